@@ -3,7 +3,7 @@
 For every operator with a gradient, the database's largest and first samples run as the forward of a small model whose
 parameters are the sample's tensors. Each operator with a different peak in any phase of the step is printed.
 ``--mode eval`` runs every operator without gradients, ``--dtype`` uses another dtype, and ``--autocast`` runs the
-forward under autocast.
+forward under autocast. ``--form`` writes in place, or to a tensor given as ``out=``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ def main() -> None:
     parser.add_argument("--mode", default="train", choices=("train", "eval"))
     parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
     parser.add_argument("--autocast", help="the dtype of autocast in the forward, such as bfloat16")
+    parser.add_argument("--form", default="function", choices=FORMS, help="how the operators are called")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
-    for name, model, x in cases(options.only, part, options.mode == "train", getattr(torch, options.dtype)):
+    given = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form
+    for name, model, x in cases(*given):
         try:
             with time_limit(SECONDS):
                 model, x = model.to(options.device), x.to(options.device)
@@ -49,12 +51,46 @@ def main() -> None:
 
 
 def cases(
-    only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32
+    only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32, form: str = "function"
 ) -> Iterator[tuple[str, Sampled, Tensor]]:
     """Yield the operators' names, with a model and an input for each of two samples."""
     for name, operator in operators(only, part, trains, dtype):
-        for sample in samples(operator, dtype, trains, 2):
-            yield name, Sampled(operator, sample), torch.randn(4, WIDTH)
+        call = FORMS[form](operator)
+        for sample in samples(operator, dtype, trains, 2) if call else []:
+            yield name, Sampled(call, sample), torch.randn(4, WIDTH)
+
+
+def in_place(operator: Any) -> Callable[..., Any] | None:
+    """Return a call that writes to a copy of the operator's first argument, or None if there is no such variant."""
+    variant = operator.inplace_variant
+    return variant and (lambda first, *args, **kwargs: variant(first.clone(), *args, **kwargs))
+
+
+def written_out(operator: Any) -> Callable[..., Any] | None:
+    """Return a call that writes to tensors like the results, or None if the operator takes no ``out``."""
+    if not operator.supports_out:
+        return None
+    shapes: dict[str, Any] = {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not shapes:
+            shapes["out"] = [torch.empty_like(one, device="meta") for one in results_of(operator(*args, **kwargs))]
+        made = [torch.empty(one.shape, dtype=one.dtype) for one in shapes["out"]]
+        return operator(*args, **kwargs, out=made[0] if len(made) == 1 else tuple(made))
+
+    return call
+
+
+def results_of(result: Any) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+FORMS: dict[str, Callable[[Any], Callable[..., Any] | None]] = {
+    "function": lambda operator: operator,
+    "in place": in_place,
+    "out": written_out,
+}
+"""How an operator is called."""
 
 
 def operators(only: str, part: slice, trains: bool, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ def checkpointed(scope: Scope) -> Statement | None:
     if result is x:
         return None
     scope.keep(x)
-    out = scope.add(x, result.shape, base, learns=True)
+    out = scope.add(x, result.shape, base, learns=result.learns)
     reentrant = scope.one(["False", "False", "True"]) if x.learns else "False"
     tail = f"return {result.name}\n{out.name} = checkpoint({function}, {x.name}, use_reentrant={reentrant})"
     return Statement(f"def {function}({x.name}):", out.name, x.name if out.shape == x.shape else "", inner, tail)

@@ -6,12 +6,16 @@ import random
 
 from benchmarks import (  # noqa: F401  (they register productions)
     programs_blocks,
+    programs_custom,
     programs_functions,
     programs_hooks,
+    programs_indices,
     programs_layers,
+    programs_modules,
     programs_operators,
     programs_outside,
 )
+from benchmarks.programs_borders import draw_border
 from benchmarks.programs_scope import Scope, Value, grow
 from benchmarks.programs_steps import draw_step
 from benchmarks.programs_text import Program, Statement
@@ -56,4 +60,5 @@ def program(rng: random.Random) -> Program:
         result += "".join(f" + {name}.mean()" for name in rng.sample(others, min(2, len(others))))
     inputs = f"torch.randn({', '.join(map(str, shape))})"
     step = draw_step(rng, autocast)
-    return Program(inputs, (*statements, *ends), result, scope.layers, scope.helpers, step)
+    border = draw_border(rng, not step.lines and "loss" not in step.options)
+    return Program(inputs, (*statements, *ends), result, scope.layers, scope.helpers, step, border)

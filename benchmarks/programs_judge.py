@@ -1,4 +1,4 @@
-"""Judge one program: run it under torch's profiler, predict it, and run it again.
+"""Judge one program: run it under torch's profiler, predict it, measure it, and run it again.
 
 The child process reads programs as JSON lines, and writes its progress and the verdicts as JSON lines.
 """
@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from tests.truth.memory_truth import cpu_changes
-from torchsummary_plus import estimate_memory
+from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import SUMMED
 from torchsummary_plus.step.optimizers import optimizer_maker
 from torchsummary_plus.step.runner import default_loss
 
 INVALID, EXACT, INSIDE = "does not run", "exact", "within its range, for a stated reason"
 UNSAID, OUTSIDE, CRASHED, CHANGED = "differs without notice", "outside its range", "no estimate", "something changed"
-HUNG, DIED = "hangs", "the process died"
-FAULTS = (HUNG, DIED, CRASHED, CHANGED, OUTSIDE, UNSAID)
+HUNG, DIED, UNMEASURED = "hangs", "the process died", "no measurement"
+FAULTS = (HUNG, DIED, CRASHED, UNMEASURED, CHANGED, OUTSIDE, UNSAID)
 
 
 STEPS = "steps"
@@ -66,12 +66,19 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
     trained = state(space)
     at("estimate")
     space = prepared(source)
-    before = state(space)
+    before = state(space) | places(space)
     try:
         found = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
     except Exception as error:
         return Verdict(CRASHED, described(error), real)
-    changed = differences(before, state(space))
+    changed = differences(before, state(space) | places(space))
+    if not changed:
+        at("measurement")
+        try:
+            measure_memory(space["model"], input_data=space["inputs"], **space["options"])
+        except Exception as error:
+            return Verdict(UNMEASURED, described(error), real, found.peak_bytes)
+        changed = [f"by measure_memory, {name}" for name in differences(before, state(space) | places(space))]
     at("real again")
     if not changed:
         run(space)
@@ -192,12 +199,31 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
             found[f"{name}: gradient {number}"] = None if grad is None else contents(grad)
     modules = [space["model"], *(one for one in space["outside"] if isinstance(one, nn.Module))]
     for number, module in enumerate(inner for one in modules for inner in one.modules()):
-        hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
-        found[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks)
+        hooks = [len(getattr(module, f"_{kind}_hooks")) for kind in ("forward", "forward_pre", "backward")]
+        found[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks, module.training)
     for number, one in enumerate(held_optimizers(space["outside"])):
         groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
-        found[f"optimizer {number}"] = (repr(groups), [repr(sorted(map(str, one.state[p]))) for p in one.state])
+        kept = [{key: value for key, value in held.items() if not has_tensors(value)} for held in one.state.values()]
+        found[f"optimizer {number}"] = (
+            repr(groups),
+            repr(kept),
+            [sorted(map(str, held)) for held in one.state.values()],
+        )
     return found
+
+
+def has_tensors(value: Any) -> bool:
+    return next(iter(tensors(value)), None) is not None
+
+
+def places(space: dict[str, Any]) -> dict[str, Any]:
+    """Return by name which objects the program holds and where their values lie, which an estimate must not change."""
+    held = [space["model"], space["inputs"], space["outside"]]
+    return {
+        f"tensor {number}": (id(tensor), tensor.data_ptr(), id(tensor.grad) if tensor.is_leaf else None)
+        for number, tensor in enumerate(tensors(held))
+        if tensor.layout is torch.strided
+    }
 
 
 def contents(tensor: Tensor) -> bytes:
@@ -210,7 +236,8 @@ def contents(tensor: Tensor) -> bytes:
 
 def held_optimizers(outside: Iterable[Any]) -> Iterable[torch.optim.Optimizer]:
     for one in outside:
-        for optimizer in one if isinstance(one, list) else [one]:
+        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else [one]
+        for optimizer in inner:
             if isinstance(optimizer, torch.optim.Optimizer):
                 yield optimizer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.programs_scope import Scope, Shape, Value, production
 from benchmarks.programs_text import Statement
 
@@ -151,6 +153,8 @@ def view(scope: Scope) -> Statement | None:
     statement = scope.view(text, x, shape)
     if "expand" in text:
         scope.keep(x)
+    if "detach" in text:
+        scope.values[-1] = replace(scope.values[-1], learns=False)
     return statement
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
+from benchmarks.programs_gradients import BACKWARDS
 from benchmarks.programs_text import StepText
+from benchmarks.programs_training import AVERAGES, CHOICES, OTHER_OPTIMIZERS, SEVERAL_MODELS
 
 OPTIMIZERS = (
     "None",
@@ -120,6 +122,7 @@ PARTS: tuple[dict[str, str], ...] = (
         "loss": "found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True, allow_unused=True)\n"
         "    loss = loss + sum(g.square().sum() for g in found if g is not None)"
     },
+    {"before": "for p in model.parameters():\n    p.grad = torch.zeros_like(p)"},
     {"after": "del loss, out\n    optimizer.zero_grad(set_to_none=False)"},
     {"loss": "loss.backward(retain_graph=True)"},
     {"loss": "loss.backward(retain_graph=True)\n    loss = loss + out.float().abs().mean()"},
@@ -138,8 +141,8 @@ PARTS: tuple[dict[str, str], ...] = (
     },
     {"between": "flat = nn.utils.parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])"},
     {
-        "before": "hooks = [p.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))\n"
-        "         for p in model.parameters()]",
+        "before": "def halve(p):\n    p.grad.mul_(0.5)\nhooks = [p.register_post_accumulate_grad_hook(halve)\n"
+        "         for p in model.parameters() if p.requires_grad]",
     },
     {
         "before": "seen = []\nmodel.register_forward_hook(lambda m, a, out: seen.append(out.detach().mean()))",
@@ -311,6 +314,13 @@ def train_step(model, x):
 )
 
 
+HELD = (
+    *("masters", "optimizers", "optimizer", "held", "critic", "momentum", "queue", "heads", "weights", "reference"),
+    *("averaged", "shadow", "slow", "kept", "extra", "schedule", "cache", "acts", "norms"),
+)
+"""Names of what whole steps use outside the model."""
+
+
 def draw_step(rng: random.Random, autocast: bool) -> StepText:
     """Draw a step for a model: inference, the step of ``estimate_memory`` with its options, or a custom step."""
     options: dict[str, str] = {"autocast": "torch.bfloat16"} if autocast else {}
@@ -330,9 +340,11 @@ def draw_step(rng: random.Random, autocast: bool) -> StepText:
 
 def _own_step(rng: random.Random) -> StepText:
     optimizer, options = rng.choice(MADE), {"train_step": "train_step"}
-    if rng.random() < 0.3:
-        text = rng.choice(WHOLE).format(optimizer=optimizer)
-        held = [name for name in ("masters", "optimizers", "optimizer", "held") if f"\n{name} = " in f"\n{text}"]
+    if rng.random() < 0.7:
+        texts = rng.choice((WHOLE, SEVERAL_MODELS, AVERAGES, OTHER_OPTIMIZERS, BACKWARDS))
+        chosen = {name: rng.choice(choices) for name, choices in CHOICES.items()}
+        text = rng.choice(texts).format(optimizer=optimizer, **chosen)
+        held = [name for name in HELD if f"\n{name} = " in f"\n{text}"]
         return StepText(tuple(text.splitlines()), tuple(held), options)
     parts = dict.fromkeys(("before", "loss", "between", "after", "outside"), "")
     chosen = rng.choice(PARTS)

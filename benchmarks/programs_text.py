@@ -11,6 +11,7 @@ import copy
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations, prune, rnn
 from torch.utils.checkpoint import checkpoint
 
 torch.manual_seed(0)
@@ -68,6 +69,25 @@ class StepText:
 
 
 @dataclass(frozen=True)
+class Border:
+    """What a model takes and returns: ``{0}`` stands for its input and its result, which the forward calls ``x``.
+
+    ``first`` is the forward's first line, ``helper`` the text of the classes used, and ``treated`` what is done to the
+    model before its first step.
+    """
+
+    inputs: str = "{0}"
+    argument: str = "x"
+    first: str = ""
+    result: str = "{0}"
+    helper: str = ""
+    treated: str = ""
+
+
+PLAIN = Border()
+
+
+@dataclass(frozen=True)
 class Program:
     """A model and its step.
 
@@ -81,19 +101,22 @@ class Program:
     layers: dict[str, str]
     helpers: dict[str, str]
     step: StepText
+    border: Border = PLAIN
 
     def source(self) -> str:
         """Return the program as code that defines ``model``, ``inputs``, ``options`` and the list ``outside``."""
         forward = [line for statement in self.statements for line in statement.lines("        ")]
         body = "\n".join([*forward, *self.step.lines, self.result])
         made = [text for name, text in self.layers.items() if re.search(rf"\bself\.{name}\b", body)]
-        helpers = [text for name, text in self.helpers.items() if re.search(rf"\b{name}\b", body)]
+        used = "\n".join([*made, body])
+        helpers = [text for name, text in self.helpers.items() if re.search(rf"\b{name}\b", used)]
         options = ", ".join(f"{name}={value}" for name, value in self.step.options.items())
         tables = (name for name in self.helpers if name.isupper() and re.search(rf"\b{name}\b", body))
         outside = ", ".join((*self.step.outside, *tables))
         return "\n".join(
             [
                 HEADER,
+                self.border.helper,
                 *helpers,
                 "",
                 "class Model(nn.Module):",
@@ -101,12 +124,14 @@ class Program:
                 "        super().__init__()",
                 *(f"        {line}" for text in made for line in text.splitlines()),
                 "",
-                "    def forward(self, x):",
+                f"    def forward(self, {self.border.argument}):",
+                *([f"        {self.border.first}"] if self.border.first else []),
                 *forward,
-                f"        return {self.result}",
+                f"        return {self.border.result.format(self.result)}",
                 "",
                 "model = Model()",
-                f"inputs = ({self.inputs},)",
+                f"inputs = ({self.border.inputs.format(self.inputs)},)",
+                self.border.treated,
                 *self.step.lines,
                 f"outside = [{outside}]",
                 f"options = dict({options})",
@@ -126,6 +151,8 @@ class Program:
             )
         if self.step.lines:
             yield replace(self, step=StepText())
+        if self.border != PLAIN:
+            yield replace(self, border=PLAIN)
         for name in self.step.options:
             if name != "train_step":
                 options = {key: value for key, value in self.step.options.items() if key != name}

@@ -62,6 +62,8 @@ WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
     "linalg_householder_product": lambda x: torch.linalg.householder_product(x, x[0]),
     "_unsafe_masked_index": masked,
     "_unsafe_masked_index_put_accumulate": put,
+    "ldexp_": lambda x: x.clone().ldexp_(x),
+    "mvlgamma_": lambda x: (x.abs() + 9).mvlgamma_(3),
 }
 
 _RELEASES = {

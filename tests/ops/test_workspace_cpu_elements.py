@@ -88,6 +88,8 @@ def written_at_indices() -> Iterable[Call]:
             yield aten.index_reduce.default, x, dim, few, x[:3] if dim == 0 else x[:, :3], "mean"
     yield aten.index_reduce.default, TABLE, 0, torch.zeros(3, dtype=torch.long), TABLE[:3], "amax"
     yield aten._chunk_cat.default, [R(5, 3), R(7, 2)], 0, 4
+    for length, step in ((9, 4), (5, 8), (4, 9)):
+        yield aten.unfold_backward.default, R(30, length, 8), (30, 40), 1, 8, step
     for bins in (10, 100):
         yield aten.histc.default, TABLE, bins, -1, 1
     for rows, columns in ((5, 5), (7, 5), (3, 5)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -127,7 +127,22 @@ def of_a_queue() -> Callable[[nn.Module, Tensor], None]:
     return step
 
 
-@pytest.mark.parametrize("make", [of_a_closure, of_a_module, of_a_queue])
+def of_a_class() -> Callable[[nn.Module, Tensor], None]:
+    class Memory:
+        last = torch.zeros(WIDTH, WIDTH)
+        rows: ClassVar = [torch.zeros(WIDTH)]
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        out = model(x) @ Memory.last
+        out.sum().backward()
+        model.zero_grad()
+        Memory.last = Memory.last * 0.5 + out.detach().mean()
+        Memory.rows = [Memory.last[0] * 2]
+
+    return step
+
+
+@pytest.mark.parametrize("make", [of_a_closure, of_a_module, of_a_queue, of_a_class])
 def test_a_state_of_the_step(make: Callable[[], Callable[[nn.Module, Tensor], None]]) -> None:
     model, x = nn.Linear(WIDTH, WIDTH), torch.rand(4, WIDTH)
 

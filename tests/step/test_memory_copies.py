@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.step.step_parts import WIDTH, block, rows, squared
-from tests.truth.memory_truth import measure_run
+from tests.truth.memory_truth import measure_run, storage_bytes
 from torchsummary_plus import estimate_memory, measure_memory
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -69,6 +69,25 @@ def test_a_copy_has_a_forward_of_its_own(name: str) -> None:
     predicted, measured = (call(model, input_data=x, train_step=step) for call in (estimate_memory, measure_memory))
     truth = measure_run(lambda: [step(model, x) for _ in range(2)], [*model.parameters(), x])
     assert (predicted.peak_bytes, measured.peak_bytes) == (truth, truth)
+
+
+@pytest.mark.parametrize(
+    "parametrized", [nn.utils.parametrizations.spectral_norm, nn.utils.parametrizations.orthogonal]
+)
+def test_a_copy_of_a_parametrized_layer_holds_the_original(parametrized: Callable[[nn.Module], nn.Module]) -> None:
+    """The properties of their class hold it (torch/nn/utils/parametrize.py, ``_inject_property``)."""
+    original = parametrized(nn.Linear(WIDTH, WIDTH))
+    copied = copy.deepcopy(original)
+    alone, beside = (estimate_memory(model, input_data=rows(), mode="eval") for model in (original, copied))
+    held = storage_bytes([*original.parameters(), *original.buffers()])
+    assert beside.peak_bytes == alone.peak_bytes + held
+
+
+def test_a_traced_module_holds_the_inputs_it_was_traced_with() -> None:
+    plain = nn.Linear(WIDTH, WIDTH)
+    traced = torch.jit.trace(plain, torch.zeros(7, WIDTH))
+    alone, beside = (estimate_memory(model, input_data=rows(), mode="eval") for model in (plain, traced))
+    assert beside.peak_bytes == alone.peak_bytes + 4 * 7 * WIDTH
 
 
 class Kept(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,8 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "prod by name": lambda x: torch.prod(input=x.sigmoid(), dim=1),
     "prod to another dtype": lambda x: x.sigmoid().prod(1, dtype=torch.float64),
     "prod of all to another dtype": lambda x: x.sigmoid().prod(dtype=torch.float64),
+    "cumprod in place": lambda x: (x * 0.5).cumprod_(1),
+    "cumprod of a part": lambda x: (x[:, :8].cumprod_(1), x)[1] * 1,
     "cumprod to another dtype": lambda x: x.sigmoid().cumprod(1, dtype=torch.float64),
     "topk": lambda x: x.topk(3)[0],
     "sort": lambda x: x.sort()[0],
@@ -132,6 +135,41 @@ def test_a_step_through_an_operator(case: str) -> None:
     assert predicted.unknown == ()
 
 
+GIVEN: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "a number": lambda x, out: torch.add(x, 1, out=out),
+    "compared with a number": lambda x, out: torch.gt(x, 1, out=out),
+    "another dtype": lambda x, out: torch.mul(x, x.double(), out=out.double()),
+    "copied from a temporary": lambda x, out: torch.diag(x[0], out=out),
+    "copied with a part": lambda x, out: torch.slice_scatter(x, x[:4], end=4, out=out),
+    "transformed": lambda x, out: torch.fft.rfft(x, out=torch.empty(0, dtype=torch.complex64)),
+    "resized": lambda x, out: torch.mm(x, x, out=torch.empty(0)),
+    "nothing besides": lambda x, out: torch.exp(x, out=out),
+    "random": lambda x, out: torch.normal(x, x.abs(), out=out),
+}
+
+
+class Given(nn.Module):
+    def __init__(self, function: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.empty(SIDE, SIDE)
+        self.function(x, out)
+        return out
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_an_operator_that_writes_to_a_given_tensor(case: str) -> None:
+    """Kernels cast numbers, or compute into a temporary tensor, only when called with ``out=``."""
+    model, x = Given(GIVEN[case]), torch.randn(SIDE, SIDE)
+    before = torch.get_rng_state()
+    predicted = estimate_memory(model, input_data=x, mode="eval")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert predicted.peak_bytes == measure_memory(model, input_data=x, mode="eval").peak_bytes
+    assert predicted.unknown == ()
+
+
 def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
     estimate = estimate_memory(Through(CASES["loss: multi_margin"]), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     (told,) = estimate.assumptions
@@ -166,6 +204,28 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
     }
     assert {one.path: one.own.saved_bytes for one in estimate.by_module}["layer"] == 4 * SIDE * SIDE
     assert sum(estimate.at_peak.values()) == estimate.peak_bytes
+
+
+def repeated(count: int) -> Callable[[Tensor], Tensor]:
+    """Define an operator, again if it is there, that repeats its argument beside its result."""
+
+    @torch.library.custom_op("torchsummary_plus_tests::repeated", mutates_args=())
+    def operator(x: Tensor) -> Tensor:
+        return x.repeat(count, 1)[: len(x)] * 1
+
+    operator.register_fake(torch.empty_like)
+    operator.register_autograd(lambda ctx, grad: grad)
+    return lambda x: operator(x)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_an_operator_that_is_defined_again(count: int) -> None:
+    """As by a notebook's cell: what its earlier kernel took says nothing, and calling that ends the process."""
+    for used in (1, count):
+        model = Through(repeated(used))
+        gc.collect()
+        predicted, measured = (call(model, (SIDE,), SIDE, mode="eval") for call in (estimate_memory, measure_memory))
+        assert predicted.peak_bytes == measured.peak_bytes
 
 
 @torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=(), schema="(Tensor grad) -> Tensor")

@@ -117,7 +117,7 @@ class Reached:
             is_own = base.__module__ == "__main__" or (module is not None and not _is_library(path))
             if is_own or package_of(base) in self._packages:
                 self.classes.append(base)
-            if is_own:
+            if is_own or _is_of_one_module(base, module):
                 for value in list(vars(base).values()):
                     yield from _behind(value)
 
@@ -158,6 +158,8 @@ class Reached:
             yield from in_saved(value)
         elif isinstance(value, nn.Module):
             self.modules.append(value)
+            if isinstance(value, torch.jit._trace.TopLevelTracedModule):
+                yield from (list(inputs) for _, inputs in value._c._retrieve_traced_inputs().items())
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
         if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
@@ -171,6 +173,14 @@ class Reached:
             yield from held.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
+
+
+def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:
+    """Whether a class was made for one module, as by a parametrization: its properties may hold that module.
+
+    Source: torch/nn/utils/parametrize.py, ``_inject_property``. A copy of the module has the same class.
+    """
+    return issubclass(kind, nn.Module) and namespace is not None and not hasattr(namespace, kind.__name__)
 
 
 def in_saved(saved: Any) -> Iterator[Any]:

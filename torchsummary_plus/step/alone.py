@@ -23,7 +23,10 @@ from ..live.fakes import Fake, is_plain
 from ..live.reach import Reached, content_of
 
 Entry = tuple[Any, Any]
-"""A list, deque or dict with an index or key; or a closure's cell with None."""
+"""A list, deque or dict with an index or key; a closure's cell with None; or a class with an attribute's name."""
+
+_HELD_BY_CLASSES = (Tensor, tuple, list, dict, deque)
+"""Attributes of classes that may hold tensors."""
 
 
 class Alone:
@@ -112,6 +115,8 @@ def entries_on_the_way(reach: Reached) -> Iterator[Entry]:
         keys = list(dict.keys(container)) if isinstance(container, dict) else range(len(container))
         yield from ((container, key) for key in keys)
     yield from ((cell, None) for cell in {id(cell): cell for cell in reach.cells}.values())
+    for kind in {id(kind): kind for kind in reach.classes}.values():
+        yield from ((kind, name) for name in [*vars(kind)] if isinstance(vars(kind)[name], _HELD_BY_CLASSES))
     names = {(id(namespace), name): (namespace, name) for namespace, name in reach.globals}
     yield from (place for place in names.values() if id(place[0]) not in containers)
 
@@ -121,8 +126,8 @@ def value_of(place: Entry) -> Any:
     container, key = place
     if isinstance(container, CellType):
         return next(iter(content_of(container)), None)
-    if isinstance(container, dict):
-        return dict.get(container, key)
+    if isinstance(container, (dict, type)):
+        return dict.get(container, key) if isinstance(container, dict) else vars(container).get(key)
     return container[key] if key < len(container) else None
 
 
@@ -131,6 +136,8 @@ def put(place: Entry, value: Any) -> None:
     container, key = place
     if isinstance(container, CellType):
         container.cell_contents = value
+    elif isinstance(container, type):
+        type.__setattr__(container, key, value)
     else:
         container[key] = value
 

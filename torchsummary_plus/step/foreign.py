@@ -50,6 +50,19 @@ def is_foreign(name: str) -> bool:
     return name.partition("::")[0] not in NOT_LIBRARIES
 
 
+@cache
+def writes_to_given(name: str) -> bool:
+    """Whether an operator writes its result to a tensor given as ``out``.
+
+    Its kernel may compute into a temporary tensor and copy that, or cast numbers that a function's wrapper casts.
+
+    >>> writes_to_given("aten::add.out"), writes_to_given("aten::add.Tensor")
+    (True, False)
+    """
+    func = _overload(name)
+    return func is not None and any(argument.is_out for argument in func._schema.arguments)
+
+
 def kept_bytes(course: Course) -> int:
     """Return the bytes of a kernel's buffers that it does not free.
 
@@ -84,13 +97,17 @@ class Trials:
         """
         func = _overload(name)
         given = tensors_of((*args, *kwargs.values(), out))
-        if func is None or compat.profiler_enabled() or sum(tensor.numel() for tensor in given) > LARGEST:
+        if func is None or compat.profiler_enabled():
+            return None
+        if torch.Tag.dynamic_output_shape in func.tags and not is_foreign(name):
+            return None  # Its own temporary tensors may be as large as the result.
+        if sum(tensor.numel() for tensor in given) > LARGEST:
             return None
         if not all(tensor.layout is torch.strided for tensor in given) or _may_abort(func, args, out):
             return None
         ids = [id(tensor) for tensor in tensors_of((*args, *kwargs.values()))]
         same = tuple(map(ids.index, ids))
-        key = name, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
+        key = func, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):
@@ -190,7 +207,8 @@ def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Res
 
 
 def _real(tensor: Tensor) -> Tensor:
-    if not isinstance(tensor, Fake):
+    """Return zeros for a fake, or for the meta tensor that stands for a fake that the kernel has resized."""
+    if not isinstance(tensor, Fake) and not tensor.is_meta:
         return tensor.detach().clone()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
 
@@ -207,9 +225,11 @@ def _key(values: Any) -> Iterator[Any]:
             yield value.__class__, id(value) if isinstance(value, torch.ScriptObject) else value
 
 
-@cache
 def _overload(name: str) -> OpOverload | None:
-    """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``."""
+    """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``.
+
+    Asked anew each time: a library may be defined again, as by a notebook's cell, and its old operators then crash.
+    """
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
     known: Any = getattr(getattr(getattr(torch.ops, namespace), operator, None), overload or "default", None)

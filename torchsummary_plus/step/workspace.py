@@ -34,7 +34,7 @@ from ..ops.scratch.registry import (
     Rule,
 )
 from .autograd.device_numbers import DeviceNumbers
-from .foreign import Trials, is_foreign, kept_bytes
+from .foreign import Trials, is_foreign, kept_bytes, writes_to_given
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
@@ -158,9 +158,10 @@ class Workspaces:
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> tuple[Phase, ...] | Course:
         """Return the phases of a kernel without a rule; on the CPU it is measured on zeros if possible."""
-        if name not in UNMODELLED[self.backend] and not is_foreign(name):
+        writes = self.backend == "cpu" and writes_to_given(name)
+        if name not in UNMODELLED[self.backend] and not is_foreign(name) and not writes:
             return (AT_LAST,)
-        tries = self.backend == "cpu" and (name in TRIED or is_foreign(name))
+        tries = self.backend == "cpu" and (name in TRIED or is_foreign(name) or writes)
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
             may_last = self.backend == "cuda" and (self._place, "cublas") not in self._taken

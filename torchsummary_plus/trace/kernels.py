@@ -360,7 +360,7 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
     try:
-        if func._schema.name in _COPIES and all(operands[0].stride()):
+        if func.name() in _COPIES and all(operands[0].stride()):
             return copied_whole(operands[0])
         with in_kernel():
             out = by_sparse_kernel(func, args, kwargs)

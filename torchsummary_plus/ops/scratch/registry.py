@@ -149,7 +149,7 @@ UNMODELLED: dict[str, frozenset[str]] = {
                 "linalg_lu_factor_ex",
             ),
             *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product", "_unique", "_unique2"),
-            *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+            *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
             *_SPARSE,
         )
     ),
@@ -168,7 +168,7 @@ TRIED = frozenset(
         *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
         *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "linalg_lu_factor_ex"),
         *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
-        *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+        *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
     )
 )
 """Operators that are run on zeros on the CPU if no rule is exact, because their memory does not depend on values."""

@@ -23,6 +23,7 @@ _FUNCTIONS = {
     torch.Tensor.prod: "prod",
     torch.cumprod: "cumprod",
     torch.Tensor.cumprod: "cumprod",
+    torch.Tensor.cumprod_: "cumprod",
     torch.linalg.vander: "linalg.vander",
 }
 
@@ -39,13 +40,15 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
             return func(*given, **kwargs)
         if func is torch.linalg.vander:
             return powers(tensor, *args, **kwargs)
-        tensor = cast_on_cpu(f"aten::{name}", tensor)
+        in_place = func is torch.Tensor.cumprod_
+        tensor = tensor if in_place else cast_on_cpu(f"aten::{name}", tensor)
         asks = torch.is_grad_enabled() and tensor.requires_grad and tensor.dim() > 0 and tensor.is_floating_point()
         axes, dtype = _axes(*args, **kwargs)
         if not asks or axes is None or (name == "cumprod" and (tensor.numel() <= 1 or tensor.shape[axes[0]] == 1)):
             return func(tensor, *args, **kwargs)
         note(name, NO_ZERO)
-        apply: Any = (Cumulated if name == "cumprod" else OfAll if not axes else Along).apply
+        cumulated = CumulatedInPlace if in_place else Cumulated
+        apply: Any = (cumulated if name == "cumprod" else OfAll if not axes else Along).apply
         return apply(tensor, dtype, *axes)
 
     def powers(x: Tensor, N: int | None = None) -> Tensor:
@@ -54,8 +57,8 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
         if count < 2 or not (torch.is_grad_enabled() and x.requires_grad and x.is_floating_point()):
             return func(x, N=N)  # type: ignore[no-any-return]
         note(name, NO_ZERO)
-        cumulated: Any = Cumulated.apply
-        result = cumulated(x.unsqueeze(-1).expand(*x.shape, count), None, -1, False)
+        apply: Any = Cumulated.apply
+        result = apply(x.unsqueeze(-1).expand(*x.shape, count), None, -1, False)
         return torch.cat([result.new_ones(*x.shape, 1), result], -1)
 
     return run
@@ -144,3 +147,17 @@ class Cumulated(torch.autograd.Function):
         result = back.div(x)
         del zeros, back, weighted
         return result, None, None, None
+
+
+class CumulatedInPlace(Cumulated):
+    """The same, written to the tensor: its node keeps a copy of what that was."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype | None, dim: int, keepdim: bool) -> Tensor:
+        """Write the cumulative products to ``x``, and return it."""
+        original = x.clone()
+        x.cumprod_(dim, dtype=dtype)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(original, x)
+        ctx.dim = dim
+        return x

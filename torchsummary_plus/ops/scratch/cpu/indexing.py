@@ -103,6 +103,13 @@ def _chunk_cat(out: Any, *_: Any) -> int:
     return nbytes(out)
 
 
+@scratch("cpu", "aten::unfold_backward", source=f"{NATIVE}UnfoldBackward.h, _make_unfold_backward_iter_over_grad_in",
+         band=0.0)  # fmt: skip
+def _unfolded(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> int:
+    """Where windows overlap, the positions along the axis."""
+    return INT64 * int(out.shape[dim]) if out.dim() and step < size else 0
+
+
 @scratch("cpu", "aten::histc", source=f"{NATIVE}Histogram.cpp and cpu/HistogramKernel.cpp", band=0.0)
 def _histogram(out: Any, x: Any, *_: Any) -> int:
     """The edges of the bins, and a histogram per thread."""
