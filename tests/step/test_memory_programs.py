@@ -19,6 +19,7 @@ from benchmarks.programs_judge import (
     EXACT,
     FAULTS,
     HUNG,
+    INSIDE,
     INVALID,
     OUTSIDE,
     UNSAID,
@@ -115,9 +116,12 @@ inputs, outside, options = (torch.randn(8, 3, 16, 16),), [], {"optimizer": "adam
 PACKED = """
 import torch
 from torch import nn
-from torch.ao.quantization import convert, float_qparams_weight_only_qconfig, prepare, quantize_dynamic
+from torch.ao.quantization import (
+    DeQuantStub, QuantStub, convert, float_qparams_weight_only_qconfig, get_default_qconfig, prepare, quantize_dynamic,
+)
 torch.manual_seed(0)
 outside, options = [], {{"mode": "eval"}}
+torch.backends.quantized.engine = "x86"
 {}
 """
 KINDS = {
@@ -133,6 +137,23 @@ model = nn.Sequential(nn.EmbeddingBag(50, 64))
 model.qconfig = float_qparams_weight_only_qconfig
 model = convert(prepare(model))
 inputs = torch.randint(0, 50, (4, 6)),"""),
+    "scales by channel": PACKED.format("""
+torch.backends.quantized.engine = "onednn"
+layers = nn.Conv2d(3, 8, 3), nn.ReLU6(), nn.Upsample(scale_factor=2)
+model = nn.Sequential(QuantStub(), *layers, DeQuantStub()).eval()
+model.qconfig = get_default_qconfig("onednn")
+prepare(model, inplace=True)
+inputs = torch.randn(2, 3, 6, 6),
+model(*inputs)
+convert(model, inplace=True)"""),
+    "what the first call adds": PACKED.format("""
+torch.backends.quantized.engine = "onednn"
+model = quantize_dynamic(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), {nn.Linear})
+inputs = torch.randn(4, 64),"""),
+    "objects within objects": PACKED.format("""
+torch.backends.quantized.engine = "onednn"
+model = quantize_dynamic(nn.Sequential(nn.GRU(32, 48, batch_first=True)), {nn.GRU})
+inputs = torch.randn(4, 5, 32),"""),
 }
 """Quantized modules keep biases, and some also weights, in objects of C++; observers grow to the channels."""
 
@@ -141,6 +162,18 @@ inputs = torch.randint(0, 50, (4, 6)),"""),
 def test_torchs_own_quantization(kind: str, child: Child) -> None:
     verdict = child.judge(KINDS[kind])
     assert verdict.word == EXACT, str(verdict)
+
+
+UNSEEN = PACKED.format("""
+torch.backends.quantized.engine = "qnnpack"
+model = quantize_dynamic(nn.Sequential(nn.LSTM(32, 48, batch_first=True)), {nn.LSTM})
+inputs = torch.randn(4, 5, 32),""")
+
+
+def test_frees_that_the_profiler_does_not_see(child: Child) -> None:
+    verdict = child.judge(UNSEEN)
+    assert verdict.word == INSIDE, str(verdict)
+    assert "freed without a report to torch's profiler" in verdict.note
 
 
 def test_the_least_program_keeps_what_fails_alone() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch._ops import OpOverload
 
 from ..live import compat
 from ..live.fakes import CPU, Fake
+from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cpu.convolution import writes_astray
 from ..ops.scratch.registry import Alloc, Course, Free, Result
@@ -55,17 +57,20 @@ def kept_bytes(course: Course) -> int:
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
 
-    >>> kept_bytes((Alloc(8), Alloc(4), Free(0)))
+    >>> kept_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
     4
     """
     freed = {step.buffer for step in course if isinstance(step, Free)}
-    buffers = [step.nbytes for step in course if isinstance(step, Alloc)]
-    return sum(nbytes for number, nbytes in enumerate(buffers) if number not in freed)
+    buffers = [step for step in course if isinstance(step, Alloc)]
+    return sum(buffer.nbytes for number, buffer in enumerate(buffers) if number not in freed and not buffer.lasts)
 
 
 aten = torch.ops.aten
 
-_seen: dict[Any, Course | None] = {}
+_Courses = tuple[Course, Course]
+"""A kernel's course in its first call with an object of packed weights, and in later ones; the same without objects."""
+
+_seen: dict[Any, _Courses | None] = {}
 _REMEMBERED = 10_000
 
 
@@ -75,6 +80,10 @@ class Trials:
     def __init__(self) -> None:
         self._allowance: dict[Any, int] = {}
         """Multiply-adds of torch's own operators that have run, by call."""
+        self._packed: dict[int, torch.ScriptObject] = {}
+        """Objects of packed weights that kernels were called with, by hash: each call wraps them anew for Python."""
+        self._of_packed: dict[Any, _Courses | None] = {}
+        """Courses of kernels with packed weights, which hashes of objects identify only while these live."""
 
     def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a CPU kernel's allocations in order; None if it cannot be tried.
@@ -95,14 +104,19 @@ class Trials:
         try:
             if not self._allows(name, key, work):
                 return None
-            known = key in _seen
+            hash(key)
         except TypeError:
-            return _tried(func, args, kwargs)
-        if not known:
-            if len(_seen) >= _REMEMBERED:
-                _seen.clear()
-            _seen[key] = _tried(func, args, kwargs)
-        return _seen[key]
+            return _first(_tried(func, args, kwargs))
+        objects = {hash(value): value for value in args if isinstance(value, torch.ScriptObject)}
+        known = self._of_packed if objects else _seen
+        if key not in known:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[key] = _tried(func, args, kwargs)
+        courses = known[key]
+        is_later = objects.keys() <= self._packed.keys()
+        self._packed.update(objects)
+        return courses[1] if courses and is_later else _first(courses)
 
     def _allows(self, name: str, key: Any, work: int) -> bool:
         """Whether a kernel may run, independently of what earlier estimates have run."""
@@ -138,19 +152,40 @@ def _real_once() -> Callable[[Tensor], Tensor]:
     return real
 
 
-def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course | None:
+def _first(courses: _Courses | None) -> Course | None:
+    return None if courses is None else courses[0]
+
+
+def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Courses | None:
     with compat.no_modes(), compat.no_function(), torch.autocast("cpu", enabled=False):
         given, named = change_tensors((args, kwargs), _real_once())
+        has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
         try:
             prepare = _PREPARED.get(func)
             given = given if prepare is None else prepare(*given)
-            func(*given, **named)  # Allocates what the library creates once and keeps.
-            with QuietProfile() as done:
-                result = func(*given, **named)
+            func(*repacked(given), **named)  # Allocates what the library creates once and keeps.
+            given = repacked(given)
+            first = _course(func, given, named)
+            return _with_lasting(first, _course(func, given, named)) if has_packed else (first, first)
         except Exception:
             return None
-        places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
-        return tuple(_steps(changes(done, "cpu"), places))
+
+
+def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course:
+    with QuietProfile() as done:
+        result = func(*args, **kwargs)
+    places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
+    return tuple(_steps(changes(done, "cpu"), places))
+
+
+def _with_lasting(first: Course, later: Course) -> _Courses:
+    """Let what only the first call of an object keeps last, if later calls free all they allocate."""
+    if kept_bytes(later):
+        return first, later
+    freed = {step.buffer for step in first if isinstance(step, Free)}
+    number = count()
+    lasting = (step._replace(lasts=next(number) not in freed) if isinstance(step, Alloc) else step for step in first)
+    return tuple(lasting), later
 
 
 def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:
@@ -204,7 +239,7 @@ def _key(values: Any) -> Iterator[Any]:
             yield len(value)
             yield from _key(value)
         else:
-            yield value.__class__, id(value) if isinstance(value, torch.ScriptObject) else value
+            yield value.__class__, hash(value) if isinstance(value, torch.ScriptObject) else value
 
 
 @cache
