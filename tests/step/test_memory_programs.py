@@ -175,6 +175,63 @@ def test_frees_that_the_profiler_does_not_see(child: Child) -> None:
     assert "freed without a report to torch's profiler" in verdict.note
 
 
+OWN = """
+import torch
+from torch import Tensor, nn
+torch.manual_seed(0)
+outside, options = [], {"autocast": torch.bfloat16}
+
+@torch.library.custom_op("torchsummary_plus_programs::own", mutates_args=())
+def own(x: Tensor, w: Tensor) -> Tensor:
+    BODY
+
+own.register_autograd(
+    lambda ctx, grad: (grad, None), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.w = nn.Linear(64, 64), nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x):
+        y = self.layer(x)
+        return CALL
+
+model, inputs = Model(), (torch.randn(32, 64),)
+"""
+PRODUCT, ALIKE = (
+    "return torch.mm(x.softmax(-1), w * 2).float() * 1.5",
+    "return x * 2 if {} else torch.cat([x, w] * 9)[:16]",
+)
+OPERATORS = {
+    "cast inside": (PRODUCT, "own(y, self.w)"),
+    "not cast": (PRODUCT, "torch.autocast('cpu', enabled=False)(own)(y.float(), self.w)"),
+    "one tensor": (ALIKE.format("x.data_ptr() == w.data_ptr()"), "own(y[:16], y.view(2, 16, 64)[0])"),
+    "one storage": (
+        ALIKE.format("x.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()"),
+        "own(y[:16], y[16:])",
+    ),
+}
+"""Kernels of users' own operators, and the calls."""
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_an_operator_of_ones_own_runs_under_the_steps_autocast(case: str, mode: str, child: Child) -> None:
+    body, call = OPERATORS[case]
+    source = OWN.replace("BODY", body).replace("CALL", call).replace("bfloat16}", f"bfloat16, 'mode': {mode!r}}}")
+    source = source.replace("::own", f"::own_{list(OPERATORS).index(case)}_{mode}")
+    verdict = child.judge(source)
+    assert verdict.word == EXACT, str(verdict)
+
+
+def test_a_weight_that_stays_cast_after_such_an_operator_opens_the_range(child: Child) -> None:
+    verdict = child.judge(OWN.replace("BODY", PRODUCT.replace("w * 2", "w")).replace("CALL", "own(y, self.w)"))
+    assert verdict.word in (EXACT, INSIDE), str(verdict)
+    assert "torchsummary_plus_programs::own x 2" in verdict.note
+
+
 def test_the_least_program_keeps_what_fails_alone() -> None:
     statements = (
         Statement("v1 = self.m1(x)", "v1", "x"),

@@ -6,7 +6,9 @@ processor, as for half-precision products with matrix tiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from typing import Any
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
+from ..live.casting import is_cast_inside
 from ..live.fakes import CPU, Fake
 from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
@@ -27,6 +30,9 @@ from ..watch.quiet_profile import QuietProfile
 
 LARGEST = 1 << 25
 """Most elements of an operator's arguments and results for it to run: 128 MiB in float32."""
+
+LARGEST_SHARED = 1 << 30
+"""Most bytes of the storages that its arguments and results are parts of, each counted with every part."""
 
 LONGEST = 10**10
 """Most multiply-adds of another library's operator for it to run: less than a second on one core."""
@@ -82,14 +88,15 @@ class Trials:
         """Multiply-adds of torch's own operators that have run, by call."""
         self._packed: dict[int, torch.ScriptObject] = {}
         """Objects of packed weights that kernels were called with, by hash: each call wraps them anew for Python."""
-        self._of_packed: dict[Any, _Courses | None] = {}
-        """Courses of kernels with packed weights, which hashes of objects identify only while these live."""
+        self._of_libraries: dict[Any, _Courses | None] = {}
+        """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
     def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a CPU kernel's allocations in order; None if it cannot be tried.
 
         It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
-        gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp).
+        gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
+        autocast that reaches it.
         """
         func = _overload(name)
         given = tensors_of((*args, *kwargs.values(), out))
@@ -97,22 +104,25 @@ class Trials:
             return None
         if not all(tensor.layout is torch.strided for tensor in given) or _may_abort(func, args, out):
             return None
-        ids = [id(tensor) for tensor in tensors_of((*args, *kwargs.values()))]
-        same = tuple(map(ids.index, ids))
-        key = name, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
+        if sum(tensor.untyped_storage().nbytes() for tensor in given) > LARGEST_SHARED:
+            return None
+        same = _sharing(tensors_of((*args, *kwargs.values())))
+        casts = is_foreign(name) and is_cast_inside("cpu")
+        how = torch.get_num_threads(), torch.is_grad_enabled(), casts and torch.get_autocast_dtype("cpu")
+        key = name, *how, tuple(_key((args, kwargs))), same
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):
                 return None
             hash(key)
         except TypeError:
-            return _first(_tried(func, args, kwargs))
+            return _first(_tried(func, args, kwargs, casts))
         objects = {hash(value): value for value in args if isinstance(value, torch.ScriptObject)}
-        known = self._of_packed if objects else _seen
+        known = self._of_libraries if is_foreign(name) or objects else _seen
         if key not in known:
             if len(known) >= _REMEMBERED:
                 known.clear()
-            known[key] = _tried(func, args, kwargs)
+            known[key] = _tried(func, args, kwargs, casts)
         courses = known[key]
         is_later = objects.keys() <= self._packed.keys()
         self._packed.update(objects)
@@ -140,35 +150,79 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...], out: Any) -> bool:
     return False
 
 
-def _real_once() -> Callable[[Tensor], Tensor]:
-    """Return how to replace tensors, each always by the same one: a kernel may ask whether two arguments are one."""
+def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
+    """Return how to replace the tensors among values, the same always by the same: a kernel may ask what they share."""
     known: dict[int, Tensor] = {}
+    shared = _shared(tensors_of(values))
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def real(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            known[id(tensor)] = _real(tensor)
+            known[id(tensor)] = _part(tensor, storages) if _place(tensor) in shared else _real(tensor)
         return known[id(tensor)]
 
     return real
+
+
+def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return which tensors are the same, and which are parts of the same storage, and where these lie."""
+    ids, places, shared = list(map(id, tensors)), list(map(_place, tensors)), _shared(tensors)
+    offsets = (tensor.storage_offset() if _place(tensor) in shared else 0 for tensor in tensors)
+    return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
+
+
+def _place(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _shared(tensors: Iterable[Tensor]) -> set[int]:
+    """Return the storages of which several tensors are parts."""
+    places = Counter(_place(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values())
+    return {place for place, number in places.items() if number > 1}
+
+
+def _part(tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
+    """Return a part of the copy of a storage that several tensors share."""
+    storage = tensor.untyped_storage()
+    if _place(tensor) not in storages:
+        storages[_place(tensor)] = (
+            torch.zeros(storage.nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
+            if isinstance(tensor, Fake)
+            else storage.clone()
+        )
+    whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
+    return whole.set_(storages[_place(tensor)], tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _first(courses: _Courses | None) -> Course | None:
     return None if courses is None else courses[0]
 
 
-def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Courses | None:
-    with compat.no_modes(), compat.no_function(), torch.autocast("cpu", enabled=False):
-        given, named = change_tensors((args, kwargs), _real_once())
-        has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], casts: bool) -> _Courses | None:
+    values = *args, *kwargs.values()
+
+    def given() -> tuple[Any, dict[str, Any]]:
+        own, named = change_tensors((args, kwargs), _real_once(values))
+        prepare = _PREPARED.get(func)
+        return repacked(own if prepare is None else prepare(*own)), named
+
+    has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+    with compat.no_modes(), compat.no_function(), _autocast(casts):
         try:
-            prepare = _PREPARED.get(func)
-            given = given if prepare is None else prepare(*given)
-            func(*repacked(given), **named)  # Allocates what the library creates once and keeps.
-            given = repacked(given)
-            first = _course(func, given, named)
-            return _with_lasting(first, _course(func, given, named)) if has_packed else (first, first)
+            own, named = given()
+            func(*own, **named)  # Allocates what the library creates once and keeps.
+            own, named = given() if has_packed or casts else (own, named)
+            first = _course(func, own, named)
+            return _with_lasting(first, _course(func, own, named)) if has_packed else (first, first)
         except Exception:
             return None
+
+
+@contextmanager
+def _autocast(casts: bool) -> Iterator[None]:
+    """Turn autocast on or off; with it, a kernel below autograd still has the weights that it casts cached."""
+    with torch.autocast("cpu", enabled=casts), torch.set_grad_enabled(torch.is_grad_enabled() and not casts):
+        yield
 
 
 def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course:
@@ -227,7 +281,8 @@ def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Res
 def _real(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, Fake):
         return tensor.detach().clone()
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
+    zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
+    return zeros.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
 def _key(values: Any) -> Iterator[Any]:
