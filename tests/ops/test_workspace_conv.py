@@ -201,6 +201,13 @@ class Volumes(nn.Module):
         return self.last(torch.cat([first, self.up(self.down(first))], 1))  # type: ignore[no-any-return]
 
 
+def test_strides_and_padding_beyond_the_kernel_open_the_range_of_transposed_ones() -> None:
+    common = {"kernel": (3,), "stride": (3,), "padding": (3,), "dilation": (1,), "transposed": True}
+    cases = [Case(size=(147,), channels=(12, 16), output_padding=(1,), batch=batch, **common) for batch in (2, 8)]
+    found = [one for pair in seen(cases) for one in pair]
+    assert not [str(one) for one in found if verdict(one) == "beyond"]
+
+
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])

@@ -19,6 +19,7 @@ from benchmarks.programs_judge import (
     EXACT,
     FAULTS,
     HUNG,
+    INSIDE,
     INVALID,
     OUTSIDE,
     UNSAID,
@@ -115,9 +116,12 @@ inputs, outside, options = (torch.randn(8, 3, 16, 16),), [], {"optimizer": "adam
 PACKED = """
 import torch
 from torch import nn
-from torch.ao.quantization import convert, float_qparams_weight_only_qconfig, prepare, quantize_dynamic
+from torch.ao.quantization import (
+    DeQuantStub, QuantStub, convert, float_qparams_weight_only_qconfig, get_default_qconfig, prepare, quantize_dynamic,
+)
 torch.manual_seed(0)
 outside, options = [], {{"mode": "eval"}}
+torch.backends.quantized.engine = "x86"
 {}
 """
 KINDS = {
@@ -133,6 +137,22 @@ model = nn.Sequential(nn.EmbeddingBag(50, 64))
 model.qconfig = float_qparams_weight_only_qconfig
 model = convert(prepare(model))
 inputs = torch.randint(0, 50, (4, 6)),"""),
+    "scales by channel": PACKED.format("""
+torch.backends.quantized.engine = "onednn"
+model = nn.Sequential(QuantStub(), nn.Conv2d(3, 8, 3), nn.ReLU6(), DeQuantStub()).eval()
+model.qconfig = get_default_qconfig("onednn")
+prepare(model, inplace=True)
+inputs = torch.randn(2, 3, 6, 6),
+model(*inputs)
+convert(model, inplace=True)"""),
+    "what the first call adds": PACKED.format("""
+torch.backends.quantized.engine = "onednn"
+model = quantize_dynamic(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), {nn.Linear})
+inputs = torch.randn(4, 64),"""),
+    "objects within objects": PACKED.format("""
+torch.backends.quantized.engine = "onednn"
+model = quantize_dynamic(nn.Sequential(nn.GRU(32, 48, batch_first=True)), {nn.GRU})
+inputs = torch.randn(4, 5, 32),"""),
 }
 """Quantized modules keep biases, and some also weights, in objects of C++; observers grow to the channels."""
 
@@ -141,6 +161,75 @@ inputs = torch.randint(0, 50, (4, 6)),"""),
 def test_torchs_own_quantization(kind: str, child: Child) -> None:
     verdict = child.judge(KINDS[kind])
     assert verdict.word == EXACT, str(verdict)
+
+
+UNSEEN = PACKED.format("""
+torch.backends.quantized.engine = "qnnpack"
+model = quantize_dynamic(nn.Sequential(nn.LSTM(32, 48, batch_first=True)), {nn.LSTM})
+inputs = torch.randn(4, 5, 32),""")
+
+
+def test_frees_that_the_profiler_does_not_see(child: Child) -> None:
+    verdict = child.judge(UNSEEN)
+    assert verdict.word == INSIDE, str(verdict)
+    assert "freed without a report to torch's profiler" in verdict.note
+
+
+OWN = """
+import torch
+from torch import Tensor, nn
+torch.manual_seed(0)
+outside, options = [], {"autocast": torch.bfloat16}
+
+@torch.library.custom_op("torchsummary_plus_programs::own", mutates_args=())
+def own(x: Tensor, w: Tensor) -> Tensor:
+    BODY
+
+own.register_autograd(
+    lambda ctx, grad: (grad, None), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.w = nn.Linear(64, 64), nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x):
+        y = self.layer(x)
+        return CALL
+
+model, inputs = Model(), (torch.randn(32, 64),)
+"""
+PRODUCT, ALIKE = (
+    "return torch.mm(x.softmax(-1), w * 2).float() * 1.5",
+    "return x * 2 if {} else torch.cat([x, w] * 9)[:16]",
+)
+OPERATORS = {
+    "cast inside": (PRODUCT, "own(y, self.w)"),
+    "not cast": (PRODUCT, "torch.autocast('cpu', enabled=False)(own)(y.float(), self.w)"),
+    "one tensor": (ALIKE.format("x.data_ptr() == w.data_ptr()"), "own(y[:16], y.view(2, 16, 64)[0])"),
+    "one storage": (
+        ALIKE.format("x.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()"),
+        "own(y[:16], y[16:])",
+    ),
+}
+"""Kernels of users' own operators, and the calls."""
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_an_operator_of_ones_own_runs_under_the_steps_autocast(case: str, mode: str, child: Child) -> None:
+    body, call = OPERATORS[case]
+    source = OWN.replace("BODY", body).replace("CALL", call).replace("bfloat16}", f"bfloat16, 'mode': {mode!r}}}")
+    source = source.replace("::own", f"::own_{list(OPERATORS).index(case)}_{mode}")
+    verdict = child.judge(source)
+    assert verdict.word == EXACT, str(verdict)
+
+
+def test_a_weight_that_stays_cast_after_such_an_operator_opens_the_range(child: Child) -> None:
+    verdict = child.judge(OWN.replace("BODY", PRODUCT.replace("w * 2", "w")).replace("CALL", "own(y, self.w)"))
+    assert verdict.word in (EXACT, INSIDE), str(verdict)
+    assert "torchsummary_plus_programs::own x 2" in verdict.note
 
 
 def test_the_least_program_keeps_what_fails_alone() -> None:

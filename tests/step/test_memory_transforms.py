@@ -238,3 +238,12 @@ def test_a_list_of_a_model_on_meta_has_those_it_stands_for() -> None:
     with torch.device("meta"):
         skeleton = WithSkeleton()
     assert estimate_memory(skeleton, input_data=x).peak_bytes == estimate_memory(real, input_data=x).peak_bytes
+
+
+def test_a_view_of_a_tangent_of_zeros_takes_no_memory() -> None:
+    """A linear layer's bias has no tangent; its zeros are expanded."""
+    model = Tangent()
+    estimate = estimate_memory(model, input_data=torch.randn(16, WIDTH), mode="eval", device="cuda")
+    made = {estimate.log.moments[moment].operator for moment, _, nbytes in estimate.log.events if nbytes}
+    assert "aten::addmm" in made
+    assert "aten::expand" not in made

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -20,6 +21,27 @@ def kernel_cast_within(operator: Any) -> Callable[..., Any] | None:
     if operator.name() not in _CAST_WITHIN:
         return None
     return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutogradNonFunctional)
+
+
+def is_cast_inside(device: str) -> bool:
+    """Whether autocast reaches the inside of the kernel whose operator a dispatch mode is handling.
+
+    In a mode autocast is always off. The operator was called under the state that torch restores here, less autocast
+    if autocast has a kernel for it.
+    """
+    with compat.as_called():
+        return torch.is_autocast_enabled(device)
+
+
+@contextmanager
+def autocast_inside(device: str) -> Iterator[None]:
+    """Run a kernel under the autocast that its operator was called under, inside a dispatch mode."""
+    is_on, outer = is_cast_inside(device), torch.is_autocast_enabled(device)
+    torch.set_autocast_enabled(device, is_on)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, outer)
 
 
 @cache

@@ -93,6 +93,7 @@ _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks
 # Dispatch: what C++ sees of a fake tensor.
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
 no_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunction", _FAKES)
+as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKES)
 no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", "MemTracker is unavailable")
 function_mode_at: Callable[[int], Any] = probe("torch:_C._get_function_stack_at", _STEP)
 count_function_modes: Callable[[], int] = probe("torch:_C._len_torch_function_stack", _STEP)

@@ -6,8 +6,11 @@ processor, as for half-precision products with matrix tiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,7 +18,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
+from ..live.casting import is_cast_inside
 from ..live.fakes import CPU, Fake
+from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cpu.convolution import writes_astray
 from ..ops.scratch.registry import Alloc, Course, Free, Result
@@ -25,6 +30,9 @@ from ..watch.quiet_profile import QuietProfile
 
 LARGEST = 1 << 25
 """Most elements of an operator's arguments and results for it to run: 128 MiB in float32."""
+
+LARGEST_SHARED = 1 << 30
+"""Most bytes of the storages that its arguments and results are parts of, each counted with every part."""
 
 LONGEST = 10**10
 """Most multiply-adds of another library's operator for it to run: less than a second on one core."""
@@ -68,17 +76,20 @@ def kept_bytes(course: Course) -> int:
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
 
-    >>> kept_bytes((Alloc(8), Alloc(4), Free(0)))
+    >>> kept_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
     4
     """
     freed = {step.buffer for step in course if isinstance(step, Free)}
-    buffers = [step.nbytes for step in course if isinstance(step, Alloc)]
-    return sum(nbytes for number, nbytes in enumerate(buffers) if number not in freed)
+    buffers = [step for step in course if isinstance(step, Alloc)]
+    return sum(buffer.nbytes for number, buffer in enumerate(buffers) if number not in freed and not buffer.lasts)
 
 
 aten = torch.ops.aten
 
-_seen: dict[Any, Course | None] = {}
+_Courses = tuple[Course, Course]
+"""A kernel's course in its first call with an object of packed weights, and in later ones; the same without objects."""
+
+_seen: dict[Any, _Courses | None] = {}
 _REMEMBERED = 10_000
 
 
@@ -88,12 +99,17 @@ class Trials:
     def __init__(self) -> None:
         self._allowance: dict[Any, int] = {}
         """Multiply-adds of torch's own operators that have run, by call."""
+        self._packed: dict[int, torch.ScriptObject] = {}
+        """Objects of packed weights that kernels were called with, by hash: each call wraps them anew for Python."""
+        self._of_libraries: dict[Any, _Courses | None] = {}
+        """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
     def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a CPU kernel's allocations in order; None if it cannot be tried.
 
         It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
-        gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp).
+        gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
+        autocast that reaches it.
         """
         func = _overload(name)
         given = tensors_of((*args, *kwargs.values(), out))
@@ -105,21 +121,29 @@ class Trials:
             return None
         if not all(tensor.layout is torch.strided for tensor in given) or _may_abort(func, args, out):
             return None
-        ids = [id(tensor) for tensor in tensors_of((*args, *kwargs.values()))]
-        same = tuple(map(ids.index, ids))
-        key = func, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
+        if sum(tensor.untyped_storage().nbytes() for tensor in given) > LARGEST_SHARED:
+            return None
+        same = _sharing(tensors_of((*args, *kwargs.values())))
+        casts = is_foreign(name) and is_cast_inside("cpu")
+        how = torch.get_num_threads(), torch.is_grad_enabled(), casts and torch.get_autocast_dtype("cpu")
+        key = func, *how, tuple(_key((args, kwargs))), same
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):
                 return None
-            known = key in _seen
+            hash(key)
         except TypeError:
-            return _tried(func, args, kwargs)
-        if not known:
-            if len(_seen) >= _REMEMBERED:
-                _seen.clear()
-            _seen[key] = _tried(func, args, kwargs)
-        return _seen[key]
+            return _first(_tried(func, args, kwargs, casts))
+        objects = {hash(value): value for value in args if isinstance(value, torch.ScriptObject)}
+        known = self._of_libraries if is_foreign(name) or objects else _seen
+        if key not in known:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[key] = _tried(func, args, kwargs, casts)
+        courses = known[key]
+        is_later = objects.keys() <= self._packed.keys()
+        self._packed.update(objects)
+        return courses[1] if courses and is_later else _first(courses)
 
     def _allows(self, name: str, key: Any, work: int) -> bool:
         """Whether a kernel may run, independently of what earlier estimates have run."""
@@ -143,31 +167,96 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...], out: Any) -> bool:
     return False
 
 
-def _real_once() -> Callable[[Tensor], Tensor]:
-    """Return how to replace tensors, each always by the same one: a kernel may ask whether two arguments are one."""
+def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
+    """Return how to replace the tensors among values, the same always by the same: a kernel may ask what they share."""
     known: dict[int, Tensor] = {}
+    shared = _shared(tensors_of(values))
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def real(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            known[id(tensor)] = _real(tensor)
+            known[id(tensor)] = _part(tensor, storages) if _place(tensor) in shared else _real(tensor)
         return known[id(tensor)]
 
     return real
 
 
-def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course | None:
-    with compat.no_modes(), compat.no_function(), torch.autocast("cpu", enabled=False):
-        given, named = change_tensors((args, kwargs), _real_once())
+def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return which tensors are the same, and which are parts of the same storage, and where these lie."""
+    ids, places, shared = list(map(id, tensors)), list(map(_place, tensors)), _shared(tensors)
+    offsets = (tensor.storage_offset() if _place(tensor) in shared else 0 for tensor in tensors)
+    return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
+
+
+def _place(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _shared(tensors: Iterable[Tensor]) -> set[int]:
+    """Return the storages of which several tensors are parts."""
+    places = Counter(_place(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values())
+    return {place for place, number in places.items() if number > 1}
+
+
+def _part(tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
+    """Return a part of the copy of a storage that several tensors share."""
+    storage = tensor.untyped_storage()
+    if _place(tensor) not in storages:
+        storages[_place(tensor)] = (
+            torch.zeros(storage.nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
+            if isinstance(tensor, Fake)
+            else storage.clone()
+        )
+    whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
+    return whole.set_(storages[_place(tensor)], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _first(courses: _Courses | None) -> Course | None:
+    return None if courses is None else courses[0]
+
+
+def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], casts: bool) -> _Courses | None:
+    values = *args, *kwargs.values()
+
+    def given() -> tuple[Any, dict[str, Any]]:
+        own, named = change_tensors((args, kwargs), _real_once(values))
+        prepare = _PREPARED.get(func)
+        return repacked(own if prepare is None else prepare(*own)), named
+
+    has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+    with compat.no_modes(), compat.no_function(), _autocast(casts):
         try:
-            prepare = _PREPARED.get(func)
-            given = given if prepare is None else prepare(*given)
-            func(*given, **named)  # Allocates what the library creates once and keeps.
-            with QuietProfile() as done:
-                result = func(*given, **named)
+            own, named = given()
+            func(*own, **named)  # Allocates what the library creates once and keeps.
+            own, named = given() if has_packed or casts else (own, named)
+            first = _course(func, own, named)
+            return _with_lasting(first, _course(func, own, named)) if has_packed else (first, first)
         except Exception:
             return None
-        places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
-        return tuple(_steps(changes(done, "cpu"), places))
+
+
+@contextmanager
+def _autocast(casts: bool) -> Iterator[None]:
+    """Turn autocast on or off; with it, a kernel below autograd still has the weights that it casts cached."""
+    with torch.autocast("cpu", enabled=casts), torch.set_grad_enabled(torch.is_grad_enabled() and not casts):
+        yield
+
+
+def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course:
+    with QuietProfile() as done:
+        result = func(*args, **kwargs)
+    places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
+    return tuple(_steps(changes(done, "cpu"), places))
+
+
+def _with_lasting(first: Course, later: Course) -> _Courses:
+    """Let what only the first call of an object keeps last, if later calls free all they allocate."""
+    if kept_bytes(later):
+        return first, later
+    freed = {step.buffer for step in first if isinstance(step, Free)}
+    number = count()
+    lasting = (step._replace(lasts=next(number) not in freed) if isinstance(step, Alloc) else step for step in first)
+    return tuple(lasting), later
 
 
 def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:
@@ -210,7 +299,8 @@ def _real(tensor: Tensor) -> Tensor:
     """Return zeros for a fake, or for the meta tensor that stands for a fake that the kernel has resized."""
     if not isinstance(tensor, Fake) and not tensor.is_meta:
         return tensor.detach().clone()
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
+    zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
+    return zeros.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
 def _key(values: Any) -> Iterator[Any]:
@@ -222,7 +312,7 @@ def _key(values: Any) -> Iterator[Any]:
             yield len(value)
             yield from _key(value)
         else:
-            yield value.__class__, id(value) if isinstance(value, torch.ScriptObject) else value
+            yield value.__class__, hash(value) if isinstance(value, torch.ScriptObject) else value
 
 
 def _overload(name: str) -> OpOverload | None:

@@ -274,7 +274,8 @@ class Ledger(Listener):
                 taken = ruled if ruled is None or step.nbytes is None else step.nbytes
                 self._book_results(results[step.result : step.result + 1], iter([taken]), owner, band)
             elif isinstance(step, Alloc):
-                buffers.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
+                number = self._book_scratch(step.nbytes, owner, error) if step.nbytes else None
+                buffers.append(None if step.lasts else number)
             else:
                 self._give(buffers, step.buffer)
         self._book_lasting(lasting, owner, name)

@@ -23,6 +23,7 @@ from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
+from ..live.repacking import with_repacked
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
@@ -34,6 +35,7 @@ from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import ProfileReader, changes, freed, received, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
+from ..watch.unseen import with_unseen_frees
 from .compiling import compiled_for_torch
 from .holding import Holding
 from .outside import Outside
@@ -99,6 +101,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         exchanging() as exchange,
         eager(),
         gradients(step.mode == "train"),
+        with_repacked(tree.modules),
     ):
         set_mode(tree, step.mode == "train")
 
@@ -134,6 +137,7 @@ def profiled(
     steps = RealSteps(watch, device, marks, step, exchange, outside)
     args, kwargs = _own_arguments(tree, example, steps, device, exchange)
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
+    packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
     besides = [*(held.tensor for held in outside if not held.if_used), *(tensor for tensor, _ in steps.packed)]
     of_packages = [held.tensor for held in outside if held.if_used]
@@ -164,6 +168,7 @@ def profiled(
     events = with_requests(with_frees(changed, history.happened), history.requests)
     reader.read(events)
     log = reader.log(tuple(tree.paths), steps.assumptions(_missed(reader, before, history)))
+    log = with_unseen_frees(log, reader.reused, packed_bytes)
     return log if collects else _with_collected(log, reader.garbage(events))
 
 

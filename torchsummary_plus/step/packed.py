@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -11,8 +10,12 @@ from torch import Tensor, nn
 
 from ..live import compat
 from ..live.modules import packed_objects, unpacked
+from ..live.repacking import repacked
 from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile
+
+BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
+"""Ways of quantizing with a scale and a zero point of each channel."""
 
 
 def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], int]:
@@ -35,10 +38,22 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
 
 
 def _kept(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:
-    """Yield the bytes of the storages that both answers share: the object's own."""
-    first = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-    same = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in again}
-    yield from (nbytes for place, nbytes in same.items() if nbytes and place in first)
+    """Yield the bytes of the storages that both answers share: the object's own; vectors of C++ are not torch's."""
+    first, same = ({storage.data_ptr(): storage for storage in _storages(answer)} for answer in (tensors, again))
+    yield from (
+        storage.nbytes()
+        for place, storage in same.items()
+        if place in first and storage.resizable() and storage.nbytes()
+    )
+
+
+def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
+    """Yield the tensors' storages, also those of scales and zero points by channel."""
+    for tensor in tensors:
+        yield tensor.untyped_storage()
+        if tensor.is_quantized and tensor.qscheme() in BY_CHANNEL:
+            yield tensor.q_per_channel_scales().untyped_storage()
+            yield tensor.q_per_channel_zero_points().untyped_storage()
 
 
 def _copied(packed: Any) -> list[int]:
@@ -46,7 +61,7 @@ def _copied(packed: Any) -> list[int]:
     if compat.profiler_enabled():
         return []
     with torch.no_grad(), QuietProfile() as done:
-        copy = deepcopy(packed)
+        copy = repacked(packed)
     blocks: dict[int, int] = {}
     for change in changes(done, "cpu"):
         blocks[change.address] = change.nbytes

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
-import torch
-
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.units import MIB
-from ..live import compat
-from ..live.modules import unpacked
 from ..live.structures import all_tensors
 from ..live.versions import since
 from ..ops.processor import is_half
@@ -83,8 +79,6 @@ class Workspaces:
         """By name: the error bands of the rules used."""
         self._kept = 0
         """Bytes that kernels tried on zeros have not been seen to free: they keep them, or free them unseen."""
-        self._packed: dict[int, Any] = {}
-        """Objects of C++ with packed weights that such a kernel was called with."""
         self._trials = Trials()
         self._taken: set[tuple[Hashable, str]] = set()
         self._place: Hashable = None
@@ -118,7 +112,6 @@ class Workspaces:
         self.bands.clear()
         self._trials = Trials()
         self._taken.clear()
-        self._packed.clear()
         self._kept = self._doubt = self._lasting_doubt = 0
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
@@ -173,18 +166,11 @@ class Workspaces:
         course = self._trials.course(name, args, kwargs, out)
         kept = kept_bytes(course or ()) if is_foreign(name) else 0
         if kept:
-            self._kept += kept + self._packed_anew(args)
+            self._kept += kept
             self._note(name, self._kept + _reach(args, kwargs, out))
         if course is not None and any(isinstance(step, Alloc) for step in course):
             self.tried[name] = self.tried.get(name, 0) + 1
         return course
-
-    def _packed_anew(self, args: tuple[Any, ...]) -> int:
-        """Return the bytes of weights that a kernel packs in its first call with an object of C++, on that call."""
-        packed = [value for value in args if isinstance(value, torch.ScriptObject) and id(value) not in self._packed]
-        self._packed.update({id(value): value for value in packed})
-        with compat.no_modes(), compat.no_function():
-            return sum(tensor.numel() * tensor.element_size() for value in packed for tensor in unpacked(value))
 
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
         """Return the error band of an operator's rule in one of the registries."""

@@ -257,7 +257,7 @@ def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:
             operands.append(value)
             if isinstance(value, Fake):
                 lies = value.stride() if value.layout is torch.strided else value.layout
-                key += (value.shape, lies, value.dtype, value.fake_device)
+                key += (value.shape, lies, value.dtype, value.fake_device, value._is_zerotensor())
         elif isinstance(value, (list, tuple)):
             key.append(len(value))
             _read(value, key, operands)
@@ -326,7 +326,8 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: 
         out = from_recipe(recipe, operands)
     else:
         out = _compute(func, args, kwargs, operands)
-        recipe = recipe_of(out, operands) if are_dense and _is_memorable(func) else None
+        is_zero = operands[0]._is_zerotensor()
+        recipe = recipe_of(out, operands) if are_dense and not is_zero and _is_memorable(func) else None
     if recipe is not None:
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
@@ -336,6 +337,8 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: 
 
 def _ruled(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
     """Return the recipe for a rule's result; None if no rule applies."""
+    if operands[0]._is_zerotensor():
+        return None  # A view of a tangent of zeros is one too, which torch's kernel makes.
     views = viewed(func, args, kwargs)
     if views is not None:
         return [list, views] if isinstance(views, list) else views

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.casting import kernel_cast_within
+from ..live.casting import autocast_inside, kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
@@ -96,8 +96,11 @@ def _unchanged(*call: Any) -> Any:
 
 
 def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the operator itself: the kernel of a real pass."""
-    return func(*args, **kwargs)
+    """Run the operator itself: the kernel of a real pass. Autocast reaches the inside of other libraries' kernels."""
+    if getattr(func, "namespace", "aten") == "aten":
+        return func(*args, **kwargs)
+    with autocast_inside("cpu"), autocast_inside("cuda"):
+        return func(*args, **kwargs)
 
 
 class _Here(threading.local):

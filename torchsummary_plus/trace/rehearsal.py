@@ -19,6 +19,7 @@ from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
+from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
 from .passes import Frame, Listener, Pass, deep_stack, run_really
@@ -129,6 +130,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     environment = RealEnvironment(CPU)
     with ExitStack() as stack:
         stack.enter_context(restored(tree.modules))
+        stack.enter_context(with_repacked(tree.modules))
         stack.enter_context(deep_stack())
         set_mode(tree, training)
         stack.enter_context(environment)

@@ -157,6 +157,8 @@ class ProfileReader:
         self.storages: list[StorageSpec] = []
         self.calls: list[ModuleCall] = []
         self.given: set[int] = set()
+        self.reused: set[int] = set()
+        """Storages freed unseen: their memory was allocated again before a free was reported."""
         self._open: list[_Open] = []
         self._live: dict[int, int] = {}
         self._maker: dict[int, int] = {}
@@ -230,6 +232,9 @@ class ProfileReader:
         number = len(self.storages)
         self.storages.append(StorageSpec(nbytes, None, owner))
         if block:
+            if address in self._live:
+                self.reused.add(self._live[address])
+                self._free(address)
             self._live[address] = number
             self.events.append((len(self.moments) - 1, number, block))
         return number

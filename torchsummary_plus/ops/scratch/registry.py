@@ -67,9 +67,10 @@ class Result(NamedTuple):
 
 
 class Alloc(NamedTuple):
-    """The kernel allocates a buffer, which lives at most until the kernel ends; buffers count from 0."""
+    """The kernel allocates a buffer; buffers count from 0. It lives at most until the kernel ends, unless it lasts."""
 
     nbytes: int
+    lasts: bool = False
 
 
 class Free(NamedTuple):

@@ -357,8 +357,13 @@ def columns_guess(conv: Conv) -> int:
 
 
 def transposed_forward(conv: Conv) -> Plan:
-    """Return the plan of the mirrored convolution's backward; the bias is added to a copy of its result."""
+    """Return the plan of the mirrored convolution's backward; the bias is added to a copy of its result.
+
+    With strides and more padding than the kernel reaches, oneDNN sometimes needs less.
+    """
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
+    if is_outside(conv.mirrored) and max(conv.stride) > 1:
+        plan = replace(plan, guess=max(plan.guess, plan.scratch))
     if plan.channels_last:
         return with_bias(conv, plan)
     return replace(plan, scratch=plan.scratch + aligned(plan.written)) if conv.bias else plan
