@@ -33,7 +33,6 @@ from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cpu.strided import strided
 from torchsummary_plus.ops.scratch.cuda.cudnn import helped, shared_object
 from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
     DOWN_CONVERT,
@@ -48,6 +47,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, all
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import tensor_bytes
+from torchsummary_plus.ops.scratch.strided import strided
 from torchsummary_plus.step.workspace import Workspaces
 
 RECORDED = read(ANSWERS)

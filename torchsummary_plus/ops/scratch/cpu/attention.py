@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..registry import AtMost, scratch
+from ..sizes import NATIVE, elements, itemsize, nbytes, scalar
 from . import half
-from .copies import NATIVE, elements, itemsize, nbytes, scalar
 
 FLASH = f"{NATIVE}cpu/FlashAttentionKernel.cpp, cpu_flash_attention and cpu_flash_attention_backward"
 KEYS = 512

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from ...dtypes import HALVES
+from ..bag_modes import MAX, MEAN, SUM
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes
+from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes
 
 BAG = f"{NATIVE}EmbeddingBag.cpp"
-SUM, MEAN, MAX = range(3)
-"""Modes of an embedding bag."""
 
 
 def _is_fast(weight: Any, weights: Any, padding: int) -> bool:

@@ -11,7 +11,7 @@ import torch
 from ....live.versions import since
 from ...processor import is_half
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
+from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 
 
 @scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)

@@ -12,7 +12,8 @@ import torch
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from .copies import INT64, NATIVE, elements, is_turned, itemsize, nbytes, scalar, turned_block
+from ..sizes import INT64, NATIVE, elements, itemsize, nbytes, scalar
+from .copies import is_turned, turned_block
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
 INT32 = 4

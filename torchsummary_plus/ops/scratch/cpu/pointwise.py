@@ -8,7 +8,7 @@ import torch
 
 from ...dtypes import result_type
 from ..registry import ALL_RESULTS, Phase, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize
+from ..sizes import INT64, NATIVE, copied, elements, itemsize
 
 ITERATOR = (
     "aten/src/ATen/TensorIterator.cpp, compute_types: an operand of another dtype is cast into a temporary tensor"

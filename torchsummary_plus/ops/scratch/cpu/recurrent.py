@@ -10,7 +10,7 @@ import torch
 from ....data.rounding import round_up
 from ...processor import has_avx512
 from ..registry import AtMost, reserve, scratch
-from .copies import copied, itemsize
+from ..sizes import copied, itemsize
 from .half import within
 from .onednn.description import PAGE
 

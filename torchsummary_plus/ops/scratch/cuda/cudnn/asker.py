@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Any
 
-from ...cpu.strided import dense_strides
+from ...strided import dense_strides
 from .backend import Descriptor, Kind, Type
 from .library import CudnnError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ...strides import suggests_channels_last
+from ..strides import suggests_channels_last
 
 
 @dataclass(frozen=True, slots=True)
