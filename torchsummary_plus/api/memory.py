@@ -28,7 +28,6 @@ from ..memory.estimate import (
 )
 from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
-from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
 from .generation import estimate_generation
@@ -307,16 +306,8 @@ class _RankRequest(StepRequest):
             from ..ranks.record import Ranked
         except ImportError as error:
             raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
-        self.example = example
-        self.gpu = options.card()
-        self.tree = ModuleTree(nn.Module())
-        self.device = options.place(self.tree)
-        self.step = options.step(self.device)
-        self.backend = self.device.type
-        self.options = options.allocation(self.device)
-        gpu = self.gpu
-        capability = AMPERE if gpu is None else chip_named(gpu.name, gpu.compute_capability)
-        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, capability)
+        super().__init__(ModuleTree(nn.Module()), example, options)
+        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
 
     def of_rank(self, number: int) -> _RankRequest:
         """Return the same request for another rank."""
