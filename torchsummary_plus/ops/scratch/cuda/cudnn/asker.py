@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Any
 
-from ...strided import dense_strides
+from ....strides import channels_last, contiguous
 from .backend import Descriptor, Kind, Type
 from .library import CudnnError
 
@@ -138,7 +138,7 @@ def _tensor(stack: ExitStack, name: str, sizes: tuple[int, ...], question: Quest
     tensor = _made(stack, Kind.TENSOR)
     tensor.set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
     tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes)
-    tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *dense_strides(sizes, question.last))
+    tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *(channels_last if question.last else contiguous)(sizes))
     tensor.set_numbers(UNIQUE_ID, Type.INT64, ord(name))
     return tensor.set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT).finalize()
 
