@@ -219,8 +219,9 @@ COLUMNS: dict[str, Column] = {
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
     ),
     "active_params": Column(
-        "Active Param #", "the part of `num_params` that one token uses: of experts, the share that the router chooses",
-        _active_params, lambda line, _: line.active_params, "elements", adds_up=True,
+        "Active Param #",
+        "the part of `num_params` that one token uses; for experts, the share that the router chooses", _active_params,
+        lambda line, _: line.active_params, "elements", adds_up=True,
     ),
     "param_bytes": Column(
         "Param Bytes", "stored bytes of `num_params`; for quantised weights, the packed bytes with their scales",
