@@ -1,4 +1,4 @@
-"""The shell command: what it prints, what it returns, and how it behaves at the end of a pipe."""
+"""The shell command: its output, its exit codes, and its behaviour with a closed pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers' users type about a step: taken, or answered with the cure."""
+"""Options of a step known from trainers: accepted, or refused with a cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The older tools' calls: their examples run with the import changed alone, and give the right figures."""
+"""Calls of older tools: their examples run with only the import changed, and return correct figures."""
 
 from __future__ import annotations
 

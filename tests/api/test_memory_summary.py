@@ -1,4 +1,4 @@
-"""``summary(memory=...)``: the estimate under the table and beside its rows; the shell's way to ask; the bar."""
+"""``summary(memory=...)``: the estimate below the table, memory columns, shell options, the progress bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a summary shows in notebooks and shells: once for each call, never twice, rich where that can be shown."""
+"""Output in notebooks and shells: once per call, never twice, as HTML where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One object for the options of a step: every call takes its fields as keyword arguments, or the object itself."""
+"""StepOptions: every call accepts its fields as keyword arguments, or the object itself."""
 
 from __future__ import annotations
 

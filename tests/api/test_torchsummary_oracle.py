@@ -1,4 +1,4 @@
-"""Where torchsummary 1.5.1 is right, every byte that `summary` prints is the byte that it prints."""
+"""Where torchsummary 1.5.1 is right, `summary` prints the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched for tensors, and what is noted of objects to be put back."""
+"""The search for tensors, and the record of objects to restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caching allocator's model: traces by hand, published figures, a slow model, laws, and torch's own parser."""
+"""The model of the caching allocator: hand-worked traces, published figures, limits, errors, speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caching allocator's model: laws at every event, and a slow model as a second opinion."""
+"""The model of the caching allocator: invariants at every event, and a slow reference model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of GPUs: figures that hang together, names as people write them, errors that say what is accepted."""
+"""The registry of GPUs: consistent figures, names as people write them, errors that list what is accepted."""
 
 from __future__ import annotations
 

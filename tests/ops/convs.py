@@ -1,4 +1,4 @@
-"""Convolutions of every kind, what torch's profiler sees while one runs, and what the rules say of it."""
+"""Random convolutions, their memory as seen by torch's profiler, and the verdict on the rules."""
 
 from __future__ import annotations
 

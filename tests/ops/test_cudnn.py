@@ -1,4 +1,4 @@
-"""cuDNN's workspaces where torch brings it, and what torch does with them.
+"""cuDNN's workspaces where torch ships cuDNN, and how torch uses them.
 
 benchmarks/data/cudnn_answers.json holds what the real cuDNN answered.
 """

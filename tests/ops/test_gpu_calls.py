@@ -1,4 +1,4 @@
-"""Single operators on a GPU, as torch's own allocator was asked under the no-op runtime, and as they are predicted."""
+"""Single operators on a GPU: predictions against the requests recorded on the no-op runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of formulas: each fits its operator, users add theirs, and mistakes are refused when they are made."""
+"""The registry of formulas: each fits its operator, users can add theirs, and mistakes are rejected on registration."""
 
 from __future__ import annotations
 

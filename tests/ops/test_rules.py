@@ -1,4 +1,4 @@
-"""A rule for an operator says what torch's own meta kernel says wherever it answers, and nothing where that raises."""
+"""Shape rules agree with torch's meta kernels wherever they answer, and decline where those raise."""
 
 from __future__ import annotations
 

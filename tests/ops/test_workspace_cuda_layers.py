@@ -1,4 +1,4 @@
-"""What CUDA's recurrent layers, normalisations and rolls allocate, in order, as torch does on the no-op runtime."""
+"""Allocations of CUDA's recurrent layers, normalisations and rolls, in order, as on the no-op runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: built without a warning, their links checked, every public name among the calls."""
+"""The pages: they build without warnings, their links work, and every public name is documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples: published parameter counts, and the figures of the systems this project started from."""
+"""The examples: published parameter counts, and figures of the tools this project started from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The architecture as a law: a file imports only from its own room and the rooms above it, and never in a circle."""
+"""The architecture: a file imports only from its own folder and those above it, and never in a circle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recording of a GPU: its harness runs in small on the CPU, histories replay, recordings bear predictions out."""
+"""Recordings of GPUs: the harness runs on the CPU, histories replay, and recordings match predictions."""
 
 from __future__ import annotations
 

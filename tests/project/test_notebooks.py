@@ -1,4 +1,4 @@
-"""Every notebook runs in a kernel of its own, and says what is committed with it."""
+"""Every notebook runs in its own kernel and reproduces its stored outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of one rank of many: against real processes, by laws, and without a trace in the process that asks."""
+"""The memory of one rank of many: against real processes, by invariants, and without traces in the calling process."""
 
 from __future__ import annotations
 

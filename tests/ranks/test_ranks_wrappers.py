@@ -1,4 +1,4 @@
-"""What wraps a model beside FSDP and DDP: pipelines, offload, accelerate, DeepSpeed."""
+"""Wrappers other than FSDP and DDP: pipelines, offload, accelerate, DeepSpeed."""
 
 from __future__ import annotations
 

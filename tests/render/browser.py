@@ -1,4 +1,4 @@
-"""A headless Chromium for tests; those that want one are skipped where there is none."""
+"""A headless Chromium for tests, which are skipped without one."""
 
 from __future__ import annotations
 

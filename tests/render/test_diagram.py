@@ -1,4 +1,4 @@
-"""Mermaid diagrams: what they show is what the report says, and nothing in a name can mean more than itself."""
+"""Mermaid diagrams: they show the report's data, and names cannot inject syntax."""
 
 from __future__ import annotations
 

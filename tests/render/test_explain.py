@@ -1,4 +1,4 @@
-"""Explanations: the arithmetic gives the row's own numbers, for every common layer, and the notes' figures."""
+"""Explanations: the arithmetic yields the row's own figures for every common layer, and published examples."""
 
 from __future__ import annotations
 

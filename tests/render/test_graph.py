@@ -1,4 +1,4 @@
-"""The graph of a model: its edges are those that autograd would walk, whatever the forward does."""
+"""The graph of a model: its edges are those of autograd, whatever the forward does."""
 
 from __future__ import annotations
 

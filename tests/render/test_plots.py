@@ -1,4 +1,4 @@
-"""Figures: what is drawn is what the data say, in files that parse, in colours that every eye tells apart."""
+"""Figures: they show the data, in valid files, in colours that are distinguishable with colour blindness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views: units that are never mislabelled, files by suffix, extras that are missing."""
+"""Views: units are labelled correctly, files by suffix, missing extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers in the styles that libraries write them: what tests step beside those of torch."""
+"""Optimizers written as libraries write them, to test beside torch's own."""
 
 from __future__ import annotations
 

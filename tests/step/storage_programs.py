@@ -1,4 +1,4 @@
-"""Random small programs of factories, views of views and writes in place, by a seed, for the storages of a step."""
+"""Random small programs of factories, nested views and in-place writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of modules that a step makes: each runs its own forward with its own tensors."""
+"""Copies of modules made in a step run their own forward with their own tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that a mode sees otherwise than autograd and autocast do: whole in inference mode, or not yet cast."""
+"""Operators that a dispatch mode sees differently from autograd and autocast: composite, or not yet cast."""
 
 from __future__ import annotations
 

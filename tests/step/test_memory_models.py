@@ -1,4 +1,4 @@
-"""Training steps of models of every kind take what the profiler sees."""
+"""Training steps of all kinds of models, against torch's profiler."""
 
 from __future__ import annotations
 

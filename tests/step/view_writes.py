@@ -1,4 +1,4 @@
-"""Models that write to views in place. As a script: a line for each with its predicted and measured peak in bytes."""
+"""Models that write to views in place. As a script, it prints each one's predicted and measured peak in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of tensors as users and libraries write them: wrappers of others, and such with a storage of their own."""
+"""Tensor subclasses as users and libraries write them: wrappers of other tensors, and some with a storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any model: every case of the zoo is read, its parameters add up in print, and its calls are those torch sees."""
+"""Every model of the zoo can be read, its printed parameters add up, and its calls are those that torch sees."""
 
 from __future__ import annotations
 

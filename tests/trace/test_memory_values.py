@@ -1,4 +1,4 @@
-"""What only data decide: small tensors keep their values; the rest is told by a real pass, or assumed."""
+"""Data-dependent values: small tensors keep theirs; others come from a real pass, or are assumed."""
 
 from __future__ import annotations
 

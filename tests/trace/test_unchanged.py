@@ -1,4 +1,4 @@
-"""A summary changes nothing: not the model, not its inputs, not the process; nor does one that fails anywhere."""
+"""A summary changes nothing in the model, its inputs or the process, even if it fails."""
 
 from __future__ import annotations
 

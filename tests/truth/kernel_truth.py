@@ -1,4 +1,4 @@
-"""What single CPU kernels hold, as torch's profiler sees it, beside what their rules say."""
+"""Memory of single CPU kernels by torch's profiler, against their rules."""
 
 from __future__ import annotations
 

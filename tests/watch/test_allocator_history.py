@@ -1,4 +1,4 @@
-"""The CUDA allocator's own history of a measured step: read from data as a card gives them, by a stand-in for one."""
+"""The CUDA allocator's history of a measured step, read from recorded data through a stand-in."""
 
 from __future__ import annotations
 
