@@ -107,7 +107,7 @@ def typed(command: list[str], lines: str) -> str:
 
 
 def _read(master: int) -> bytes:
-    """What a terminal has to say; nothing once the other side has closed it, which Linux calls an error."""
+    """Return a terminal's pending output; nothing once the other side has closed it, which is an error on Linux."""
     try:
         return os.read(master, 65536)
     except OSError:

@@ -40,7 +40,7 @@ as_recorded = pytest.mark.skipif(
 
 
 def recorded_kinds() -> Iterator[Any]:
-    """Yield each recording's records of each kind; other cards than the A100 have those that depend on the card."""
+    """Yield each recording's records of each kind; GPUs other than the A100 have only those that depend on the GPU."""
     for path in RECORDINGS:
         recording = json.loads(path.read_text())
         for kind in EXACT:

@@ -68,7 +68,7 @@ def on_the_cpu(x: Any) -> Any:
 
 
 def answers(func: OpOverload, args: Any, options: Any) -> bool:
-    """Whether a rule answers. It must then say, to the last stride, what the kernel says."""
+    """Whether a rule answers; if so, its answer must equal the kernel's, including the strides."""
     tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
     described = f"{func} of {[(tuple(t.shape), t.stride(), t.dtype) for t in tensors]}, {args}, {options}"
     answer = ruled(func, args, options)

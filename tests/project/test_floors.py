@@ -77,7 +77,7 @@ def inside(module: str) -> str | None:
 
 
 def own(name: str) -> set[str]:
-    """What a file imports of the package; ``from . import __version__`` at the top of it is no import of a room."""
+    """Return a file's imports from the package; ``from . import __version__`` at its top does not count."""
     return {found for module in imports(name) if (found := inside(module)) is not None}
 
 

@@ -140,7 +140,7 @@ def test_a_history_that_another_allocator_made_is_told(history: list[list[int]],
 
 
 def test_the_model_replays_its_own_history() -> None:
-    """A predicted step, written as a card would write it."""
+    """A predicted step in the format of a recording."""
     log = Configuration("resnet18", 0, "amp", "adamw", small=True).predict().log
     allocator, history = CachingAllocator(), []
     for _, block, nbytes in log.events:

@@ -74,7 +74,7 @@ def estimated(build: Any, world_size: int, **options: Any) -> MemoryEstimate:
 
 
 def told() -> dict[str, str | None]:
-    """What the environment tells a process of its rank."""
+    """A process's rank, from its environment variables."""
     return {name: os.environ.get(name) for name in Rank(8, 1).environment()}
 
 

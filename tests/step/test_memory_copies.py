@@ -101,7 +101,7 @@ def test_what_a_class_says_of_its_copies_holds() -> None:
 
 @pytest.mark.parametrize("call", [estimate_memory, measure_memory])
 def test_copies_that_a_step_collects_are_not_left_behind(call: Callable[..., object]) -> None:
-    """A snapshot ensemble (Huang et al., 2017): the list of copies is no log, as a list of losses is."""
+    """A snapshot ensemble (Huang et al., 2017): the copies are removed from the list, unlike logged losses."""
     snapshots: list[nn.Module] = []
     losses: list[int] = []
 

@@ -62,7 +62,7 @@ class Cast(nn.Module):
 
 
 def agrees(model: nn.Module, x: Tensor, mode: str) -> bool:
-    """Whether the estimate under autocast is the measured peak; products on matrix tiles are told to have a range."""
+    """Whether the estimate under autocast equals the measured peak; products on matrix tiles have a range."""
     estimate = estimate_memory(model, input_data=x, mode=mode, autocast="bfloat16")
     real = measure(model, (x,), mode, autocast=torch.bfloat16).peak_bytes
     low, high = estimate.peak_range

@@ -132,7 +132,7 @@ def partly_frozen() -> nn.Module:
 
 
 class Pictured(nn.Module):
-    """A convolution, and what its pictures mean."""
+    """A convolution, and the mean over each image."""
 
     def __init__(self) -> None:
         super().__init__()

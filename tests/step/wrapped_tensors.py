@@ -80,7 +80,7 @@ class Slotted(Both):
 
 
 class Tagged(Tensor):
-    """A tensor with a storage of its own and an attribute; what is made of it is of its class."""
+    """A tensor with its own storage and an attribute; results of operators are of its class."""
 
     scale: Tensor | None = None
 

@@ -222,7 +222,7 @@ def test_without_values_the_largest_sizes_are_possible(
 
 
 class NamedExperts(Layer):
-    """A dictionary's keys and an index are made of single values."""
+    """A dictionary's keys and an index are built from single values."""
 
     def __init__(self) -> None:
         super().__init__()
