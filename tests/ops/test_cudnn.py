@@ -217,7 +217,7 @@ def test_the_ways_to_know_are_three() -> None:
 
 
 def test_engines_that_torch_leaves_out() -> None:
-    """``filterEngineConfigs`` drops down-converting and non-deterministic engines, and fp32 tensor cores without TF32."""
+    """``filterEngineConfigs`` drops engines that round down or are not deterministic, and tensor cores without TF32."""
     assert Settings().refused == {DOWN_CONVERT}
     assert Settings(tensor_cores=False).refused == {DOWN_CONVERT, TENSOR_CORE}
     assert Settings(deterministic=True).refused == {DOWN_CONVERT, NONDETERMINISTIC}

@@ -121,7 +121,7 @@ def five_times(x: Tensor) -> Tensor:
 
 
 def test_formulas_of_torchs_own_counter_are_used() -> None:
-    """Called as torch does, with shapes or raw; two flops are a multiply-add, and the package's formulas take precedence."""
+    """Called as torch does, with shapes or raw; two flops are a multiply-add; own formulas take precedence."""
     run = lambda: five_times(rand(3))  # noqa: E731
     assert unknown(run) == {"macs_test.five_times.default"}
     seen: list[Any] = []
