@@ -103,8 +103,8 @@ class Estimate:
     @property
     def total_train_mult_adds(self) -> int | None:
         """Multiply-adds of a whole training step; None for inference and for a measured step."""
-        done = self.mult_adds
-        return None if done is None or self.info.mode != "train" else sum(done.values())
+        counts = self.mult_adds
+        return None if counts is None or self.info.mode != "train" else sum(counts.values())
 
     @property
     def requested_bytes(self) -> int:
@@ -184,23 +184,23 @@ class Estimate:
 
 def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
     """Build an estimate: replay the log with its device's allocator, and attribute the peak to kinds and modules."""
-    done = run_log(log, backend, options)
+    replayed = run_log(log, backend, options)
     kinds = storage_kinds(log)
-    moment = log.moments[done.peak_moment]
+    moment = log.moments[replayed.peak_moment]
     at_peak = dict.fromkeys(kinds_of(log), 0)
-    for storage, nbytes in done.at_peak.items():
+    for storage, nbytes in replayed.at_peak.items():
         at_peak[kinds[storage]] += nbytes
     return Estimate(
-        peak_bytes=done.peak_bytes,
-        reserved_bytes=done.peak_reserved_bytes,
-        steady_bytes=done.final_bytes,
+        peak_bytes=replayed.peak_bytes,
+        reserved_bytes=replayed.peak_reserved_bytes,
+        steady_bytes=replayed.final_bytes,
         peak_phase=moment.phase,
         peak_location=path_of(log, moment.module),
         peak_operator=moment.operator,
         at_peak=at_peak,
-        by_module=_by_module(log, kinds, done.at_peak),
-        outside_bytes=sum(nbytes for storage, nbytes in done.at_peak.items() if log.storages[storage].owner < 0),
-        phase_peaks=dict(done.phase_peaks),
+        by_module=_by_module(log, kinds, replayed.at_peak),
+        outside_bytes=sum(nbytes for storage, nbytes in replayed.at_peak.items() if log.storages[storage].owner < 0),
+        phase_peaks=dict(replayed.phase_peaks),
         unknown=log.unknown,
         info=info,
         backend=backend,
