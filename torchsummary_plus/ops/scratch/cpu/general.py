@@ -108,9 +108,9 @@ def _batch_norm_statistics(
 @scratch("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)
 def _batch_norm_updating(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any) -> int | AtMost:
     """As without the update; in half precision, other layouts than row-major with positions are bounded only."""
-    held: int = _batch_norm(out, x, weight, bias, mean, var, True)
+    normed: int = _batch_norm(out, x, weight, bias, mean, var, True)
     is_plain = x.is_contiguous() and prod(x.shape[2:]) > 1
-    return held if is_plain or not is_half(x.dtype) else AtMost(held + 4 * nbytes(x))
+    return normed if is_plain or not is_half(x.dtype) else AtMost(normed + 4 * nbytes(x))
 
 
 @reserve("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)

@@ -165,5 +165,5 @@ def _searched(out: Any, boundaries: Any, x: Any, *, sorter: Any = None, **_: Any
 
 @scratch("cpu", "aten::bucketize.Tensor", "aten::bucketize.Scalar", source=SEARCH, band=0.0)
 def _bucketed(out: Any, x: Any, boundaries: Any, **_: Any) -> tuple[Phase, ...]:
-    found: tuple[Phase, ...] = _searched(out, boundaries, x)
-    return found
+    phases: tuple[Phase, ...] = _searched(out, boundaries, x)
+    return phases

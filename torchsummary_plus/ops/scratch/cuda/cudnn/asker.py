@@ -150,6 +150,6 @@ def _made(stack: ExitStack, kind: Kind) -> Descriptor:
 @cache
 def device_descriptor(text: str) -> Descriptor:
     """Return a cached descriptor that replaces a device handle. Raises :class:`CudnnError`."""
-    made = Descriptor(Kind.DEVICE)
-    made.set_text(DEVICE_JSON, text)
-    return made.finalize()
+    descriptor = Descriptor(Kind.DEVICE)
+    descriptor.set_text(DEVICE_JSON, text)
+    return descriptor.finalize()
