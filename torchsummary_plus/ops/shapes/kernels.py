@@ -21,7 +21,7 @@ from .registry import (
     FLOATS,
     Out,
     Outs,
-    Rule,
+    ShapeRule,
     Sizes,
     channels_last,
     each,
@@ -36,18 +36,18 @@ from .registry import (
     sure,
 )
 
-KERNEL_RULES: dict[str, Rule] = {}
+KERNEL_RULES: dict[str, ShapeRule] = {}
 """Consulted before the meta kernels' rules, by the operator's name in its schema."""
 
-CPU_RULES: dict[str, Rule] = {}
+CPU_RULES: dict[str, ShapeRule] = {}
 """The same for tensors on the CPU only."""
 
 
-def _register(table: dict[str, Rule], names: str) -> Callable[[Rule], Rule]:
+def _register(table: dict[str, ShapeRule], names: str) -> Callable[[ShapeRule], ShapeRule]:
     return rule_in(table, *names.split())
 
 
-def of_kernel(name: str, on_cpu: bool) -> Rule | None:
+def of_kernel(name: str, on_cpu: bool) -> ShapeRule | None:
     """Return the rule for an operator's kernels, or None."""
     return (CPU_RULES.get(name) if on_cpu else None) or KERNEL_RULES.get(name)
 

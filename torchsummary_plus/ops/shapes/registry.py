@@ -23,12 +23,12 @@ Outs: TypeAlias = "list[Out | int | None]"
 """Several outputs; None is an undefined one."""
 Answer: TypeAlias = "Out | int | Outs"
 """A new tensor; the position of a returned argument; or a list of these, for a tuple of outputs."""
-Rule: TypeAlias = Callable[..., Answer]
-R = TypeVar("R", bound=Rule)
+ShapeRule: TypeAlias = Callable[..., Answer]
+R = TypeVar("R", bound=ShapeRule)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, ShapeRule] = {}
 """By the operator's name in its schema: "aten::add.Tensor"."""
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
