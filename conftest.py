@@ -1,4 +1,4 @@
-"""What pytest leaves out: ranks, with their tests, on releases of torch that lack what shards models over them."""
+"""Files that pytest does not collect: ranks and their tests, on releases of torch without sharded models."""
 
 from torchsummary_plus.live.versions import since
 

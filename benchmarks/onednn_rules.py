@@ -6,7 +6,7 @@ Each rule is disabled in turn: a size becomes 0, a condition False, a plan empty
   the re-estimated steps change their peak. Convolutions are the same for every optimizer, so one training step
   represents five recorded ones, and at most ``--sample`` steps are estimated again, the fastest first.
 - *profiled*: random convolutions, measured by torch's profiler on one and on four threads, that are no longer exact, or
-  no longer within their range.
+  no longer within their range. ``--part 0/1`` leaves the models out.
 
 ``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
 """
@@ -130,7 +130,7 @@ def recording() -> Iterator[set[Key]]:
 
 def steps(part: int, parts: int) -> Iterator[Step]:
     """Yield an inference and a training step of each recorded model, at both batch sizes, estimated with all rules."""
-    for subject in SUBJECTS[part - 1 :: parts]:
+    for subject in SUBJECTS[part - 1 :: parts] if part else ():
         for mode, stands_for in (("eval", 1), ("sgd", len(MODES) - 1)):
             for batch in BATCHES:
                 case, began = Case(subject, mode, batch), time.process_time()
@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="the i-th of n parts of the models: i/n")
     parser.add_argument("--sample", type=int, default=6, help="maximum number of steps to estimate again for a rule")
     parser.add_argument("--convolutions", type=int, default=150, help="number of profiled convolutions")
+    parser.add_argument("--rules", nargs="*", default=[""], help="only rules whose names contain one of these texts")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -184,7 +185,7 @@ def main() -> None:
     peaks = sum(step.stands_for for step in done)
     print(f"{isa()}: {peaks:,} recorded peaks, {len(keys):,} kernels, {len(truths):,} profiled operators")
     print(f"{'rule':42} {'recorded':>9} {'of sample':>10} {'profiled':>9}")
-    for rule in rules():
+    for rule in (rule for rule in rules() if any(text in rule.name for text in options.rules)):
         with disabled(rule):
             changed = {key for key in keys if answer(key) != usual[key]}
             touched = sorted((step for step in done if step.asked & changed), key=lambda step: step.seconds)

@@ -56,7 +56,7 @@ CALLS = {"Two": "Two.apply({0})[0]", "Both": "sum(Both.apply({0}))", "Clipped": 
 
 @production(1.5)
 def several_outputs(scope: Scope) -> Statement | None:
-    """Draw a custom function with several results, or with an argument that is no tensor."""
+    """Draw a custom function with several results, or with an argument that is not a tensor."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None

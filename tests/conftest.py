@@ -1,4 +1,4 @@
-"""What tests of any file may ask for."""
+"""Fixtures shared by all tests."""
 
 from __future__ import annotations
 

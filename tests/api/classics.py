@@ -1,4 +1,4 @@
-"""Models that torchsummary 1.5.1 reads correctly: one tensor in, plain layers inside, built from torch alone.
+"""Models that torchsummary 1.5.1 reads correctly: one input tensor, plain layers, torch alone.
 
 ``CLASSICS`` maps a name to (builder, input size without the batch axis). Widths are small where size teaches nothing.
 """

@@ -1,4 +1,4 @@
-"""How a model joins the classics: its builder, and its input size without the batch axis."""
+"""A case of the classics: a model's builder and its input size without the batch axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classics: networks that return images, and other shapes of data."""
+"""Classics: networks that return images, and networks for other kinds of data."""
 
 from __future__ import annotations
 

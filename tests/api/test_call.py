@@ -1,4 +1,4 @@
-"""The call: the signature of `summary`, sizes and dtypes, the mode, and what it returns."""
+"""The call: the signature of `summary`, sizes, dtypes, modes, and the returned value."""
 
 from __future__ import annotations
 

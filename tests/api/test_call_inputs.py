@@ -1,4 +1,4 @@
-"""The call: what `summary` reads from its inputs."""
+"""The call: how `summary` reads its inputs."""
 
 from __future__ import annotations
 

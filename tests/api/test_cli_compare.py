@@ -1,4 +1,4 @@
-"""``torchsummary-plus compare``: what it prints, what it writes, and what it refuses."""
+"""``torchsummary-plus compare``: its output, its files and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``compare``: the figures are the summaries' own, the layers stand aligned, and every format shows both."""
+"""``compare``: figures equal those of the summaries, layers are aligned, and every format shows both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model by its config.json alone: the table is that of the model, and nothing else in the folder is touched."""
+"""A model built from its config.json: the table is the model's, and no other file in the folder is opened."""
 
 from __future__ import annotations
 

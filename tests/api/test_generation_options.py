@@ -1,4 +1,4 @@
-"""Generation takes the options that other steps take, in one object."""
+"""Generation accepts the options of other steps, in one object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users type by habit from torchinfo, Keras and Hugging Face: it works, or the error names the cure."""
+"""Arguments known from torchinfo, Keras and Hugging Face: they work, or the error names the cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers' users type about a step: taken, or answered with the cure."""
+"""Options of a step known from trainers: accepted, or refused with a cure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_other_options_are_answered_with_the_cure(given: dict[str, Any], said: s
 
 
 def test_the_largest_batch_takes_a_card_as_the_memory_or_by_name() -> None:
-    """`gpu=` names the card as in every other call; a size beside it would be another answer."""
+    """`gpu=` names the GPU as in every other call; a memory size beside it would contradict it."""
     named, given = max_batch_size(net(), (256,), gpu="RTX 3060 8GB"), max_batch_size(net(), (256,), "RTX 3060 8GB")
     assert str(named) == str(given) and "RTX 3060 8GB" in str(named)
     by_options = max_batch_size(net(), (256,), options=StepOptions(gpu="RTX 3060 8GB"))

@@ -1,4 +1,4 @@
-"""Every integer argument takes numpy's integers, as it takes Python's, and no booleans."""
+"""Every integer argument accepts numpy's integers as well as Python's, but no booleans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The older tools' calls: their examples run with the import changed alone, and give the right figures."""
+"""Calls of older tools: their examples run with only the import changed, and return correct figures."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def six_layers() -> nn.Module:
 
 
 def test_modelsize_prints_what_its_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its README's figures are of a picture of 682 x 700, which an earlier version of it names."""
+    """Its README's figures are for an image of 682 x 700, which an earlier version states."""
     size = modelsize(six_layers(), torch.zeros(1, 3, 682, 700))
     assert capsys.readouterr().out == (
         "Model Sequential : params: 0.450304M\n"
@@ -243,7 +243,7 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("torchvision")
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_the_readme_of_gpu_mem_track_runs(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a card the import alone is changed; without one, where nothing can be moved off it, the device as well."""
+    """With a GPU only the import is changed; without one, also the device."""
     code = README_OF_GPU_MEM_TRACK.replace("from gpu_mem_track", "from torchsummary_plus.legacy")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "readme"}

@@ -1,4 +1,4 @@
-"""Callbacks of training loops: the first step's figures, in loops as people write them."""
+"""Callbacks of training loops: the first step's figures, in loops as users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody types who has not read the documentation: it works, or the error says what to type instead."""
+"""Calls by users who have not read the documentation: they work, or the error says what to write instead."""
 
 from __future__ import annotations
 

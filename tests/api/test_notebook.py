@@ -1,4 +1,4 @@
-"""What a summary shows in notebooks and shells: once for each call, never twice, rich where that can be shown."""
+"""Output in notebooks and shells: once per call, never twice, as HTML where possible."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def typed(command: list[str], lines: str) -> str:
 
 
 def _read(master: int) -> bytes:
-    """What a terminal has to say; nothing once the other side has closed it, which Linux calls an error."""
+    """Return a terminal's pending output; nothing once the other side has closed it, which is an error on Linux."""
     try:
         return os.read(master, 65536)
     except OSError:

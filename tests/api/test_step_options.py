@@ -1,4 +1,4 @@
-"""One object for the options of a step: every call takes its fields as keyword arguments, or the object itself."""
+"""StepOptions: every call accepts its fields as keyword arguments, or the object itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from examples.davenet import Audio
+from examples.simple_cnn import PooledCNN
 from torchsummary_plus import (
     InputError,
     StepOptions,
@@ -108,8 +108,10 @@ def test_a_table_with_memory_reads_the_model_once(lazy: bool, monkeypatch: pytes
 
 
 def test_the_shell_asks_with_the_same_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["examples/davenet.py:Audio", "40,1024", "--optimizer", "adam", "--gpu", "T4", "--max-batch"]) == 0
+    assert (
+        main(["examples/simple_cnn.py:PooledCNN", "1,28,28", "--optimizer", "adam", "--gpu", "T4", "--max-batch"]) == 0
+    )
     shown = capsys.readouterr().out
-    asked = StepOptions(optimizer="adam", device="cuda", gpu="T4")
-    assert str(summary(Audio(), (40, 1024), memory=asked, verbose=0)) in shown
-    assert str(max_batch_size(Audio(), (40, 1024), "T4", optimizer="adam")) in shown
+    options = StepOptions(optimizer="adam", device="cuda", gpu="T4")
+    assert str(summary(PooledCNN(), (1, 28, 28), memory=options, verbose=0)) in shown
+    assert str(max_batch_size(PooledCNN(), (1, 28, 28), "T4", optimizer="adam")) in shown

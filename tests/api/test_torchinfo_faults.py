@@ -1,4 +1,4 @@
-"""Where torchinfo 1.8.0 is wrong, `summary` is right. What it says is in the docstring, what is true is worked out."""
+"""Where torchinfo 1.8.0 is wrong, `summary` is right; docstrings have torchinfo's figure, tests the derivation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors say where, on what, why and what to try; and they are the exceptions that old handlers catch."""
+"""Errors state the place, the value, the reason and the cure, and are the exceptions that old handlers catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files: what they hold is what was stored, and hostile ones are refused."""
+"""ONNX files: their contents are read back exactly, and hostile files are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of weights: what they say is what was stored, and a hostile one is refused before it costs anything."""
+"""Headers of weight files: contents are read back exactly; hostile headers are rejected at no cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that an estimate imports keep none of the stand-ins for parts of torch."""
+"""Modules imported during an estimate keep no stand-ins for parts of torch."""
 
 from __future__ import annotations
 

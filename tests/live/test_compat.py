@@ -1,4 +1,4 @@
-"""The private names of torch: one file has them, each probed, and a missing one says what it costs."""
+"""Private names of torch: one file uses them, each is probed, and a missing one states what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between builds of torch with and without CUDA, on a machine without a card, makes no difference."""
+"""Builds of torch with and without CUDA give the same results on a machine without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake tensors of a pass, and every private torch API they stand on."""
+"""Fake tensors, and every private torch API they depend on."""
 
 from __future__ import annotations
 

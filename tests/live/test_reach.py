@@ -1,4 +1,4 @@
-"""What is searched for tensors, and what is noted of objects to be put back."""
+"""The search for tensors, and the record of objects to restore."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_slots_are_put_back_but_where_a_property_hides_them() -> None:
 
 
 class Told(Tensor):
-    """A class that is told of every function, also of what an attribute asks."""
+    """A class whose ``__torch_function__`` sees every function, including attribute access."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

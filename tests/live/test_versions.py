@@ -1,4 +1,4 @@
-"""The one place that tells releases of torch apart."""
+"""Comparison of torch releases."""
 
 from __future__ import annotations
 

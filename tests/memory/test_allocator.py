@@ -1,4 +1,4 @@
-"""The caching allocator's model: traces by hand, published figures, a slow model, laws, and torch's own parser."""
+"""The model of the caching allocator: hand-worked traces, published figures, limits, errors, speed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import time
 import pytest
 import torch
 
+from tests.memory.replays import Event, Failure, replay, replay_in
 from torchsummary_plus.data.errors import InputError
-from torchsummary_plus.memory.allocator import CachingAllocator, CpuAllocator, Event, Failure, replay
+from torchsummary_plus.memory.allocator import Allocator, CachingAllocator, CpuAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 
 KIB, MIB = 1024, 1024 * 1024
@@ -106,17 +107,9 @@ def test_the_pools_do_not_share() -> None:
 
 def test_an_unsplit_block_is_reused_whole() -> None:
     """20 MiB serve 19.5: what is left is too little to be split off, so that memory_allocated counts 20."""
-    result = replay([(0, mib(20)), (0, 0), (1, mib(19.5))], history=True)
-    assert result.allocated_history == (mib(20), 0, mib(20))
-    assert result.reserved_history == (mib(20),) * 3
-
-
-def test_peaks_and_where() -> None:
-    events = [(0, mib(30)), (0, 0), (1, mib(10)), (2, mib(20)), (1, 0)]
-    result = replay(events)
-    assert (result.peak_allocated_bytes, result.peak_event) == (mib(30), 0)
-    assert (result.peak_reserved_bytes, result.reserved_bytes, result.allocated_bytes) == (mib(30), mib(30), mib(20))
-    assert replay([]).peak_event is None
+    result = replay([(0, mib(20)), (0, 0), (1, mib(19.5))])
+    assert result.allocated == (mib(20), 0, mib(20))
+    assert result.reserved == (mib(20),) * 3
 
 
 # --- a limit ---------------------------------------------------------------------------------------------------------
@@ -145,12 +138,11 @@ def test_what_is_missing_is_what_was_missing() -> None:
     assert replay(events, limit=mib(150) + failed.missing_bytes - 1).failed is not None
 
 
-def test_a_failure_ends_the_replay() -> None:
-    result = replay([(0, mib(40)), (0, 0), (1, mib(60)), (2, 1)], limit=mib(50), history=True)
+def test_a_failed_request_has_emptied_the_cache() -> None:
+    result = replay([(0, mib(40)), (0, 0), (1, mib(60)), (2, 1)], limit=mib(50))
     assert result.failed is not None
     assert result.failed.event == 2
-    assert (result.allocated_bytes, result.reserved_bytes) == (0, 0)
-    assert len(result.allocated_history) == len(result.reserved_history) == 2
+    assert result.allocated == (mib(40), 0)
 
 
 # --- expandable segments ---------------------------------------------------------------------------------------------
@@ -161,7 +153,7 @@ EXPANDABLE = "expandable_segments:True"
 def test_an_expandable_segment_grows_by_pages() -> None:
     options = AllocatorOptions.parse(EXPANDABLE)
     events = [(0, 1), (1, mib(30)), (1, 0), (2, mib(45)), (3, mib(15)), (4, 1)]
-    assert replay(events, options, history=True).reserved_history == tuple(map(mib, (2, 42, 42, 62, 62, 62)))
+    assert replay(events, options).reserved == tuple(map(mib, (2, 42, 42, 62, 62, 62)))
 
 
 def test_an_expandable_segment_splits_from_512_bytes_on() -> None:
@@ -234,7 +226,7 @@ def test_only_the_oversize_blocks_that_are_needed_go_back() -> None:
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("allocator", [CachingAllocator, CpuAllocator])
 @pytest.mark.parametrize(
     ("events", "what"),
     [
@@ -243,24 +235,19 @@ def test_only_the_oversize_blocks_that_are_needed_go_back() -> None:
         ([(7, -1)], "accepted: 1 or more"),
     ],
 )
-def test_events_that_cannot_be(device: str, events: list[Event], what: str) -> None:
+def test_impossible_events(allocator: type[Allocator], events: list[Event], what: str) -> None:
     with pytest.raises(InputError, match=what):
-        replay(events, device=device)
-
-
-def test_unknown_device() -> None:
-    with pytest.raises(InputError, match="'cuda', 'cpu'"):
-        replay([], device="mps")
+        replay_in(allocator(), events)
 
 
 # --- the CPU ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_cpu_counts_exact_bytes() -> None:
-    result = replay([(0, 1001), (1, 7), (0, 0), (2, 3)], device="cpu", history=True)
-    assert result.allocated_history == result.reserved_history == (1001, 1008, 7, 10)
-    assert (result.peak_allocated_bytes, result.peak_event) == (1008, 1)
-    assert replay([(0, 600), (1, 500)], device="cpu", limit=1000).failed == Failure(1, 500, 100)
+    result = replay_in(CpuAllocator(), [(0, 1001), (1, 7), (0, 0), (2, 3)])
+    assert result.allocated == result.reserved == (1001, 1008, 7, 10)
+    assert result.peak_reserved_bytes == 1008
+    assert replay_in(CpuAllocator(1000), [(0, 600), (1, 500)]).failed == Failure(1, 500, 100)
 
 
 @pytest.mark.parametrize("numel", [1, 1001, 4096])

@@ -1,4 +1,4 @@
-"""The caching allocator's model: laws at every event, and a slow model as a second opinion."""
+"""The model of the caching allocator: invariants at every event, and a slow reference model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.memory.replays import Event
 from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
-from torchsummary_plus.memory.allocator import CachingAllocator, Event, replay
+from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 
 # --- laws ------------------------------------------------------------------------------------------------------------
@@ -93,19 +94,6 @@ def test_all_freed_is_zero_and_the_cache_can_be_emptied(steps: list[int], option
     allocator.empty_cache()
     assert allocator.reserved_bytes == 0
     assert allocator.segments() == ()
-
-
-@UNHURRIED
-@given(STEPS, OPTIONS, LIMITS)
-def test_a_replay_is_its_histories_summed_up(steps: list[int], options: AllocatorOptions, limit: int | None) -> None:
-    events = list(trace(steps))
-    result = replay(events, options, limit, history=True)
-    assert result == replay(iter(events), options, limit, history=True)
-    assert result.peak_allocated_bytes == max(result.allocated_history, default=0)
-    assert result.peak_reserved_bytes == max(result.reserved_history, default=0)
-    if result.peak_event is not None:
-        assert result.allocated_history.index(result.peak_allocated_bytes) == result.peak_event
-    assert len(result.allocated_history) == (len(events) if result.failed is None else result.failed.event)
 
 
 @UNHURRIED

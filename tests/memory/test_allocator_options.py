@@ -8,10 +8,10 @@ import subprocess
 import pytest
 import torch
 
+from tests.memory.replays import replay
 from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
 from tests.truth.warm import python
 from torchsummary_plus.data.errors import InputError, SummaryError, UnsupportedError
-from torchsummary_plus.memory.allocator import replay
 from torchsummary_plus.memory.allocator_options import AllocatorOptions, next_division
 
 # --- rounding and options --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The model of the caching allocator beside torch's own, as it was recorded under each of its settings."""
+"""The model of the caching allocator against recordings of torch's own, for each of its settings."""
 
 from __future__ import annotations
 

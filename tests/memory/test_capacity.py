@@ -1,4 +1,4 @@
-"""The search for the largest batch, on logs whose bytes follow any law of the batch."""
+"""The search for the largest batch, on logs whose bytes grow in many ways with the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of GPUs: figures that hang together, names as people write them, errors that say what is accepted."""
+"""The registry of GPUs: consistent figures, names as people write them, errors that list what is accepted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
 def test_its_figures_hang_together(gpu: GPU) -> None:
-    """CUDA shows less than nvidia-smi reports, and both lie within a tenth of what the datasheet says."""
+    """CUDA reports less than nvidia-smi, and both are within 10 % of the datasheet."""
     known = [mib for mib in (gpu.cuda_mib, gpu.smi_mib) if mib is not None]
     assert bool(known) != (gpu.source == DATASHEET), "a card without a figure that was seen says so"
     assert known == sorted(known)

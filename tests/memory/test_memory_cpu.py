@@ -1,4 +1,4 @@
-"""Predicted against measured: the peak of real steps on the CPU, every allocation and free seen by torch's profiler."""
+"""Predicted against measured peaks of real steps on the CPU, from torch's profiler."""
 
 from __future__ import annotations
 

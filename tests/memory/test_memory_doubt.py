@@ -1,4 +1,4 @@
-"""Where an estimate names an operator that no rule models, its range is open, and holds what the profiler sees."""
+"""If an estimate names an operator without a rule, its range is wider and contains the measured peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who adds what to a step: figures by hand, and sums that hold for every model."""
+"""What each module adds to a step: figures worked out by hand, and sums that hold for every model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved activations by closed formulas: an MLP and a conv stack by hand, a GPT layer by Korthikanti et al. 2022."""
+"""Saved activations against closed formulas: an MLP, a conv stack, and a GPT layer (Korthikanti et al., 2022)."""
 
 from __future__ import annotations
 

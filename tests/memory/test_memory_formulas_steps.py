@@ -1,4 +1,4 @@
-"""The peak of whole steps by closed formulas: stacks of equal layers, and the rules of thumb beside them, explained."""
+"""Peaks of whole steps against closed formulas: stacks of equal layers, and common rules of thumb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every estimate: sums, order, repetition, an untouched model, and batches that were never traced."""
+"""Invariants of every estimate: sums, order, repetition, an unchanged model, and untraced batch sizes."""
 
 from __future__ import annotations
 

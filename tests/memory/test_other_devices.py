@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them, today's cards, and devices whose kernels are not modelled."""
+"""Amounts of memory as people write them, current GPUs, and devices whose kernels are not modelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a step, from its first event to its last one: as predicted, as measured, in figures and in reports."""
+"""The phases of a step, predicted and measured, in figures and in reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether torch here brings a cuDNN that answers."""
+"""Whether this torch has a cuDNN that can be queried."""
 
 from __future__ import annotations
 

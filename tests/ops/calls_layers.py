@@ -1,4 +1,4 @@
-"""What draws the arguments of layers' operators."""
+"""Random arguments for layers' operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What draws the arguments of operators on lists of tensors."""
+"""Random arguments for operators on lists of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What draws the arguments of losses."""
+"""Random arguments for losses."""
 
 from __future__ import annotations
 

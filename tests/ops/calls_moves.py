@@ -1,4 +1,4 @@
-"""What draws the arguments of reductions, of operators that move, join or make elements, and of views."""
+"""Random arguments for reductions, views, and operators that move, join or create elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of every kind, what torch's profiler sees while one runs, and what the rules say of it."""
+"""Random convolutions, their memory as seen by torch's profiler, and the verdict on the rules."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Case:
 
 
 class RulesAlone(Workspaces):
-    """What the rules say, with no kernel run on zeros where they are not exact."""
+    """Return the rules' prediction, without running inexact kernels on zeros."""
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""How the tests of multiply-adds count: a mode that asks for every operator, torch's own counter, small tensors."""
+"""Helpers for tests of multiply-adds: a mode that checks every operator, torch's own counter, small tensors."""
 
 from __future__ import annotations
 

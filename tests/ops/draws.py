@@ -1,4 +1,4 @@
-"""Draws of arguments for operators: mostly right ones in many layouts, some wrong."""
+"""Random arguments for operators: mostly valid ones in many layouts, some invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuDNN's workspaces where torch brings it, and what torch does with them.
+"""cuDNN's workspaces where torch ships cuDNN, and how torch uses them.
 
 benchmarks/data/cudnn_answers.json holds what the real cuDNN answered.
 """
@@ -33,7 +33,6 @@ from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cpu.strided import strided
 from torchsummary_plus.ops.scratch.cuda.cudnn import helped, shared_object
 from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
     DOWN_CONVERT,
@@ -48,6 +47,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, all
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import tensor_bytes
+from torchsummary_plus.ops.scratch.strided import strided
 from torchsummary_plus.step.workspace import Workspaces
 
 RECORDED = read(ANSWERS)
@@ -217,7 +217,7 @@ def test_the_ways_to_know_are_three() -> None:
 
 
 def test_engines_that_torch_leaves_out() -> None:
-    """``filterEngineConfigs``: what rounds down; tensor cores of fp32 without TF32; what is not deterministic."""
+    """``filterEngineConfigs`` drops engines that round down or are not deterministic, and tensor cores without TF32."""
     assert Settings().refused == {DOWN_CONVERT}
     assert Settings(tensor_cores=False).refused == {DOWN_CONVERT, TENSOR_CORE}
     assert Settings(deterministic=True).refused == {DOWN_CONVERT, NONDETERMINISTIC}
@@ -232,7 +232,7 @@ def test_the_settings_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_smaller_plan_is_taken_where_there_is_no_memory() -> None:
-    """As ``try_configs`` goes on where the allocator fails; a plan that is no smaller would fail as well."""
+    """As ``try_configs`` continues when an allocation fails; a plan that is not smaller would fail too."""
     assert Plans((64, 96, 16), (0,)).tried == (64, 16, 0) and Plans((64, 96, 16), (0,)).largest == 96
     assert Plans((0,), ()).tried == (0,) and Plans((0,), ()).largest == 0
     context = context_range(1 << 40, uses_libraries=False)[1]

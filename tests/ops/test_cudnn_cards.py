@@ -1,4 +1,4 @@
-"""What is known of each GPU for cuDNN's heuristics: figures of its own, or those of a card like it."""
+"""GPU properties for cuDNN's heuristics: exact ones, or those of a similar GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that stands in for cuDNN where torch brings none: held to answers that it was not fitted to."""
+"""The table used without cuDNN, on held-out recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promotion is torch's, and so is what it costs on the CPU."""
+"""Type promotion equals torch's, and so does its memory on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single operators on a GPU, as torch's own allocator was asked under the no-op runtime, and as they are predicted."""
+"""Single operators on a GPU: predictions against the requests recorded on the no-op runtime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ as_recorded = pytest.mark.skipif(
 
 
 def recorded_kinds() -> Iterator[Any]:
-    """Yield each recording's records of each kind; other cards than the A100 have those that depend on the card."""
+    """Yield each recording's records of each kind; GPUs other than the A100 have only those that depend on the GPU."""
     for path in RECORDINGS:
         recording = json.loads(path.read_text())
         for kind in EXACT:

@@ -1,4 +1,4 @@
-"""Multiply-adds of products, convolutions and recurrent layers, against torch's counter where it is right."""
+"""Multiply-adds of products, convolutions and recurrent layers, against torch's counter where that is right."""
 
 from __future__ import annotations
 

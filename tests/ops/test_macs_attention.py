@@ -1,4 +1,4 @@
-"""Multiply-adds of attention in every form torch has for it: taken apart, fused, a whole layer, ragged."""
+"""Multiply-adds of attention in all of torch's forms: decomposed, fused, as a whole layer, ragged."""
 
 from __future__ import annotations
 

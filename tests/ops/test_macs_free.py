@@ -1,4 +1,4 @@
-"""What counts nothing by convention, and what nobody knows: the two are never confused."""
+"""Operators that are free by convention and operators that are unknown are never confused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiply-adds where an operand is packed, sparse or of low precision, and of operators only a GPU runs."""
+"""Multiply-adds with packed, sparse or low-precision operands, and of operators that only GPUs run."""
 
 from __future__ import annotations
 

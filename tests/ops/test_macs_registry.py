@@ -1,4 +1,4 @@
-"""The registry of formulas: each fits its operator, users add theirs, and mistakes are refused when they are made."""
+"""The registry of formulas: each fits its operator, users can add theirs, and mistakes are rejected on registration."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def five_times(x: Tensor) -> Tensor:
 
 
 def test_formulas_of_torchs_own_counter_are_used() -> None:
-    """As torch calls them: with shapes, or raw; two flops are a multiply-add, and a formula of ours goes first."""
+    """Called as torch does, with shapes or raw; two flops are a multiply-add; own formulas take precedence."""
     run = lambda: five_times(rand(3))  # noqa: E731
     assert unknown(run) == {"macs_test.five_times.default"}
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Rules for the scratch memory of a user's own operators: they enter estimates, and mistakes are refused."""
+"""User-defined scratch rules: they enter estimates, and mistakes are rejected."""
 
 from __future__ import annotations
 

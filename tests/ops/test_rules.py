@@ -1,4 +1,4 @@
-"""A rule for an operator says what torch's own meta kernel says wherever it answers, and nothing where that raises."""
+"""Shape rules agree with torch's meta kernels wherever they answer, and decline where those raise."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def on_the_cpu(x: Any) -> Any:
 
 
 def answers(func: OpOverload, args: Any, options: Any) -> bool:
-    """Whether a rule answers. It must then say, to the last stride, what the kernel says."""
+    """Whether a rule answers; if so, its answer must equal the kernel's, including the strides."""
     tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
     described = f"{func} of {[(tuple(t.shape), t.stride(), t.dtype) for t in tensors]}, {args}, {options}"
     answer = ruled(func, args, options)

@@ -1,4 +1,4 @@
-"""Where kernels lay a result out otherwise than meta kernels say: the rules beside the kernels themselves."""
+"""Rules for kernels that lay results out differently from the meta kernels, against the kernels themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA convolutions without cuDNN, against what torch 2.13's allocator was asked for under the no-op runtime."""
+"""CUDA convolutions without cuDNN, against requests to torch 2.13's allocator on the no-op runtime."""
 
 from __future__ import annotations
 

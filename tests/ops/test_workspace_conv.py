@@ -1,4 +1,4 @@
-"""Scratch of convolutions on the CPU: every rule against what torch's profiler sees while one operator runs."""
+"""Scratch memory of convolutions on the CPU: each rule against torch's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CPU kernels take beside their results: each rule against torch's profiler, operator by operator."""
+"""Scratch memory of CPU kernels: each rule against torch's profiler, operator by operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CPU kernels of arithmetic, writes at indices and searches take beside their results, against the profiler."""
+"""Scratch memory of CPU arithmetic, indexed writes and searches, against torch's profiler."""
 
 from __future__ import annotations
 

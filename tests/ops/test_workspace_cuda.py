@@ -1,4 +1,4 @@
-"""What CUDA kernels take beside their results: each rule against its formula by hand, and as it enters an estimate."""
+"""Scratch memory of CUDA kernels: each rule against a formula by hand, and within an estimate."""
 
 from __future__ import annotations
 

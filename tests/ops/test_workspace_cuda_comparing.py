@@ -1,4 +1,4 @@
-"""What CUDA's comparisons and transfers allocate, in order, as torch does on the no-op runtime (A100)."""
+"""Allocations of CUDA's comparisons and transfers, in order, as on the no-op runtime (A100)."""
 
 from __future__ import annotations
 

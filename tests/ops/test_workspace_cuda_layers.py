@@ -1,4 +1,4 @@
-"""What CUDA's recurrent layers, normalisations and rolls allocate, in order, as torch does on the no-op runtime."""
+"""Allocations of CUDA's recurrent layers, normalisations and rolls, in order, as on the no-op runtime."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_sizes_of_a_recurrent_layer_are_cudnns(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch.dtype) -> None:
-    """But for the buffer, what torch's meta kernel says."""
+    """Equal to torch's meta kernel, except for the buffer."""
     x, hx = meta(7, 3, 8, dtype=dtype), meta(4, 3, 6, dtype=dtype)
     weights = [meta(24, width, dtype=dtype) for layer in (8, 12) for _ in range(2) for width in (layer, 6)]
     args = (x, weights, 2, meta(0), hx, hx, 2, 6, 0, 2, False, 0.0, True, True, [], None)

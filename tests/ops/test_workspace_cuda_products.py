@@ -1,4 +1,4 @@
-"""What CUDA's products of matrices take besides their results."""
+"""Scratch memory of CUDA's matrix products."""
 
 from __future__ import annotations
 

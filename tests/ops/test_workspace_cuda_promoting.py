@@ -1,4 +1,4 @@
-"""What CUDA takes for operands of another dtype than the result's; recorded on the no-op runtime, on an A100."""
+"""Scratch memory on CUDA for operands of another dtype than the result's, recorded on the no-op runtime (A100)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA's losses, running sums and segments take besides their results: copies, conversions, CUB's storage.
+"""Scratch memory of CUDA's losses, running sums and segments: copies, conversions, CUB's storage.
 
 The numbers of CUB's storage are recorded on the no-op runtime, on H100, A100 and T4.
 """

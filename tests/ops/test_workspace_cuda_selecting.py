@@ -1,4 +1,4 @@
-"""What CUDA kernels that sort, select and add up by index take beside their results."""
+"""Scratch memory of CUDA kernels that sort, select and add by index."""
 
 from __future__ import annotations
 

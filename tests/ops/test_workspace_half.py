@@ -1,4 +1,4 @@
-"""Matrix products in half precision: their scratch memory against torch's profiler, on each instruction set."""
+"""Scratch memory of half-precision matrix products against torch's profiler, for each instruction set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What linear algebra, distances and bags of embeddings take on the CPU: each rule against torch's profiler."""
+"""Scratch memory of linear algebra, distances and embedding bags on the CPU, against torch's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with other tools: the page is what the record says, and the record what the programs say."""
+"""The comparison with other tools: the page matches the record, and the record matches the programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: built without a warning, their links checked, every public name among the calls."""
+"""The pages: they build without warnings, their links work, and every public name is documented."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_table_tells_what_a_recording_holds(tmp_path: Path) -> None:
 
 
 def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) -> None:
-    """What is not predicted is off by all of it; what has not been compared does not count."""
+    """A missing prediction is an error of 100 %; a figure that was not compared does not count."""
     measured = {"peak_bytes": 1000, "reserved_bytes": 2000}
     records = [
         {**measured, "held_out": False, "predicted": {"peak_bytes": 1000, "reserved_bytes": 1980}},

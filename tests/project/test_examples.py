@@ -1,4 +1,4 @@
-"""The examples: published parameter counts, and the figures of the systems this project started from."""
+"""The examples: published parameter counts, and figures of the tools this project started from."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ grouped = from_release("2.5", "attention that shares keys and values among heads
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=grouped if name == "Llama" else ()) for name in SMALL])
 def test_each_example_runs_and_its_summary_says_so(name: str) -> None:
-    """One real pass of a small version gives the shape that the summary shows, for two pictures and for any number."""
+    """One real pass of a small version has the summary's output shape, for two images and for any batch."""
     build, size, dtype, expected = SMALL[name]
     torch.manual_seed(0)
     model = build().eval()

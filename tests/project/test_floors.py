@@ -1,4 +1,4 @@
-"""The architecture as a law: a file imports only from its own room and the rooms above it, and never in a circle."""
+"""The architecture: a file imports only from its own folder and those above it, and never in a circle."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ ROOMS = ("data", "live", "ops", "trace", "watch", "step", "ranks", "memory", "re
 
 TOP = ("", "__main__", "legacy")
 """Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
+
+APART = (("ops.scratch.cpu", "ops.scratch.cuda"),)
+"""Folders of one room that may not import each other: what they share is in the folder above them."""
 
 WITHOUT_TORCH = ("data", "memory", "report", "render", "results")
 
@@ -74,7 +77,7 @@ def inside(module: str) -> str | None:
 
 
 def own(name: str) -> set[str]:
-    """What a file imports of the package; ``from . import __version__`` at the top of it is no import of a room."""
+    """Return a file's imports from the package; ``from . import __version__`` at its top does not count."""
     return {found for module in imports(name) if (found := inside(module)) is not None}
 
 
@@ -89,6 +92,16 @@ def test_a_file_imports_only_from_its_own_room_and_those_above() -> None:
         return [other for other in own(name) if other and room(other) not in allowed]
 
     assert {name: found for name in FILES if name not in TOP and (found := breaches(name))} == {}
+
+
+@pytest.mark.parametrize("folders", APART)
+def test_folders_side_by_side_do_not_import_each_other(folders: tuple[str, ...]) -> None:
+    def folder(name: str) -> str:
+        return next((folder for folder in folders if f"{name}.".startswith(f"{folder}.")), "")
+
+    assert all(folder in FILES for folder in folders)
+    inner = [name for name in FILES if folder(name)]
+    assert [(name, other) for name in inner for other in own(name) if folder(other) not in ("", folder(name))] == []
 
 
 def test_no_imports_go_in_a_circle() -> None:

@@ -1,4 +1,4 @@
-"""The recording of a GPU: its harness runs in small on the CPU, histories replay, recordings bear predictions out."""
+"""Recordings of GPUs: the harness runs on the CPU, histories replay, and recordings match predictions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_history_that_another_allocator_made_is_told(history: list[list[int]],
 
 
 def test_the_model_replays_its_own_history() -> None:
-    """A predicted step, written as a card would write it."""
+    """A predicted step in the format of a recording."""
     log = Configuration("resnet18", 0, "amp", "adamw", small=True).predict().log
     allocator, history = CachingAllocator(), []
     for _, block, nbytes in log.events:

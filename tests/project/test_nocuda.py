@@ -1,4 +1,4 @@
-"""The no-op CUDA runtime: what it reads, on any machine; its own tests where torch has a CUDA build."""
+"""The no-op CUDA runtime: its inputs on any machine; its own tests where torch has a CUDA build."""
 
 from __future__ import annotations
 

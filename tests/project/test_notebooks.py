@@ -1,4 +1,4 @@
-"""Every notebook runs in a kernel of its own, and says what is committed with it."""
+"""Every notebook runs in its own kernel and reproduces its stored outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_GREY = 0.01
 
 
 def shown(notebook: Any) -> list[list[tuple[str, str]]]:
-    """What each code cell's outputs are: what is printed, and of what is displayed the text and the names of its forms.
+    """Return each code cell's outputs: printed text, and the text and MIME types of displayed values.
 
     Pictures are compared by :func:`difference`, and the other forms have tests of their own.
     """
@@ -40,14 +40,14 @@ def _form(output: Any) -> tuple[str, str]:
 
 
 def pictures(notebook: Any) -> list[Image.Image]:
-    """The pictures that the cells show."""
+    """Return the images in the cells' outputs."""
     outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
     encoded = (output.data["image/png"] for output in outputs if "image/png" in output.get("data", ()))
     return [Image.open(io.BytesIO(base64.b64decode(data))).convert("L") for data in encoded]
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:
-    """How much two pictures differ, on the mean of their points: 0 for equal ones, 1 for black and white."""
+    """Return the mean difference of two images' pixels: 0 if equal, 1 for black and white."""
     values, others = (numpy.asarray(picture.resize(one.size), float) for picture in (one, other))
     return float(abs(values - others).mean() / 255)
 

@@ -1,4 +1,4 @@
-"""The README and the pages do what they say: Python runs and prints what they show, shell commands exit with 0."""
+"""README and pages: Python blocks run and print what is shown, shell commands exit with 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transformers model as a script with accelerate wraps it."""
+"""A transformers model wrapped as in a script that uses accelerate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of one rank of many: against real processes, by laws, and without a trace in the process that asks."""
+"""The memory of one rank of many: against real processes, by invariants, and without traces in the calling process."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def estimated(build: Any, world_size: int, **options: Any) -> MemoryEstimate:
 
 
 def told() -> dict[str, str | None]:
-    """What the environment tells a process of its rank."""
+    """A process's rank, from its environment variables."""
     return {name: os.environ.get(name) for name in Rank(8, 1).environment()}
 
 
@@ -268,14 +268,15 @@ def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.
         ({"rank": 2}, "rank is 2 without world_size"),
         ({"ranks": "all"}, "ranks was given without world_size"),
         ({"world_size": 4, "ranks": "some"}, "ranks is 'some'"),
+        ({"world_size": 4, "cudnn": "some"}, "cudnn is 'some'"),
     ],
 )
-def test_what_is_no_world_is_said(options: dict[str, Any], said: str) -> None:
+def test_an_invalid_world_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         estimate_memory(net, (WIDTH,), 4, progress=False, **options)
 
 
-def test_what_is_no_builder_is_said() -> None:
+def test_an_invalid_builder_is_refused() -> None:
     with pytest.raises(InputError, match="a function without arguments that builds and wraps"):
         estimate_memory(net(), (WIDTH,), 4, world_size=4)
     with pytest.raises(InputError, match="the builder returned None"):

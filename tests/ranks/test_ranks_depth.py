@@ -1,4 +1,4 @@
-"""Deep models from shallow ones: the grown log is that of all layers, or all layers are recorded."""
+"""Deep models from shallow ones: the extrapolated log equals that of all layers, or all layers are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel (FSDP1), whose flat parameters free and fill their storages."""
+"""FullyShardedDataParallel (FSDP1), whose flat parameters free and refill their storages."""
 
 from __future__ import annotations
 

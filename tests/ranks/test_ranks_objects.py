@@ -1,4 +1,4 @@
-"""Values that go between ranks: flags, sizes and pickled objects, as scripts send them in a step."""
+"""Values exchanged between ranks: flags, sizes and pickled objects."""
 
 from __future__ import annotations
 

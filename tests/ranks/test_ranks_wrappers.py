@@ -1,4 +1,4 @@
-"""What wraps a model beside FSDP and DDP: pipelines, offload, accelerate, DeepSpeed."""
+"""Wrappers other than FSDP and DDP: pipelines, offload, accelerate, DeepSpeed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_shards_of_few_elements_are_offloaded() -> None:
 
 
 def test_gradients_that_were_reduced_are_added_to_on_a_gpu_as_on_the_cpu() -> None:
-    """The part of a gradient is added to in place, and set again in the tensor that holds it."""
+    """A gradient's local part is added to in place, and set again in its DTensor."""
     cpu, gpu = (
         estimated(partial(on_few_elements, device), gradient_accumulation_steps=2, gpu=name)
         for device, name in (("cpu", None), ("cuda", "H100"))

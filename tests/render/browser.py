@@ -1,4 +1,4 @@
-"""A headless Chromium for tests; those that want one are skipped where there is none."""
+"""A headless Chromium for tests, which are skipped without one."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def media(driver: WebDriver, **features: str) -> None:
 
 
 def complaints(driver: WebDriver) -> list[str]:
-    """What the browser has to say of the page."""
+    """Return the browser's log of the page."""
     return [entry["message"] for entry in driver.get_log("browser")]
 
 
 def processor_time(driver: WebDriver) -> Callable[[], float]:
-    """A function that tells the seconds of processor time which the page took since the last call."""
+    """Return a function that returns the page's CPU seconds since the last call."""
     driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
 
     def now() -> float:

@@ -1,4 +1,4 @@
-"""The HTML table and the report in a real browser: folding, sorting, searching, themes, keys, and 10,000 modules."""
+"""The HTML table and the report in a real browser: folding, sorting, searching, themes, keys, 10,000 modules."""
 
 from __future__ import annotations
 

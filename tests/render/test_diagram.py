@@ -1,4 +1,4 @@
-"""Mermaid diagrams: what they show is what the report says, and nothing in a name can mean more than itself."""
+"""Mermaid diagrams: they show the report's data, and names cannot inject syntax."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def shown(text: str) -> str:
 
 
 def test_the_articles_class_diagram() -> None:
-    """SimpleCNN has two convolutions and two linear layers; its ReLUs are made inside ``forward`` and are no parts."""
+    """SimpleCNN has two convolutions and two linear layers; its ReLUs, created in ``forward``, are not parts."""
     result = summary(PooledCNN(), (1, 28, 28), verbose=0)
     assert (
         result.to_mermaid()

@@ -1,4 +1,4 @@
-"""Explanations: the arithmetic gives the row's own numbers, for every common layer, and the notes' figures."""
+"""Explanations: the arithmetic yields the row's own figures for every common layer, and published examples."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ WORKING = {"Conv", "Linear", "Bilin", "LSTM", "GRU", "RNN", "LSTMC", "GRUCe", "R
 
 
 def value(text: str) -> int:
-    """What an arithmetic says, by Python's own reading of it."""
+    """Evaluate an arithmetic expression with Python."""
     names = {"floor": lambda x: x.__floor__(), "ceil": lambda x: x.__ceil__()}
     fractions = re.sub(r"(\d+)", r"F(\1)", text.replace(",", "").replace(" x ", " * "))
     found = eval(fractions, {"F": Fraction, "__builtins__": {}}, names)

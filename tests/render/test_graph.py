@@ -1,4 +1,4 @@
-"""The graph of a model: its edges are those that autograd would walk, whatever the forward does."""
+"""The graph of a model: its edges are those of autograd, whatever the forward does."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_edges_of_random_programs_are_those_of_the_autograd_graph(seed: int)
 
 
 def test_a_real_tensor_comes_from_the_module_that_returned_it_last() -> None:
-    """A real run leaves the forward the very tensor that the module returned, so readers before and after are told."""
+    """In a real run the forward keeps the very tensor that the module returned, so reads before and after it differ."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 4))
     drawing = graph(model, (4,), run="real")
     assert graph_edges(drawing) == graph_edges(graph(model, (4,)))
@@ -120,7 +120,7 @@ def test_alike_blocks_are_one_with_their_number() -> None:
 
 
 def test_blocks_that_read_something_else_are_not_folded() -> None:
-    """The last layer reads the first one too, so the first is no member of a run."""
+    """The last layer also reads the first one, so the first is not part of a run."""
 
     class Uneven(nn.Module):
         def __init__(self) -> None:

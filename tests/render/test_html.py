@@ -1,4 +1,4 @@
-"""The HTML table: a real parser reads the numbers back, names stay names, and it reads without style and script."""
+"""The HTML table: a parser reads the numbers back, names are escaped, and it is readable without CSS and JavaScript."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages as they are seen in Chromium: at phone width, in both schemes, with whole labels and enough contrast."""
+"""Pages rendered by Chromium: phone width, both colour schemes, whole labels, enough contrast."""
 
 from __future__ import annotations
 

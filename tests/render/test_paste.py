@@ -1,4 +1,4 @@
-"""Every format, read by a real parser, shows what the summary holds: a law over random models of hostile names."""
+"""Every format, parsed, has the summary's data, for random models with hostile names."""
 
 from __future__ import annotations
 

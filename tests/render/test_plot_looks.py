@@ -1,4 +1,4 @@
-"""Figures as they are seen: readable on dark and light paper, names whole, no text over another."""
+"""Rendered figures: readable on dark and light backgrounds, whole names, no overlapping text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: what is drawn is what the data say, in files that parse, in colours that every eye tells apart."""
+"""Figures: they show the data, in valid files, in colours that are distinguishable with colour blindness."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def lab(colour: str, seen: str | None) -> np.ndarray:
 
 @pytest.mark.parametrize("seen", [None, *SEEN])
 def test_colours_stay_apart_for_every_eye(seen: str | None) -> None:
-    """10 is five times what an eye just tells apart (2.3, Mahy et al. 1994)."""
+    """10 is over four times the just noticeable difference (2.3, Mahy et al. 1994)."""
     for palette in (tuple(STACK.values()), (*CLASSES, GREY)):
         for one, other in itertools.combinations(palette, 2):
             assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > 10, (one, other)

@@ -1,4 +1,4 @@
-"""Columns of the user's own: in every format, and gone when they are taken back."""
+"""User-defined columns: in every format, and gone once removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as a file, and the treemap's geometry; what a browser makes of it is in test_browser."""
+"""The report as a file, and the treemap's geometry; test_browser covers its behaviour in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that formats are drawn from shows what the text shows, and holds the numbers behind it."""
+"""Tables, from which all formats are rendered, have the text's cells and the values behind them."""
 
 from __future__ import annotations
 

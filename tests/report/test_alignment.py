@@ -1,4 +1,4 @@
-"""Alignments of layers: the cheapest there is, each layer once and in order, the same from both sides."""
+"""Alignments of layers: of least cost, each layer once and in order, the same in both directions."""
 
 from __future__ import annotations
 

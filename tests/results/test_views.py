@@ -1,4 +1,4 @@
-"""Views: units that are never mislabelled, files by suffix, extras that are missing."""
+"""Views: units are labelled correctly, files by suffix, missing extras."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made() -> ModelSummary:
 
 
 def sizes(table: Table, units: str) -> list[tuple[int, float]]:
-    """Each size under a table: its bytes, and what its text says that they are."""
+    """Return each size below a table: its bytes, and those that its text states."""
     found = []
     for total in table.totals:
         if total.field.unit == "bytes":

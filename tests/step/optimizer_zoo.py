@@ -1,4 +1,4 @@
-"""Optimizers in the styles that libraries write them: what tests step beside those of torch."""
+"""Optimizers written as libraries write them, to test beside torch's own."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Lookahead(Optimizer):
 
 
 class ScheduleFree(Optimizer):
-    """An average beside the weights, by foreach; it refuses to step before it is told that it trains."""
+    """An average beside the weights, by foreach; it refuses to step before ``train()`` was called."""
 
     def __init__(self, params: Any, lr: float = 1e-3) -> None:
         super().__init__(params, {"lr": lr, "count": 0})

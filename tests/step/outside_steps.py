@@ -1,4 +1,4 @@
-"""Steps that hold tensors besides their model: each makes a step for a model, and says what it holds."""
+"""Steps that keep tensors outside their model."""
 
 from __future__ import annotations
 

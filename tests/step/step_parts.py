@@ -1,4 +1,4 @@
-"""What tests of a step's memory share: a small model, its input, its loss."""
+"""Shared by tests of a step's memory: a small model, its input, its loss."""
 
 from __future__ import annotations
 

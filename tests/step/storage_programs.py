@@ -1,4 +1,4 @@
-"""Random small programs of factories, views of views and writes in place, by a seed, for the storages of a step."""
+"""Random small programs of factories, nested views and in-place writes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _fitted(source: Tensor, target: Tensor) -> Tensor:
 
 
 class Program(nn.Module):
-    """A layer, and so many instructions on what it gives and on tensors that the forward makes, as a seed says."""
+    """A layer, followed by random instructions on its output and on tensors created in the forward."""
 
     def __init__(self, seed: int, outside: tuple[Tensor, ...] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Gradient accumulation: gradients that stay over micro-batches, to the byte against the real step."""
+"""Gradient accumulation: gradients that stay across micro-batches, exact against the real step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps on CUDA whose code names its devices and depends on values: a real step on the CPU supplies these."""
+"""CUDA steps that name devices and depend on values, which a real step on the CPU supplies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backwards run their nodes in the order of a GPU, where the engine's thread numbers the nodes that it creates."""
+"""Backwards on a GPU run nodes in the order of numbers that the GPU's own thread assigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule for CUDA that fails: the estimate names its operator and opens its range; tests get an error instead."""
+"""If a rule for CUDA fails, the estimate names the operator and widens its range; tests get an error."""
 
 from __future__ import annotations
 

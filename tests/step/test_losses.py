@@ -1,4 +1,4 @@
-"""The loss of a step: by name, a module or function, with targets; predicted beside the step run for real."""
+"""The loss of a step: by name, module or function, with targets; predictions against real steps."""
 
 from __future__ import annotations
 

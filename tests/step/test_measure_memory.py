@@ -1,4 +1,4 @@
-"""The step run for real, beside the one predicted: the same data, byte for byte, by kind, phase and module."""
+"""Measured against predicted steps: the same data, byte for byte, by kind, phase and module."""
 
 from __future__ import annotations
 

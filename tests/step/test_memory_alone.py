@@ -1,4 +1,4 @@
-"""What a step replaces, of a model or beside it, is let go of as the program lets go of it."""
+"""Tensors that a step replaces, in the model or beside it, are freed when the program frees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real tensors that a step assigns to the ``data`` of its own: weights, biases and inputs, small and large."""
+"""Real tensors assigned to ``data`` in a step: weights, biases and inputs, small and large."""
 
 from __future__ import annotations
 

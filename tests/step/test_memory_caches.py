@@ -1,4 +1,4 @@
-"""Tensors that ``functools.lru_cache`` keeps for a model's functions are counted, and none of a step's stays there."""
+"""Tensors in ``functools.lru_cache`` are counted, and none of a step's remain there."""
 
 from __future__ import annotations
 

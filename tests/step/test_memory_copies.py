@@ -1,4 +1,4 @@
-"""Copies of modules that a step makes: each runs its own forward with its own tensors."""
+"""Copies of modules made in a step run their own forward with their own tensors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_a_class_says_of_its_copies_holds() -> None:
 
 @pytest.mark.parametrize("call", [estimate_memory, measure_memory])
 def test_copies_that_a_step_collects_are_not_left_behind(call: Callable[..., object]) -> None:
-    """A snapshot ensemble (Huang et al., 2017): the list of copies is no log, as a list of losses is."""
+    """A snapshot ensemble (Huang et al., 2017): the copies are removed from the list, unlike logged losses."""
     snapshots: list[nn.Module] = []
     losses: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A step that fails says what failed in it."""
+"""Errors of a failing step name the part that failed."""
 
 from __future__ import annotations
 

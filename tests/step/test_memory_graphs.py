@@ -1,4 +1,4 @@
-"""What a graph from before the steps keeps is there until the last tensor that holds the graph is replaced."""
+"""Tensors kept by a graph from before the steps live until the last reference to the graph is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that a mode sees otherwise than autograd and autocast do: whole in inference mode, or not yet cast."""
+"""Operators that a dispatch mode sees differently from autograd and autocast: composite, or not yet cast."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Cast(nn.Module):
 
 
 def agrees(model: nn.Module, x: Tensor, mode: str) -> bool:
-    """Whether the estimate under autocast is the measured peak; products on matrix tiles are told to have a range."""
+    """Whether the estimate under autocast equals the measured peak; products on matrix tiles have a range."""
     estimate = estimate_memory(model, input_data=x, mode=mode, autocast="bfloat16")
     real = measure(model, (x,), mode, autocast=torch.bfloat16).peak_bytes
     low, high = estimate.peak_range

@@ -1,4 +1,4 @@
-"""Functions that torch writes in Python let go of what they let go of without a mode."""
+"""Python functions of torch free their tensors as without a mode."""
 
 from __future__ import annotations
 

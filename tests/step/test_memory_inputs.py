@@ -1,4 +1,4 @@
-"""An input that is given twice is one tensor, for the model and for its memory."""
+"""An input passed twice is one tensor, for the model and for its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step puts into a container and then drops with it is freed, although the container is put back afterwards."""
+"""Tensors in a container that a step drops are freed, although the container is restored afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that no fake tensors can take: sparse and nested tensors, measured in a real step, and said to be."""
+"""Steps that cannot run on fake tensors (sparse, nested) are measured in a real step, and the result says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps of models of every kind take what the profiler sees."""
+"""Training steps of all kinds of models, against torch's profiler."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def partly_frozen() -> nn.Module:
 
 
 class Pictured(nn.Module):
-    """A convolution, and what its pictures mean."""
+    """A convolution, and the mean over each image."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Modules whose own ``train()`` refuses the mode of a step."""
+"""Modules whose own ``train()`` rejects the step's mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step through one operator, predicted beside the same step run for real: to the byte, phase by phase."""
+"""Steps of a single operator, predicted against measured, to the byte, phase by phase."""
 
 from __future__ import annotations
 

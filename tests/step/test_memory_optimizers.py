@@ -1,4 +1,4 @@
-"""Optimizers of torch with all their flags, and those of others, each predicted beside its real step."""
+"""torch's optimizers with all their flags, and others, predicted against real steps."""
 
 from __future__ import annotations
 

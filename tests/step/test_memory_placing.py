@@ -1,4 +1,4 @@
-"""Where a model's tensors lie on a GPU before the steps: in the order in which it is moved there."""
+"""The order in which a model's tensors are placed on a GPU before the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that a grammar writes: each has an estimate that holds the measured peak and changes nothing."""
+"""Random programs: each estimate contains the measured peak and changes nothing."""
 
 from __future__ import annotations
 

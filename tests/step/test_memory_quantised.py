@@ -1,4 +1,4 @@
-"""Weights as libraries quantise and offload them: bitsandbytes, peft, torchao, accelerate, and torch's own."""
+"""Quantised and offloaded weights: bitsandbytes, peft, torchao, accelerate, and torch's own."""
 
 from __future__ import annotations
 

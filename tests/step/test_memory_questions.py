@@ -1,4 +1,4 @@
-"""What a loss or a training step asks of values: told by a real step, or guessed so that its checks pass."""
+"""Values that a loss or a training step reads: supplied by a real step, or assumed so that checks pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random losses that ask for values: checks of every wording, selections, loops; each beside its real step."""
+"""Random losses that read values: checks, selections, loops; each against its real step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers with their options, and saved tensors that go elsewhere, each predicted beside its real step."""
+"""Recurrent layers with their options, and offloaded saved tensors, predicted against real steps."""
 
 from __future__ import annotations
 

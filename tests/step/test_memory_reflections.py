@@ -1,4 +1,4 @@
-"""Products of Householder reflectors take what they take for real, forwards and backwards."""
+"""Products of Householder reflectors, forward and backward, against real steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules on a release that they were not measured on: the estimate holds, is wider, and names the operators."""
+"""Rules on a release that they were not measured on: the range is wider, and the operators are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of the user's own and with every optimizer; what they hold is afterwards what it was."""
+"""Custom steps and every optimizer; what they hold is restored afterwards."""
 
 from __future__ import annotations
 

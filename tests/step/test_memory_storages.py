@@ -1,4 +1,4 @@
-"""One storage, one entry: of tensors that a forward makes and writes to, and of those that a step holds outside."""
+"""One entry per storage, for tensors that a forward creates and writes to, and for those outside the model."""
 
 from __future__ import annotations
 

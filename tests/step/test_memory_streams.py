@@ -1,4 +1,4 @@
-"""Steps on CUDA with streams of their own: pools, workspaces, and memory that another stream still uses."""
+"""CUDA steps with their own streams: pools, workspaces, and memory in use on another stream."""
 
 from __future__ import annotations
 

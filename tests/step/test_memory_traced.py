@@ -1,4 +1,4 @@
-"""Steps in which torch compiles or traces a part itself, and steps that a gradient scaler may skip."""
+"""Steps that torch partly compiles or traces, and steps that a gradient scaler may skip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms of ``torch.func`` in a model and in a step, each beside its real step."""
+"""``torch.func`` transforms in models and steps, against real steps."""
 
 from __future__ import annotations
 

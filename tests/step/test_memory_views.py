@@ -1,4 +1,4 @@
-"""Writes to views in place: they end, and take what they take for real."""
+"""In-place writes to views: they terminate, and their memory is that of real steps."""
 
 from __future__ import annotations
 

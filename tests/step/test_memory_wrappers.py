@@ -1,4 +1,4 @@
-"""Weights of a class of their own: wrappers of other tensors, and subclasses with a storage."""
+"""Weights of tensor subclasses: wrappers of other tensors, and subclasses with a storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiply-adds of a training step: the classical 2:1, torch's own counter, and what freezing saves."""
+"""Multiply-adds of a training step: the usual ratio of 2:1, torch's own counter, frozen layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An estimate with an optimizer does without torch's compiler, and leaves torch's optimizers as they were."""
+"""Estimates with an optimizer do not import torch's compiler, and leave torch's optimizers unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that write to views in place. As a script: a line for each with its predicted and measured peak in bytes."""
+"""Models that write to views in place. As a script, it prints each one's predicted and measured peak in bytes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Handed(nn.Module):
-    """A view that torch must give another node while it is handed to what is no function that a mode sees."""
+    """A view whose node torch must replace while it is passed to a function that no mode sees."""
 
     def __init__(self, use: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

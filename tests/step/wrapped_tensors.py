@@ -1,4 +1,4 @@
-"""Classes of tensors as users and libraries write them: wrappers of others, and such with a storage of their own."""
+"""Tensor subclasses as users and libraries write them: wrappers of other tensors, and some with a storage."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Slotted(Both):
 
 
 class Tagged(Tensor):
-    """A tensor with a storage of its own and an attribute; what is made of it is of its class."""
+    """A tensor with its own storage and an attribute; results of operators are of its class."""
 
     scale: Tensor | None = None
 

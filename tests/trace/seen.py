@@ -1,4 +1,4 @@
-"""What plain torch sees of a model, by means of its own: the oracle beside the zoo."""
+"""What plain torch reports of a model: the oracle for the zoo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any model: every case of the zoo is read, its parameters add up in print, and its calls are those torch sees."""
+"""Every model of the zoo can be read, its printed parameters add up, and its calls are those that torch sees."""
 
 from __future__ import annotations
 
@@ -57,10 +57,6 @@ def printed_total(text: str) -> int:
     found = re.search(r"Total params: ([\d,]+)", text)
     assert found is not None, text
     return int(found.group(1).replace(",", ""))
-
-
-def test_the_zoo_is_large() -> None:
-    assert len(ZOO) >= 80
 
 
 @pytest.mark.parametrize("name", ZOO)

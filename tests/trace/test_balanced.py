@@ -1,4 +1,4 @@
-"""Loops over experts on meta: routers share out the tokens, and sizes are those of a real balanced pass."""
+"""Loops over experts on meta: routers distribute tokens evenly, with the sizes of a real balanced pass."""
 
 from __future__ import annotations
 

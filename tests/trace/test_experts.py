@@ -1,4 +1,4 @@
-"""Experts and adapters: what a token uses of a model, and what is trained of it, against closed formulas."""
+"""Experts and adapters: active and trained parameters, against closed formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forward starts beside its own calls: threads, and passes of this very package."""
+"""Threads and passes of this package that a forward starts."""
 
 from __future__ import annotations
 

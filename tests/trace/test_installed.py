@@ -1,4 +1,4 @@
-"""What modules of installed packages hold in globals, classes and closures is left as it was."""
+"""Globals, classes and closures of installed packages are left unchanged."""
 
 from __future__ import annotations
 

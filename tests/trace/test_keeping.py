@@ -1,4 +1,4 @@
-"""What hooks and forwards write to outside the model is as before after a pass."""
+"""Whatever hooks and forwards write to outside the model is restored after a pass."""
 
 from __future__ import annotations
 

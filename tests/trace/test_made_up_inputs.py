@@ -1,4 +1,4 @@
-"""Integer inputs known only by their size are zeros; what their values decide is said."""
+"""Integer inputs given by size are zeros, and errors that depend on their values say so."""
 
 from __future__ import annotations
 

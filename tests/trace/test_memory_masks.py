@@ -1,4 +1,4 @@
-"""What selecting by a mask takes: as many elements as the real values select, or all where there are none."""
+"""Selecting by a mask: as many elements as the real values select, or all without real values."""
 
 from __future__ import annotations
 

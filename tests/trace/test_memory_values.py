@@ -1,4 +1,4 @@
-"""What only data decide: small tensors keep their values; the rest is told by a real pass, or assumed."""
+"""Data-dependent values: small tensors keep theirs; others come from a real pass, or are assumed."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_without_values_the_largest_sizes_are_possible(
 
 
 class NamedExperts(Layer):
-    """A dictionary's keys and an index are made of single values."""
+    """A dictionary's keys and an index are built from single values."""
 
     def __init__(self) -> None:
         super().__init__()

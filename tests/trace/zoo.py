@@ -1,4 +1,4 @@
-"""The zoo: every kind of model that `summary` promises to read, one small builder each.
+"""The zoo: every kind of model that `summary` supports, with a small builder each.
 
 ``ZOO`` maps a case's name to its `Case`. `zoo_values` and `zoo_tensors` vary what goes into modules and comes out of
 them, the others what modules are made of and how they are called.

@@ -88,7 +88,7 @@ class KnowsItsParent(nn.Module):
 
 @case((4,), opaque="torchsummary gives no row to a module that no module holds")
 class MadeInForward(nn.Module):
-    """The ReLU is made anew in each forward: no tree of modules ever holds it."""
+    """Each forward creates a new ReLU, which is never in the module tree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class MadeInForward(nn.Module):
 
 @case((4,), params=4 * 2 + 2)
 class BuildsOnFirstCall(nn.Module):
-    """Registers its only layer when the first input has told it the size."""
+    """Registers its only layer at the first forward, which gives its size."""
 
     fc: nn.Module
 

@@ -1,4 +1,4 @@
-"""What a case of the zoo is: a model, how `summary` is called on it, and what is known of it beforehand."""
+"""A case of the zoo: a model, its call of `summary`, and its known properties."""
 
 from __future__ import annotations
 

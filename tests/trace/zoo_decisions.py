@@ -1,4 +1,4 @@
-"""The zoo: forwards that decide on data, unusual operators, and state that a model keeps."""
+"""The zoo: forwards that depend on data, unusual operators, and stateful models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zoo: what goes into modules and comes out of them, in tuples, dicts and objects."""
+"""The zoo: inputs and outputs of modules in tuples, dicts and objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the autograd graph says of a model: which module reads what which other one made."""
+"""A model's edges by its autograd graph: which module reads the output of which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single CPU kernels hold, as torch's profiler sees it, beside what their rules say."""
+"""Memory of single CPU kernels by torch's profiler, against their rules."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Call = tuple[Any, ...]
 
 
 def agree(calls: Iterable[Call]) -> None:
-    """The rules of operators foretell what they hold, to the byte; and there are rules."""
+    """The operators have rules, which predict their memory to the byte."""
     calls = list(calls)
     wrong = []
     for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):

@@ -1,4 +1,4 @@
-"""The truth about CPU memory: every allocation and free that torch's profiler sees while real steps run.
+"""The true CPU memory of steps: every allocation and free, by torch's profiler.
 
 The step is that of ``estimate_memory``: forward, loss, backward, optimizer, ``zero_grad()``, with the output freed once
 the loss is known.

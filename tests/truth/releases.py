@@ -1,4 +1,4 @@
-"""Tests of what only later releases of torch have."""
+"""Marks for tests that need a later release of torch."""
 
 from __future__ import annotations
 

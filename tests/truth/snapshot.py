@@ -1,4 +1,4 @@
-"""Everything a summary must leave as it was, as one comparable value.
+"""Everything that a summary must leave unchanged, as one comparable value.
 
 `snapshot` reads: the model's whole graph of attributes (by identity and by content), every tensor's bytes, gradient and
 flags, hooks, modes, classes, the states of the random generators, and torch's global switches.

@@ -1,4 +1,4 @@
-"""Programs that are forks of a process with torch: as those of an interpreter of their own."""
+"""Programs forked from a process with torch behave as in an interpreter of their own."""
 
 from __future__ import annotations
 

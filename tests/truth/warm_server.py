@@ -1,4 +1,4 @@
-"""A process that has imported torch and nothing of the package: programs run as forks of it, and need no imports.
+"""A process that has imported torch but not the package: programs run as forks of it, without torch's import time.
 
 ``python warm_server.py SOCKET`` waits for clients (``warm_client.py``) at a Unix socket.
 """

@@ -1,4 +1,4 @@
-"""The truth about models whose weights are no plain tensors: made and run under torch's profiler."""
+"""The true memory of models with tensor subclasses as weights, by torch's profiler."""
 
 from __future__ import annotations
 

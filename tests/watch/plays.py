@@ -1,4 +1,4 @@
-"""Random dealings with tensors, followed by a tracker, in one thread and in several."""
+"""Random operations on tensors, followed by a tracker, in one thread and in several."""
 
 from __future__ import annotations
 

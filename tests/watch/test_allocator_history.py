@@ -1,4 +1,4 @@
-"""The CUDA allocator's own history of a measured step: read from data as a card gives them, by a stand-in for one."""
+"""The CUDA allocator's history of a measured step, read from recorded data through a stand-in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchsummary_plus.watch.profiled import Change, ProfileReader, changes, wit
 from torchsummary_plus.watch.quiet_profile import QuietProfile
 
 ODD = 1000
-"""Bytes that are no multiple of a block's."""
+"""Bytes that are not a multiple of a block's."""
 CARD = torch.device("cuda", 0)
 
 
@@ -111,7 +111,7 @@ def test_a_peak_that_the_profile_did_not_see_is_told() -> None:
 
 
 class StandIn:
-    """A card's allocator as far as its history goes."""
+    """A GPU's allocator, as far as its history goes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, recording: bool) -> None:
         self.recording = recording

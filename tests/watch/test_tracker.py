@@ -1,4 +1,4 @@
-"""The tracker against a count over all objects: nothing lost, nothing counted twice, nothing kept alive."""
+"""The tracker against a count over all objects: nothing missing, nothing counted twice, nothing kept alive."""
 
 from __future__ import annotations
 

@@ -132,8 +132,8 @@ def compare(
     entries = [_entry(model, common, memory) for model in models]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
-    done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
-    result = Comparison(tuple(done), ratios, changes_only, Presentation(style, depth, columns))
+    compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
+    result = Comparison(tuple(compared), ratios, changes_only, Presentation(style, depth, columns))
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 
@@ -177,19 +177,19 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
             raise InputError(f"names is {describe(names)}; accepted: a list of {len(own)} different names")
         return [str(name) for name in names]
-    many, met = Counter(own), Counter[str]()
+    many, counts = Counter(own), Counter[str]()
     called = []
     for name in own:
-        met[name] += 1
-        called.append(f"{name} ({met[name]})" if many[name] > 1 else name)
+        counts[name] += 1
+        called.append(f"{name} ({counts[name]})" if many[name] > 1 else name)
     return called
 
 
-def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None) -> Entry:
+def _entry(entry: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None) -> Entry:
     """Build the entry of a model, a summary, or a dict of overriding options; its name may still change."""
-    if isinstance(given, ModelSummary):
-        return Entry(given.rows[0].class_name, _report(given), _peaks_of(given))
-    own = dict(given) if isinstance(given, Mapping) else {"model": given}
+    if isinstance(entry, ModelSummary):
+        return Entry(entry.rows[0].class_name, _report(entry), _peaks_of(entry))
+    own = dict(entry) if isinstance(entry, Mapping) else {"model": entry}
     accepted = ("model", "name", "memory", *READING)
     for option in own:
         if option not in accepted:
@@ -202,8 +202,8 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
     example_of = partial(_example, inputs)
     with no_collection():
         tree = read(model, example_of())
-        done, peaks = _read(tree, example_of, options, _step(memory, settings))
-    return Entry(name or done.rows[0].class_name, _report(done), peaks)
+        result, peaks = _read(tree, example_of, options, _step(memory, settings))
+    return Entry(name or result.rows[0].class_name, _report(result), peaks)
 
 
 def _example(inputs: Mapping[str, Any], **changed: Any) -> Example | None:
@@ -223,8 +223,8 @@ def _read(
         card = named_gpu(gpu)
         step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
     passed = PassOptions(options["run"], options["mode"], device, options["functional"])
-    done = tabulated(tree, example_of, passed, Presentation(), step)
-    return done, None if step is None else _peaks(tree, example_of, done, MemoryRequest.of(step, device), gpu)
+    result = tabulated(tree, example_of, passed, Presentation(), step)
+    return result, None if step is None else _peaks(tree, example_of, result, MemoryRequest.of(step, device), gpu)
 
 
 def _report(result: ModelSummary) -> Report:
@@ -254,12 +254,12 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
 def _peaks(
     tree: ModuleTree,
     example_of: Callable[..., Example | None],
-    done: ModelSummary,
+    result: ModelSummary,
     request: MemoryRequest,
     gpu: Any,
 ) -> StepPeaks | None:
     """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
-    peaks = _peaks_of(done)
+    peaks = _peaks_of(result)
     assert peaks is not None  # The summary was asked for an estimate.
     if request.options.mode == "train":
         inputs = {**request.inputs, "batch_size": peaks.batch_size}

@@ -160,11 +160,11 @@ def max_context(
     does not generate.
     """
     own = {"gpu": gpu, "autocast": autocast, "allocator": allocator, "cudnn": cudnn}
-    given = StepOptions.of("max_context", options, {}, device=device_of_limit(device, options), **own)
-    memory = memory_to_fit(memory, gpu if memory is not None else given.gpu)
+    settings = StepOptions.of("max_context", options, {}, device=device_of_limit(device, options), **own)
+    memory = memory_to_fit(memory, gpu if memory is not None else settings.gpu)
     card = named_gpu(memory)
-    given = replace(given, gpu=None if card is None else card.name)
-    generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, given)
+    settings = replace(settings, gpu=None if card is None else card.name)
+    generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
     first = generation.asked(1)
 
     def fits(log: MemoryLog) -> bool:

@@ -28,7 +28,6 @@ from ..memory.estimate import (
 )
 from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
-from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
 from .generation import estimate_generation
@@ -114,16 +113,18 @@ def estimate_memory(
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
-    given = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
-    if given.mode == GENERATE:
-        return estimate_generation(model, prompt, new_tokens, batch_size, (cache, cache_dtype), given, progress)
+    settings = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
+    if settings.mode == GENERATE:
+        return estimate_generation(model, prompt, new_tokens, batch_size, (cache, cache_dtype), settings, progress)
     if prompt is not None:
-        raise InputError(f'prompt is {describe(prompt)} and mode {describe(given.mode)}; accepted with mode="generate"')
-    if given.mode not in STEP_MODES:
-        raise choice_error("mode", given.mode, (*STEP_MODES, GENERATE))
+        raise InputError(
+            f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
+        )
+    if settings.mode not in STEP_MODES:
+        raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE))
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
-    return predicted(model, example, given, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
+    return predicted(model, example, settings, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
 
 
 def check_batch(batch_size: Any) -> None:
@@ -143,14 +144,14 @@ def predicted(
     progress: bool = True,
 ) -> MemoryEstimate:
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
-    given, estimates = _given(example), []
+    required, estimates = _required(example), []
     request: StepRequest | None = None
     with progress_bar("step", "operators", progress) as tick:
         for number in _ranks(world_size, rank, ranks):
             if isinstance(request, _RankRequest):
                 request = request.of_rank(number)
             else:
-                request = _request(model, given, options, world_size, number)
+                request = _request(model, required, options, world_size, number)
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace(batch, tick)))
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
@@ -190,8 +191,8 @@ def measure_memory(
     """
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
-    given = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
-    request = StepRequest(_a_module(model), _given(example), given)
+    settings = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
+    request = StepRequest(_a_module(model), _required(example), settings)
     batch = request.example.batch_size or 1
     log, reserved = measure_step(request.tree, with_batch(request.example, batch), request.step, request.device)
     estimate = request.estimate(batch, log)
@@ -230,10 +231,10 @@ def max_batch_size(
     (True, True)
     """
     place = device_of_limit(device, options)
-    given = StepOptions.of("max_batch_size", options, step, device=place, gpu=gpu, cudnn=cudnn)
+    settings = StepOptions.of("max_batch_size", options, step, device=place, gpu=gpu, cudnn=cudnn)
     example = make_example(input_size, 1, dtypes, input_data)
-    room = memory_to_fit(memory, gpu if memory is not None else given.gpu)
-    return largest_batch(model, example, room, given, world_size=world_size, rank=rank, progress=progress)
+    room = memory_to_fit(memory, gpu if memory is not None else settings.gpu)
+    return largest_batch(model, example, room, settings, world_size=world_size, rank=rank, progress=progress)
 
 
 def largest_batch(
@@ -250,8 +251,8 @@ def largest_batch(
     nbytes, card, other = parse_memory(memory), named_gpu(memory), other_device(memory)
     # The tensors of another device are those of a CPU; of its kernels nothing is known.
     device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
-    given = replace(options, device=device, gpu=None if card is None else card.name)
-    request = _request(model, _given(example), given, world_size, rank)
+    settings = replace(options, device=device, gpu=None if card is None else card.name)
+    request = _request(model, _required(example), settings, world_size, rank)
 
     def room(log: MemoryLog) -> int:
         _, outside = communicator_range(log, request.backend)
@@ -307,16 +308,8 @@ class _RankRequest(StepRequest):
             from ..ranks.record import Ranked
         except ImportError as error:
             raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
-        self.example = example
-        self.gpu = options.card()
-        self.tree = ModuleTree(nn.Module())
-        self.device = options.place(self.tree)
-        self.step = options.step(self.device)
-        self.backend = self.device.type
-        self.options = options.allocation(self.device)
-        gpu = self.gpu
-        capability = AMPERE if gpu is None else chip_named(gpu.name, gpu.compute_capability)
-        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, capability)
+        super().__init__(ModuleTree(nn.Module()), example, options)
+        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
 
     def of_rank(self, number: int) -> _RankRequest:
         """Return the same request for another rank."""
@@ -357,7 +350,7 @@ def _a_module(model: Any) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def _given(example: Example | None) -> Example:
+def _required(example: Example | None) -> Example:
     if example is None:
         raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
     return example

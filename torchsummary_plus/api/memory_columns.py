@@ -69,10 +69,10 @@ def memory_of(
     request = MemoryRequest.of(memory, device)
     estimate = request.estimate(tree, example_of)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
-    held: Mapping[str, RowMemory] = module_memory(estimate.log)
+    modules: Mapping[str, RowMemory] = module_memory(estimate.log)
     if request.build is not None:
-        calls, held = _unwrapped({module.path for module in trace.modules}, calls, held)
-    return estimate, row_memory(trace, rows, calls, held)
+        calls, modules = _unwrapped({module.path for module in trace.modules}, calls, modules)
+    return estimate, row_memory(trace, rows, calls, modules)
 
 
 _WRAPPERS = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
@@ -81,7 +81,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 
 
 def _unwrapped(
-    known: set[str], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
+    known: set[str], calls: Sequence[tuple[str, RowMemory]], modules: Mapping[str, RowMemory]
 ) -> tuple[Sequence[tuple[str, RowMemory]], Mapping[str, RowMemory]]:
     """Return the memory of a wrapped model's modules, by their paths in the model itself."""
 
@@ -91,10 +91,10 @@ def _unwrapped(
 
     def wraps(path: str) -> bool:
         inside = [f"{path}.{name}".lstrip(".") for name in _WRAPPERS]
-        return any(key in held and key not in known for key in inside)
+        return any(key in modules and key not in known for key in inside)
 
     summed: dict[str, RowMemory] = {}
-    for path, memory in held.items():
+    for path, memory in modules.items():
         outer = summed.get(plain(path), RowMemory())
         summed[plain(path)] = replace(outer + memory, shards=outer.shards + memory.shards)
     return [(plain(path), memory) for path, memory in calls if not wraps(path)], summed

@@ -25,5 +25,5 @@ def with_shards(result: ModelSummary, tree: ModuleTree, trace: Trace) -> ModelSu
         return result
     from ..ranks.shards import shards_of  # Imported here: it imports torch.distributed, which takes a while.
 
-    held = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
-    return replace(result, row_memory=row_memory(trace, result.rows, (), held))
+    by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
+    return replace(result, row_memory=row_memory(trace, result.rows, (), by_module))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data.capability import Capability
 from ..data.collection import no_collection
 from ..data.memory_records import MemoryLog
 from ..live.inputs import Example, with_batch
@@ -34,13 +35,17 @@ class StepRequest:
         self.options = options.allocation(self.device)
         self.cudnn = options.asker(self.device)
 
+    @property
+    def chip(self) -> Capability | None:
+        """The chip of the GPU that was named, None without one."""
+        return None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
+
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         """Trace the step on fakes at a batch size."""
         example = with_batch(self.example, batch)
-        capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
             ticks = [Ticks(tick, batch)]
-            return record_deep_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
+            return record_deep_step(self.tree, example, self.step, self.device, self.chip, ticks, self.cudnn)
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""

@@ -133,13 +133,13 @@ def tabulated(
     memory: str | Mapping[str, Any] | StepOptions | None,
 ) -> ModelSummary:
     """Return the summary of a module tree; ``example_of`` builds its example, optionally with changed inputs."""
-    done = trace(tree, example_of(), options)
-    result = as_summary(build_report(done), look)
+    passed = trace(tree, example_of(), options)
+    result = as_summary(build_report(passed), look)
     if memory is None:
-        return with_shards(result, tree, done)
+        return with_shards(result, tree, passed)
     from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
-    estimate, shares = memory_of(tree, example_of, memory, options.device, done, result.rows)
+    estimate, shares = memory_of(tree, example_of, memory, options.device, passed, result.rows)
     return replace(result, row_memory=shares, memory=estimate)
 
 

@@ -103,5 +103,5 @@ def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
     return tuple(sorted(groups, key=lambda group: (-group.nbytes, group.shape, group.dtype)))
 
 
-def _owners(held: Iterable[Holding]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(holding.owner for holding in held if holding.owner))
+def _owners(holdings: Iterable[Holding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(holding.owner for holding in holdings if holding.owner))

@@ -7,7 +7,8 @@ from unicodedata import category
 from .records import Structure, TensorSpec
 
 KIB = 1024
-MIB = 1024 * 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 UNITS = ("MiB", "MB", "auto")
 """Units of sizes: 1024 x 1024 bytes, 1,000,000 bytes, or the largest binary unit that fits each figure."""

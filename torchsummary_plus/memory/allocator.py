@@ -19,11 +19,9 @@ driver chooses freely; of two blocks of one size torch may then take the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
-from ..data.errors import InputError, choice_error
+from ..data.errors import InputError
 from ..data.units import MIB
 from .allocator_options import MIN_BLOCK, AllocatorOptions
 from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
@@ -33,36 +31,6 @@ SMALL_REQUEST = MIB
 
 ENDLESS = 1 << 62
 """The limit if none is given, and the size up to which blocks may be split."""
-
-Event = tuple[int, int]
-"""A block's number, and the bytes it is allocated with, or 0 when it is freed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Out of memory: event number ``event`` requested ``nbytes``, for which the limit is ``missing_bytes`` too low."""
-
-    event: int
-    nbytes: int
-    missing_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """An allocator's state after a series of events, or at the one that failed, which only emptied the cache.
-
-    ``peak_event`` is the number of the first event that reaches ``peak_allocated_bytes``, or None. The histories hold
-    the bytes after each event, and are empty unless requested.
-    """
-
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    peak_event: int | None
-    allocated_bytes: int
-    reserved_bytes: int
-    failed: Failure | None = None
-    allocated_history: tuple[int, ...] = ()
-    reserved_history: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,76 +44,6 @@ class Segment:
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(nbytes for nbytes, _ in self.blocks)
-
-
-class Allocator(Protocol):
-    """An allocator that :func:`replay` can drive."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-    peak_reserved_bytes: int
-
-    def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
-        """Allocate and return 0, or return by how many bytes the limit is too low and allocate nothing."""
-
-    def free(self, block: int) -> None:
-        """Free the block allocated under this number."""
-
-
-def replay(
-    events: Iterable[Event],
-    options: AllocatorOptions | None = None,
-    limit: int | None = None,
-    *,
-    device: str = "cuda",
-    history: bool = False,
-) -> Replay:
-    """Run events through a device's allocator ("cuda" or "cpu"), up to the first that runs out of memory.
-
-    ``limit`` is the memory available to the allocator in bytes: the device's memory without the context. ``options``
-    are the CUDA allocator's. Deterministic; a million events take a few seconds. Raises InputError for a block that is
-    allocated while live, freed while not live, or of a negative size.
-
-    >>> result = replay([(0, 1_000), (1, 3 << 20), (0, 0)])
-    >>> result.peak_allocated_bytes, result.peak_reserved_bytes, result.allocated_bytes
-    (3146752, 23068672, 3145728)
-    >>> replay([(0, 100 << 20), (1, 60 << 20)], limit=150 << 20).failed
-    Failure(event=1, nbytes=62914560, missing_bytes=10485760)
-    """
-    if device == "cuda":
-        return _run(CachingAllocator(options, limit), events, history)
-    if device == "cpu":
-        return _run(CpuAllocator(limit), events, history)
-    raise choice_error("device", device, ("cuda", "cpu"))
-
-
-def _run(allocator: Allocator, events: Iterable[Event], history: bool) -> Replay:
-    peak, peak_event, failed = 0, None, None
-    allocated: list[int] = []
-    reserved: list[int] = []
-    for index, (block, nbytes) in enumerate(events):
-        if nbytes:
-            missing = allocator.allocate(block, nbytes)
-            if missing:
-                failed = Failure(index, nbytes, missing)
-                break
-            if allocator.allocated_bytes > peak:
-                peak, peak_event = allocator.allocated_bytes, index
-        else:
-            allocator.free(block)
-        if history:
-            allocated.append(allocator.allocated_bytes)
-            reserved.append(allocator.reserved_bytes)
-    return Replay(
-        peak_allocated_bytes=peak,
-        peak_reserved_bytes=allocator.peak_reserved_bytes,
-        peak_event=peak_event,
-        allocated_bytes=allocator.allocated_bytes,
-        reserved_bytes=allocator.reserved_bytes,
-        failed=failed,
-        allocated_history=tuple(allocated),
-        reserved_history=tuple(reserved),
-    )
 
 
 class CpuAllocator:
@@ -290,6 +188,9 @@ class CachingAllocator:
             released += pool.take(-1).size
         self.reserved_bytes -= released
         return released >= wanted
+
+
+Allocator = CachingAllocator | CpuAllocator
 
 
 def _cannot_allocate(block: int, nbytes: int) -> InputError:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import ceil
 
 from ..data.memory_records import KINDS, SOME_KINDS, MemoryLog, StorageSpec
-from .allocator import CachingAllocator, CpuAllocator
+from .allocator import Allocator, CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
-
-Allocator = CachingAllocator | CpuAllocator
 
 
 def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | None = None) -> Allocator:
@@ -29,6 +27,17 @@ def give_back(allocator: Allocator, log: MemoryLog, storage: int) -> None:
     allocator.free(storage)
     if log.storages[storage].empties and isinstance(allocator, CachingAllocator):
         allocator.empty_cache()
+
+
+def changes(log: MemoryLog, allocator: Allocator) -> Iterator[tuple[int, int, int]]:
+    """Replay a log; yield each event's moment, its storage, and the bytes of the block, negative if it is freed."""
+    for moment, storage, nbytes in log.events:
+        before = allocator.allocated_bytes
+        if nbytes:
+            allocator.allocate(storage, nbytes, log.stream(storage))
+        else:
+            give_back(allocator, log, storage)
+        yield moment, storage, allocator.allocated_bytes - before
 
 
 def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
@@ -82,11 +91,9 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
     allocator = allocator_for(log, backend, options)
     peak, at, event_at_peak = 0, 0, -1
     phases: dict[str, int] = {}
-    for index, (moment, storage, nbytes) in enumerate(log.events):
-        if not nbytes:
-            give_back(allocator, log, storage)
+    for index, (moment, _, nbytes) in enumerate(changes(log, allocator)):
+        if nbytes < 0:
             continue
-        allocator.allocate(storage, nbytes, log.stream(storage))
         now = allocator.allocated_bytes
         phase = log.moments[moment].phase
         phases[phase] = max(phases.get(phase, 0), now)
@@ -147,13 +154,13 @@ def doubted(log: MemoryLog) -> MemoryLog:
     """
     events: list[tuple[int, int, int]] = []
     added: list[StorageSpec] = []
-    taken: set[bool] = set()
+    kept: set[bool] = set()
     start = 0
     for doubt in log.doubts:
         moment = log.moments[doubt.moment]
         sizes = [doubt.nbytes]
-        if doubt.lasting and (moment.phase == "backward") not in taken:
-            taken.add(moment.phase == "backward")
+        if doubt.lasting and (moment.phase == "backward") not in kept:
+            kept.add(moment.phase == "backward")
             sizes = [doubt.nbytes - doubt.lasting, doubt.lasting]
         numbers = range(len(log.storages) + len(added), len(log.storages) + len(added) + len(sizes))
         added += (StorageSpec(nbytes, "workspace", moment.module) for nbytes in sizes)
@@ -168,13 +175,10 @@ def doubted(log: MemoryLog) -> MemoryLog:
 def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:
     """Return the blocks live after an event, with their sizes, by replaying up to it."""
     live: dict[int, int] = {}
-    for _, storage, nbytes in log.events[: event + 1]:
-        before = allocator.allocated_bytes
-        if nbytes:
-            allocator.allocate(storage, nbytes, log.stream(storage))
-            live[storage] = allocator.allocated_bytes - before
+    for _, storage, nbytes in islice(changes(log, allocator), event + 1):
+        if nbytes > 0:
+            live[storage] = nbytes
         else:
-            give_back(allocator, log, storage)
             del live[storage]
     return live
 
@@ -199,21 +203,13 @@ def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
     """Yield a point for each moment with allocations or frees: the highest level within it."""
     kinds = storage_kinds(log)
     live = dict.fromkeys(kinds_of(log), 0)
-    sizes: dict[int, int] = {}
     present, highest, snapshot = 0, -1, dict(live)
-    for moment, storage, nbytes in log.events:
+    for moment, storage, nbytes in changes(log, allocator):
         if moment != present:
             if highest >= 0:
                 yield _point(log, present, snapshot)
             present, highest = moment, -1
-        before = allocator.allocated_bytes
-        if nbytes:
-            allocator.allocate(storage, nbytes, log.stream(storage))
-            sizes[storage] = allocator.allocated_bytes - before
-            live[kinds[storage]] += sizes[storage]
-        else:
-            give_back(allocator, log, storage)
-            live[kinds[storage]] -= sizes.pop(storage)
+        live[kinds[storage]] += nbytes
         if allocator.allocated_bytes > highest:
             highest, snapshot = allocator.allocated_bytes, dict(live)
     if highest >= 0:

@@ -60,10 +60,10 @@ class BatchSizeLimit:
         return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
-        return f"{self._found}; {self._asked}"
+        return f"{self._answer}; {self._question}"
 
     @property
-    def _found(self) -> str:
+    def _answer(self) -> str:
         if not self.batch_size:
             return f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short"
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
@@ -74,7 +74,7 @@ class BatchSizeLimit:
         )
 
     @property
-    def _asked(self) -> str:
+    def _question(self) -> str:
         """The step and its limit, in words."""
         step = "a training" if self.info.mode == "train" else "an inference"
         name = f" ({self.memory})" if self.memory and not self.info.gpu else ""

@@ -10,9 +10,9 @@ from itertools import accumulate, compress
 from ..data.errors import InputError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
+from .allocator import Allocator
 from .allocator_options import AllocatorOptions
 from .attribution import (
-    Allocator,
     TimelinePoint,
     allocator_for,
     at_edge,
@@ -26,7 +26,7 @@ from .attribution import (
     timeline,
 )
 from .contexts import is_of_a_library
-from .footprint import Footprint, call_memory, footprints, inclusive, parents
+from .footprint import Footprint, call_memory, footprints, inclusive
 from .gpus import context_range, named_gpu, parse_memory
 from .other_devices import other_device
 
@@ -103,8 +103,8 @@ class Estimate:
     @property
     def total_train_mult_adds(self) -> int | None:
         """Multiply-adds of a whole training step; None for inference and for a measured step."""
-        done = self.mult_adds
-        return None if done is None or self.info.mode != "train" else sum(done.values())
+        counts = self.mult_adds
+        return None if counts is None or self.info.mode != "train" else sum(counts.values())
 
     @property
     def requested_bytes(self) -> int:
@@ -184,23 +184,23 @@ class Estimate:
 
 def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
     """Build an estimate: replay the log with its device's allocator, and attribute the peak to kinds and modules."""
-    done = run_log(log, backend, options)
+    replayed = run_log(log, backend, options)
     kinds = storage_kinds(log)
-    moment = log.moments[done.peak_moment]
+    moment = log.moments[replayed.peak_moment]
     at_peak = dict.fromkeys(kinds_of(log), 0)
-    for storage, nbytes in done.at_peak.items():
+    for storage, nbytes in replayed.at_peak.items():
         at_peak[kinds[storage]] += nbytes
     return Estimate(
-        peak_bytes=done.peak_bytes,
-        reserved_bytes=done.peak_reserved_bytes,
-        steady_bytes=done.final_bytes,
+        peak_bytes=replayed.peak_bytes,
+        reserved_bytes=replayed.peak_reserved_bytes,
+        steady_bytes=replayed.final_bytes,
         peak_phase=moment.phase,
         peak_location=path_of(log, moment.module),
         peak_operator=moment.operator,
         at_peak=at_peak,
-        by_module=_by_module(log, kinds, done.at_peak),
-        outside_bytes=sum(nbytes for storage, nbytes in done.at_peak.items() if log.storages[storage].owner < 0),
-        phase_peaks=dict(done.phase_peaks),
+        by_module=_by_module(log, kinds, replayed.at_peak),
+        outside_bytes=sum(nbytes for storage, nbytes in replayed.at_peak.items() if log.storages[storage].owner < 0),
+        phase_peaks=dict(replayed.phase_peaks),
         unknown=log.unknown,
         info=info,
         backend=backend,
@@ -216,20 +216,20 @@ def _within_bands(log: MemoryLog, backend: str, options: AllocatorOptions) -> It
         return
     edges = (run_log(edge, backend, options).at_peak for edge in (log, at_edge(log, 1)))
     at_peak = {storage for live in edges for storage in live if storage < len(log.storages)}
-    held = {moment for moment, storage, _ in log.events if storage in at_peak and log.storages[storage].band}
-    for name in sorted(bands.keys() & {log.moments[moment].operator for moment in held}):
+    uncertain = {moment for moment, storage, _ in log.events if storage in at_peak and log.storages[storage].band}
+    for name in sorted(bands.keys() & {log.moments[moment].operator for moment in uncertain}):
         yield f"{name}: scratch memory known to within {bands[name]:.0%}"
 
 
 def tensors_peak(log: MemoryLog) -> int:
     """Return the most bytes of tensors at once, without kernels' scratch memory or an allocator's rounding."""
     scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
-    held: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     live = most = 0
     for _, storage, nbytes in log.events:
         if storage not in scratch:
-            live += nbytes - held.get(storage, 0)
-            held[storage] = nbytes
+            live += nbytes - sizes.get(storage, 0)
+            sizes[storage] = nbytes
             most = max(most, live)
     return most
 
@@ -256,13 +256,13 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
         else:
             sizes = (nbytes, *log.storages[storage].lesser)
             cached = (plans[sizes],) if sizes in plans else ()
-            taken = _first_that_fits(allocator, storage, (*cached, *sizes), log.stream(storage))
-            if taken is None:
+            size = _first_that_fits(allocator, storage, (*cached, *sizes), log.stream(storage))
+            if size is None:
                 return False
-            if not taken:
+            if not size:
                 spared.add(storage)
             if len(sizes) > 1:
-                plans[sizes] = taken
+                plans[sizes] = size
     return True
 
 
@@ -323,13 +323,10 @@ def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) 
     own: dict[int, dict[str, int]] = {}
     for storage, nbytes in live.items():
         owner = max(0, log.storages[storage].owner)
-        held = own.setdefault(owner, {})
-        held[kinds[storage]] = held.get(kinds[storage], 0) + nbytes
+        by_kind = own.setdefault(owner, {})
+        by_kind[kinds[storage]] = by_kind.get(kinds[storage], 0) + nbytes
     sums = [sum(own.get(index, {}).values()) for index in range(len(log.module_paths))]
-    total = list(sums)
-    for index, parent in reversed(list(enumerate(parents(log.module_paths)))):
-        if index:
-            total[parent] += total[index]
+    total = inclusive(log.module_paths, sums)
     by_module = footprints(log)
     with_inner = inclusive(log.module_paths, by_module)
     return tuple(

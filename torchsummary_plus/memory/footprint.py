@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
 
 from ..data.memory_records import MemoryLog, RowMemory
-from .attribution import Allocator, give_back, lifetimes, storage_kinds
+from .allocator import Allocator
+from .attribution import changes, lifetimes, storage_kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +39,19 @@ class Footprint:
 
 def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
     """Return each module's own footprint; what no module owns belongs to the root."""
-    held: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    by_kind: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for number, kind in _in_last_step(log):
-        held[kind][max(0, log.storages[number].owner)] += log.storages[number].nbytes
+        by_kind[kind][max(0, log.storages[number].owner)] += log.storages[number].nbytes
     outputs: dict[int, int] = defaultdict(int)
     for module, number in _first_returns(log):
         outputs[module] += log.storages[number].nbytes
     return tuple(
         Footprint(
             outputs[module],
-            held["saved_activations"][module],
-            held["parameters"][module],
-            held["gradients"][module],
-            held["optimizer_state"][module],
+            by_kind["saved_activations"][module],
+            by_kind["parameters"][module],
+            by_kind["gradients"][module],
+            by_kind["optimizer_state"][module],
         )
         for module in range(len(log.module_paths))
     )
@@ -77,8 +80,11 @@ def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
                 yield call.module, number
 
 
-def inclusive(paths: Sequence[str], own: Sequence[Footprint]) -> tuple[Footprint, ...]:
-    """Return each module's footprint including the modules inside it."""
+Figures = TypeVar("Figures", int, Footprint)
+
+
+def inclusive(paths: Sequence[str], own: Sequence[Figures]) -> tuple[Figures, ...]:
+    """Return each module's figures including those of the modules inside it."""
     total = list(own)
     for index, parent in reversed(list(enumerate(parents(paths)))):
         if index:
@@ -98,7 +104,7 @@ def parents(paths: Sequence[str]) -> list[int]:
 
 def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemory]]:
     """Return the last step's calls in the order they began: the module's path, and what its own operators keep."""
-    levels = _levels(log, allocator)
+    levels = list(accumulate(nbytes for _, _, nbytes in changes(log, allocator)))
     saved = _saved_by_call(log)
     return [
         (log.module_paths[call.module], RowMemory(saved[number], peak_bytes=levels[call.stop - 1] if call.stop else 0))
@@ -114,18 +120,6 @@ def module_memory(log: MemoryLog) -> dict[str, RowMemory]:
         path: RowMemory(0, own.grad_bytes, own.optimizer_bytes, shards=shards.get(path, ()))
         for path, own in zip(log.module_paths, footprints(log))
     }
-
-
-def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:
-    """Return the live bytes after each event."""
-    levels = []
-    for _, storage, nbytes in log.events:
-        if nbytes:
-            allocator.allocate(storage, nbytes, log.stream(storage))
-        else:
-            give_back(allocator, log, storage)
-        levels.append(allocator.allocated_bytes)
-    return levels
 
 
 def _saved_by_call(log: MemoryLog) -> dict[int, int]:

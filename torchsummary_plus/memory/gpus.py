@@ -20,11 +20,9 @@ from functools import cache
 from ..data.capability import Capability
 from ..data.errors import InputError
 from ..data.integers import is_integer
-from ..data.units import MIB, describe
+from ..data.units import GIB, MIB, describe
 from .contexts import any_context_bytes, context_bytes
 from .other_devices import other_device
-
-GIB = 1024 * MIB
 
 ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..data.errors import InputError
-from ..data.units import describe
-
-GIB = 1024**3
+from ..data.units import GIB, describe
 
 PACKAGE = __name__.partition(".")[0]
 

@@ -37,8 +37,8 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     doubted = zip(*(log.doubts for log in logs.values()))
     doubts = tuple(replace(row[0], nbytes=through(tuple(doubt.nbytes for doubt in row))) for row in doubted)
     work = zip(*(log.mult_adds or () for log in logs.values()))
-    done = tuple((row[0][0], through(tuple(count for _, count in row))) for row in work)
-    mult_adds = None if first.mult_adds is None else done
+    counts = tuple((row[0][0], through(tuple(count for _, count in row))) for row in work)
+    mult_adds = None if first.mult_adds is None else counts
     return replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=())
 
 

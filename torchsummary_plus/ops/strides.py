@@ -1,8 +1,34 @@
-"""What strides say of a tensor's layout, without torch: the subprocess that queries cuDNN has none."""
+"""Strides of new tensors, and the layouts that strides suggest; without torch: the process that asks cuDNN has none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a new row-major tensor.
+
+    >>> contiguous((2, 3, 4, 5))
+    (60, 20, 5, 1)
+    """
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * max(shape[axis], 1)
+    return tuple(strides)
+
+
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a new channels-last image or volume.
+
+    >>> channels_last((2, 3, 4, 5))
+    (60, 1, 15, 3)
+    """
+    strides = [1] * len(shape)
+    step = max(shape[1], 1)
+    for axis in (*range(len(shape) - 1, 1, -1), 0):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
 
 
 def suggests_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -12,12 +12,12 @@ from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import distributed
 
-from .kinds import BUCKETS, Making
+from .kinds import BUCKETS, Labelling
 from .stand_ins import replaced, within
 
 
 @contextmanager
-def ddp_alone(making: Making, seen_as_meta: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Skip the comparison of parameters' shapes with other ranks, and the broadcast of their values.
 
     Tensors that the C++ reducer allocates are booked as buckets: one at first, then others once the order of the
@@ -28,7 +28,7 @@ def ddp_alone(making: Making, seen_as_meta: Callable[[], AbstractContextManager[
     step. The CUDA timer that the logger reads exists in CUDA builds only, where it would ask the driver: the reducer
     makes none for parameters that are ``seen_as_meta``.
     """
-    buckets = partial(making, BUCKETS)
+    buckets = partial(labelling, BUCKETS)
     with ExitStack() as stack:
         for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
             stack.enter_context(replaced(distributed, name, lambda _: _nothing))

@@ -12,34 +12,31 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import _flat_param, _runtime_utils
 
-from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Making
+from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Classify, Labelling
 from .stand_ins import replaced, within
-
-Hold = Callable[[list[torch.Tensor], str], None]
-"""Books tensors under a kind."""
 
 
 class FlatParameters:
     """The flat parameters that a builder creates. Modules hold views of them, in cycles that Python cannot collect."""
 
     def __init__(self) -> None:
-        self._made: list[weakref.ref[Any]] = []
+        self._references: list[weakref.ref[Any]] = []
 
     @contextmanager
-    def alone(self, making: Making, hold: Hold, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    def alone(self, labelling: Labelling, classify: Classify, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
         """Inside the block, book their tensors under their kinds, and compare their storages instead of addresses.
 
         Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
         """
         handle = _flat_param.FlatParamHandle
-        named = partial(_named, hold)
+        named = partial(_named, classify)
         stand_ins: list[tuple[Any, str, Callable[[Any], Any]]] = [
             (handle, "_init_flat_param_and_metadata", self._noted),
             *((handle, name, partial(_followed, follow)) for name in _VIEWS),
-            (handle, "init_flat_param_attributes", lambda own: named(within(partial(making, UNSHARDED))(own))),
-            (_runtime_utils, "_get_reduce_scatter_tensors", within(partial(making, REDUCE_SCATTER))),
-            (_runtime_utils, "_post_backward_hook", partial(_gradient_named, hold, False)),
-            *((_runtime_utils, name, partial(_gradient_named, hold, True)) for name in _REDUCED),
+            (handle, "init_flat_param_attributes", lambda own: named(within(partial(labelling, UNSHARDED))(own))),
+            (_runtime_utils, "_get_reduce_scatter_tensors", within(partial(labelling, REDUCE_SCATTER))),
+            (_runtime_utils, "_post_backward_hook", partial(_gradient_named, classify, False)),
+            *((_runtime_utils, name, partial(_gradient_named, classify, True)) for name in _REDUCED),
             (_flat_param, "_same_storage", lambda _: _same_storage),
             (_flat_param, "_data_ptr_allocated", lambda _: _is_allocated),
             *((place, "_no_dispatch_record_stream", lambda _: _give) for place in (_flat_param, _runtime_utils)),
@@ -53,8 +50,8 @@ class FlatParameters:
     def let_go(self, kept: Iterable[nn.Module]) -> None:
         """Remove the views of flat parameters from all modules except those in ``kept``."""
         modules = set(kept)
-        made = (reference() for reference in self._made)
-        for flat in (flat for flat in made if flat is not None):
+        parameters = (reference() for reference in self._references)
+        for flat in (flat for flat in parameters if flat is not None):
             for info in (*flat._param_infos, *flat._shared_param_infos):
                 if info.module not in modules:
                     vars(info.module).pop(info.param_name, None)
@@ -63,12 +60,12 @@ class FlatParameters:
         @wraps(function)
         def called(handle: Any, *args: Any) -> None:
             function(handle, *args)
-            self._made.append(weakref.ref(handle.flat_param))
+            self._references.append(weakref.ref(handle.flat_param))
 
         return called
 
 
-def _named(hold: Hold, function: Any) -> Any:
+def _named(classify: Classify, function: Any) -> Any:
     """Wrap a function so that cast shards and gradients on the CPU are booked under their kinds."""
 
     @wraps(function)
@@ -77,7 +74,7 @@ def _named(hold: Hold, function: Any) -> Any:
         flat = handle.flat_param
         for name, kind in (("_mp_shard", ALL_GATHER), ("_cpu_grad", GRADIENTS), ("_local_shard", "parameters")):
             if hasattr(flat, name):
-                hold([getattr(flat, name)], kind)
+                classify([getattr(flat, name)], kind)
 
     return called
 
@@ -101,11 +98,12 @@ _REDUCED = ("_reduce_grad_no_shard", "_accumulate_sharded_grad")
 """Functions at whose end a flat parameter has its reduced gradient, as ``grad`` or beside it."""
 
 
-def _gradient_named(hold: Hold, is_late: bool, function: Any) -> Any:
+def _gradient_named(classify: Classify, is_late: bool, function: Any) -> Any:
     """Wrap a function of a state and a handle so that the handle's gradient is booked before or after it."""
 
     def name(flat: Any) -> None:
-        hold([one for one in (flat.grad, getattr(flat, "_saved_grad_shard", None)) if one is not None], GRADIENTS)
+        gradients = flat.grad, getattr(flat, "_saved_grad_shard", None)
+        classify([gradient for gradient in gradients if gradient is not None], GRADIENTS)
 
     @wraps(function)
     def called(state: Any, handle: Any, *args: Any) -> Any:
@@ -119,8 +117,8 @@ def _gradient_named(hold: Hold, is_late: bool, function: Any) -> Any:
     return called
 
 
-def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def _is_allocated(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
-from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Making
+from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Classify, Labelling
 from .stand_ins import replaced, within
 
 _OF_GROUPS = {
@@ -29,19 +29,19 @@ after the forward; gradients kept until their micro-batch ends."""
 
 
 @contextmanager
-def fsdp_alone(
-    making: Making, hold: Callable[[list[torch.Tensor], str], None], follow: Callable[[torch.Tensor], None]
-) -> Iterator[None]:
+def fsdp_alone(labelling: Labelling, classify: Classify, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Book the tensors that ``fully_shard`` allocates under their kinds, and ``follow`` unsharded parameters.
 
     Source: torch/distributed/fsdp/_fully_shard.
     """
     with ExitStack() as stack:
         for name, kind in _OF_GROUPS.items():
-            stack.enter_context(replaced(_fsdp_param_group, name, within(partial(making, kind))))
+            stack.enter_context(replaced(_fsdp_param_group, name, within(partial(labelling, kind))))
         for name, kind in _OF_PARAMETERS.items():
-            stack.enter_context(replaced(_fsdp_param.FSDPParam, name, within(partial(making, kind))))
-        stack.enter_context(replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(hold, follow)))
+            stack.enter_context(replaced(_fsdp_param.FSDPParam, name, within(partial(labelling, kind))))
+        stack.enter_context(
+            replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(classify, follow))
+        )
         stack.enter_context(replaced(_fsdp_param, "_chunk_with_empty", lambda _: Chunks))
         yield
 
@@ -70,14 +70,12 @@ class Chunks(Sequence[torch.Tensor]):
         return self.tensor.narrow(self.dim, start, min(self.size, self.tensor.size(self.dim) - start))
 
 
-def _with_gradient_named(
-    hold: Callable[[list[torch.Tensor], str], None], follow: Callable[[torch.Tensor], None]
-) -> Callable[[Any], Any]:
+def _with_gradient_named(classify: Classify, follow: Callable[[torch.Tensor], None]) -> Callable[[Any], Any]:
     """Wrap a function so that the unsharded parameter reports its gradient."""
 
     def name(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            hold([parameter.grad], GRADIENTS)
+            classify([parameter.grad], GRADIENTS)
 
     def make(function: Any) -> Any:
         @wraps(function)
@@ -98,7 +96,7 @@ class Change:
 
     def __init__(self) -> None:
         self.appended: list[Any] = []
-        self.taken: list[Any] = []
+        self.removed: list[Any] = []
 
 
 class Forwards:
@@ -124,12 +122,12 @@ class Forwards:
         length, counts = len(self.order), [len(group._post_forward_indices) for group in self.groups]
         yield change
         change.appended = self.order[length:]
-        change.taken = [g for g, count in zip(self.groups, counts) if len(g._post_forward_indices) < count]
+        change.removed = [g for g, count in zip(self.groups, counts) if len(g._post_forward_indices) < count]
 
     def repeat(self, change: Change) -> None:
         """Apply a change once more."""
         for group in change.appended:
             group._post_forward_indices.append(len(self.order))
             self.order.append(group)
-        for group in change.taken:
+        for group in change.removed:
             group._post_forward_indices.pop()

@@ -61,22 +61,22 @@ class RankKernels(StepKernels):
     for."""
     built_on_meta = False
     """Whether the builder created tensors on meta, which are placed on the device instead."""
-    making: str | None = None
+    new_kind: str | None = None
     """The kind of the tensors that torch is allocating, all as fakes, however small; None otherwise."""
 
     @contextmanager
-    def made_as(self, kind: str, ledger: RankLedger) -> Iterator[None]:
+    def labelling(self, kind: str, ledger: RankLedger) -> Iterator[None]:
         """Inside the block, book new tensors under a kind, and give them no values."""
-        outer, self.making = self.making, kind
+        outer, self.new_kind = self.new_kind, kind
         try:
-            with ledger.made_as(kind):
+            with ledger.labelling(kind):
                 yield
         finally:
-            self.making = outer
+            self.new_kind = outer
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super()._factory(func, args, kwargs)
-        if self.making is not None:
+        if self.new_kind is not None:
             result = change_tensors(result, _without_values)
         if self.building:
             device = kwargs.get("device")

@@ -11,23 +11,25 @@ from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
 from ..step.streamed import StreamedLedger
 
 GRADIENTS = "gradients"
-Making = Callable[[str], AbstractContextManager[None]]
+Labelling = Callable[[str], AbstractContextManager[None]]
 """Returns a context in which new tensors are booked under a kind."""
+Classify = Callable[[list[Tensor], str], None]
+"""Books existing tensors under a kind."""
 
 
 class RankLedger(StreamedLedger):
     """A ledger that books tensors under the kind of the part of torch that allocates them."""
 
-    making: str | None = None
+    new_kind: str | None = None
 
     @contextmanager
-    def made_as(self, kind: str) -> Iterator[None]:
+    def labelling(self, kind: str) -> Iterator[None]:
         """Inside the block, book new storages under a kind."""
-        outer, self.making = self.making, kind
+        outer, self.new_kind = self.new_kind, kind
         try:
             yield
         finally:
-            self.making = outer
+            self.new_kind = outer
 
     def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
         """Return the live bytes in storages without a kind, other than those of ``tensors``."""
@@ -44,7 +46,7 @@ class RankLedger(StreamedLedger):
         self.workspaces.forget()
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
-        return super()._number(nbytes, owner, kind or self.making, band)
+        return super()._number(nbytes, owner, kind or self.new_kind, band)
 
 
-__all__ = ["ALL_GATHER", "BUCKETS", "GRADIENTS", "REDUCE_SCATTER", "UNSHARDED", "Making", "RankLedger"]
+__all__ = ["ALL_GATHER", "BUCKETS", "GRADIENTS", "REDUCE_SCATTER", "UNSHARDED", "Classify", "Labelling", "RankLedger"]

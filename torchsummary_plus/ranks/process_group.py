@@ -204,10 +204,10 @@ def _of_one_backend() -> Iterator[None]:
     own = place._new_process_group_helper
 
     @wraps(own)
-    def made(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+    def create(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
         return own(size, rank, ranks, "fake", *args, **{**kwargs, "device_id": None, "backend_options": None})
 
-    place._new_process_group_helper = made
+    place._new_process_group_helper = create
     try:
         yield
     finally:

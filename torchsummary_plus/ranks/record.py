@@ -193,11 +193,11 @@ class Ranked:
             if self.device.type == "cuda":
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
-            making = partial(kernels.made_as, ledger=ledger)
-            stack.enter_context(ddp_alone(making, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
-            stack.enter_context(fsdp_alone(making, ledger.classify, kernels.follow_leaf))
+            labelling = partial(kernels.labelling, ledger=ledger)
+            stack.enter_context(ddp_alone(labelling, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
+            stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
             flat = FlatParameters()
-            stack.enter_context(flat.alone(making, ledger.classify, kernels.follow_leaf))
+            stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError

@@ -35,7 +35,7 @@ def _in_flat_parameters(model: nn.Module, seen: set[int]) -> dict[int, list[Shar
 
     Source: ``FlatParameter`` in torch/distributed/fsdp/_flat_param.py.
     """
-    found: dict[int, list[Shard]] = {}
+    shards: dict[int, list[Shard]] = {}
     for module in model.modules():
         handle: Any = getattr(module, "_handle", None)
         flat: Any = getattr(handle, "flat_param", None)
@@ -45,8 +45,8 @@ def _in_flat_parameters(model: nn.Module, seen: set[int]) -> dict[int, list[Shar
         for info, shape, part in zip(flat._param_infos, flat._shapes, flat._shard_param_infos):
             is_split = handle.uses_sharded_strategy
             local = (part.numel_in_shard or 0,) if is_split else tuple(shape)
-            found.setdefault(id(info.module), []).append(Shard(info.param_name, tuple(shape), local))
-    return found
+            shards.setdefault(id(info.module), []).append(Shard(info.param_name, tuple(shape), local))
+    return shards
 
 
 def _counts(parameter: nn.Parameter | None) -> bool:

@@ -85,10 +85,10 @@ def objects_sent(kernels: Any) -> Iterator[None]:
             if kernels.device.type == "cpu":
                 return own(*args, **kwargs)
             with _disable_current_modes():
-                made = own(*args, **kwargs)
-            for tensor in made:
+                tensors = own(*args, **kwargs)
+            for tensor in tensors:
                 kernels.note_born(tensor)
-            return made
+            return tensors
 
         return called
 
@@ -121,15 +121,14 @@ def parameters_as_fakes(kernels: Any) -> Iterator[None]:
 
     Small tensors that a builder creates are real, so that their values can steer it; a model's are not.
     """
-
-    known: dict[int, tuple[Any, Any]] = {}
+    fakes: dict[int, tuple[Any, Any]] = {}
 
     def parameter(_: Any, __: str, tensor: Any) -> Any:
         if tensor is None or not _is_real(tensor):
             return None
-        if id(tensor) not in known:
-            known[id(tensor)] = tensor, kernels.parameter(tensor)
-        return known[id(tensor)][1]
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = tensor, kernels.parameter(tensor)
+        return fakes[id(tensor)][1]
 
     def buffer(_: Any, __: str, tensor: Any) -> Any:
         return kernels.buffer(tensor) if tensor is not None and _is_real(tensor) else None

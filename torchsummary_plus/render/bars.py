@@ -73,11 +73,11 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
 def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
     """Draw the modules that hold most of the peak, by kind. Raises :class:`InputError`."""
     check_view("torchsummary", depth, None)
-    held: dict[str, Counter[str]] = {}
+    by_path: dict[str, Counter[str]] = {}
     for module in estimate.by_module:
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
-        held.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
-    bars = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
+        by_path.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
+    bars = [Bar(path or "(no layer)", parts) for path, parts in by_path.items() if parts.total()]
     return _draw(heaviest(bars, top), _kinds(LAYERS), "Held at the peak", "bytes", estimate.peak_bytes, place)
 
 

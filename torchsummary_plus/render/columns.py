@@ -15,7 +15,7 @@ from ..report.report import Report
 from .lines import STYLES, Line
 from .table import UNITS_OF_VALUES, Value
 
-Cell = Callable[[Line, Report, str], str]
+CellText = Callable[[Line, Report, str], str]
 """(line, its report, the style's text for zero) -> text of the cell."""
 
 
@@ -30,7 +30,7 @@ class Column:
 
     heading: str
     about: str
-    cell: Cell
+    cell: CellText
     value: Callable[[Line, Report], Value]
     unit: str = ""
     flat_width: int = 15
@@ -121,7 +121,7 @@ def _connected_to(line: Line, report: Report, zero: str) -> str:
     return _absent(line) if read is None else ", ".join(read) or "--"
 
 
-def _memory_cell(name: str) -> Cell:
+def _memory_cell(name: str) -> CellText:
     """Return the cell function of a field of a row's memory."""
 
     def cell(line: Line, report: Report, zero: str) -> str:
@@ -152,7 +152,7 @@ def _axes(what: str) -> Callable[[Line], object]:
     return lambda line: structure_data(getattr(line.row, what))
 
 
-def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
+def _as_read(cell: CellText) -> Callable[[Line, Report], Value]:
     """Return the value function of a text cell; None if it is empty."""
 
     def value(line: Line, report: Report) -> Value:
@@ -185,7 +185,7 @@ def _share_of_params(line: Line, report: Report) -> Value:
     return 100 * line.num_params / report.total_params if line.num_params else None
 
 
-def _arithmetic(figure: str) -> Cell:
+def _arithmetic(figure: str) -> CellText:
     """Return the cell function for the arithmetic of parameters or multiply-adds; empty if other rows are folded in."""
 
     def cell(line: Line, report: Report, zero: str) -> str:
@@ -219,8 +219,9 @@ COLUMNS: dict[str, Column] = {
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
     ),
     "active_params": Column(
-        "Active Param #", "the part of `num_params` that one token uses: of experts, the share that the router chooses",
-        _active_params, lambda line, _: line.active_params, "elements", adds_up=True,
+        "Active Param #",
+        "the part of `num_params` that one token uses; for experts, the share that the router chooses", _active_params,
+        lambda line, _: line.active_params, "elements", adds_up=True,
     ),
     "param_bytes": Column(
         "Param Bytes", "stored bytes of `num_params`; for quantised weights, the packed bytes with their scales",

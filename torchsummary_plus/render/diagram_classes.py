@@ -88,16 +88,16 @@ def _boxes(modules: Sequence[_Module]) -> list[_Box]:
 
 def _members(box: _Box) -> Iterator[str]:
     """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes."""
-    held = sum(module.row.total_params for module in box.modules)
+    params = sum(module.row.total_params for module in box.modules)
     number = len(box.modules)
-    yield (f"{number:,} modules, " if number > 1 else "") + counted(held)
+    yield (f"{number:,} modules, " if number > 1 else "") + counted(params)
     first = box.modules[0]
     for start, stop in _runs(first.inside):
         yield _member(box, start, stop)
     calls = {(structure_text(m.row.inputs), structure_text(m.row.outputs)) for m in box.modules if m.row.called}
     if len(calls) == 1:
-        taken, given = calls.pop()
-        yield f"forward({safe(taken)}) {safe(given)}"
+        inputs, outputs = calls.pop()
+        yield f"forward({safe(inputs)}) {safe(outputs)}"
 
 
 def _member(box: _Box, start: int, stop: int) -> str:

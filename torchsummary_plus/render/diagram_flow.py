@@ -61,6 +61,5 @@ def _node(node: GraphNode) -> str:
 
 
 def _carried(edge: GraphEdge, source: GraphNode) -> str:
-
     text = carried_text(edge)
     return "" if text == structure_text(source.outputs) else f'|"{safe(text)}"|'

@@ -13,7 +13,7 @@ from .arithmetic import Expr, number, product, total
 from .explain_registry import Arithmetic, Figure, Layer, rule_of
 from .explanation import Explanation, Step, bytes_of, in_words
 
-Told = TypeVar("Told")
+Part = TypeVar("Part")
 
 UNLIKE = (LookupError, TypeError, ValueError)
 """What a rule may raise for a layer without an expected setting or parameter."""
@@ -122,12 +122,12 @@ def _parameter_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
         for name, shape in layer.shapes.items():
             yield Step(f"parameters.{name}", f"Parameters of {name}", product(*shape) if shape else number(1))
     plain = total(*(product(*shape) if shape else number(1) for shape in layer.shapes.values()))
-    counted = "" if row.num_params == layer.held() else f"({row.num_params:,} of them counted in this row)"
-    yield Step("parameters", "Parameters", _checked(rule.parameters, layer, layer.held()) or plain, counted)
+    counted = "" if row.num_params == layer.numel() else f"({row.num_params:,} of them counted in this row)"
+    yield Step("parameters", "Parameters", _checked(rule.parameters, layer, layer.numel()) or plain, counted)
     sizes = {_itemsize(dtype) for _, _, dtype in row.layer.parameters} if row.layer is not None else set()
     if len(sizes) == 1:
-        size = sizes.pop()
-        yield Step("parameter_bytes", "Bytes of parameters", product(layer.held(), size), in_words(layer.held() * size))
+        nbytes = product(layer.numel(), sizes.pop())
+        yield Step("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
 
 
 def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
@@ -157,7 +157,7 @@ def _checked(figure: Figure | None, layer: Layer, value: int) -> Expr | None:
     return expr if expr is not None and expr.value == value else None
 
 
-def _tried(part: Callable[[Layer], Told] | None, layer: Layer) -> Told | None:
+def _tried(part: Callable[[Layer], Part] | None, layer: Layer) -> Part | None:
     """Return the result of a part of a rule; None if there is none or it does not apply to the layer."""
     try:
         return None if part is None else part(layer)

@@ -81,10 +81,10 @@ def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     axes = {}
     for place, (name, size) in enumerate(zip(names, layer.x[-count:])):
         steps = product(minus(size, 1), strides[place])
-        taken = minus(steps, product(2, pads[place])) if pads[place] else steps
+        inner = minus(steps, product(2, pads[place])) if pads[place] else steps
         kernel = kernels[place]
         wide = [kernel] if gaps[place] == 1 else [product(gaps[place], minus(kernel, 1)), 1]
-        axes[place - count] = (name, total(taken, *wide, *([more[place]] if more[place] else [])))
+        axes[place - count] = (name, total(inner, *wide, *([more[place]] if more[place] else [])))
     return axes
 
 

@@ -62,7 +62,7 @@ class Layer:
         """Return the axes of the first input except the last."""
         return self.x[:-1]
 
-    def held(self) -> int:
+    def numel(self) -> int:
         """Return the number of elements of the layer's own parameters."""
         return sum(prod(shape) for shape in self.shapes.values())
 

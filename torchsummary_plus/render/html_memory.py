@@ -37,7 +37,7 @@ FONTS = (11, 9, 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class Area:
     """A kind of memory, filled from the floor to its top; the layers below are drawn over it."""
 
     kind: str
@@ -86,7 +86,7 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Layer]:
+def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Area]:
     """Yield the layers from the top one down; kinds that never occur are left out."""
     live = [dict(point.live) for point in points]
     present = [kind for kind in LAYERS if any(level.get(kind) for level in live)]
@@ -96,7 +96,7 @@ def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Ite
             f"H{here}V{above}" for here, above, before in zip(xs, tops, [None, *tops]) if above != before
         )  # Constant levels need no corner.
         kind = present[count - 1]
-        yield Layer(kind, kind_label(kind), LAYERS[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
+        yield Area(kind, kind_label(kind), LAYERS[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
 
 
 def _data(points: Sequence[TimelinePoint], kept: Sequence[int], x: Any) -> dict[str, Any]:

@@ -50,9 +50,9 @@ def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[S
 
 def _tabs(parts: Iterable[tuple[str, Iterable[Section]]]) -> Iterator[Section]:
     """Yield the sections of all results, prefixing duplicate titles with the result's name."""
-    taken: set[str] = set()
+    titles: set[str] = set()
     for name, sections in parts:
         for section in sections:
-            title = f"{name}: {section.title}" if section.title in taken else section.title
-            taken.add(title)
+            title = f"{name}: {section.title}" if section.title in titles else section.title
+            titles.add(title)
             yield replace(section, title=title)

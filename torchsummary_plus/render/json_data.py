@@ -1,11 +1,10 @@
 """A result <-> JSON: the whole object, in a versioned schema.
 
 ``type`` is the class name, ``version`` the schema version, "major.minor"; every other key is a field of the class,
-documented there. A reader takes every minor version of its major one: fields that are missing have their defaults, and
-those that it does not know are left out.
-``derived`` adds properties computed from the fields, for readers. With an open batch the shapes are those of a batch of
-1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments, storages, calls and
-doubts of a memory log and the links of a graph are written by column.
+documented there. ``derived`` adds properties computed from the fields, for readers. A reader accepts every minor
+version of its major one: missing fields have their defaults, unknown ones are ignored. With an open batch the shapes
+are those of a batch of 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments,
+storages, calls and doubts of a memory log and the links of a graph are written by column.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def assumed(assumptions: Sequence[str]) -> list[str]:
 def holders(estimate: Estimate, units: str | None = None) -> str:
     """Return the modules that hold most of the peak, with their bytes."""
     root, *inner = estimate.by_module
-    held = [(module.path, module.own_bytes) for module in inner]
-    held += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
-    largest = sorted(held, key=lambda holder: -holder[1])[:HOLDERS]
+    own = [(module.path, module.own_bytes) for module in inner]
+    own += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
+    largest = sorted(own, key=lambda holder: -holder[1])[:HOLDERS]
     return ", ".join(f"{name} {_figure(nbytes, units)}" for name, nbytes in largest if nbytes)
 
 

@@ -130,12 +130,12 @@ def _recursive(report: Report) -> set[int]:
         if row.index in counted_before and row.parent is not None:
             counted_before.add(row.parent)
     hidden: set[int] = set()
-    met: set[str] = set()
+    seen: set[str] = set()
     for row in report.rows:
-        again = row.index in counted_before and row.total_params == 0 and (row.repeated or row.path in met)
+        again = row.index in counted_before and row.total_params == 0 and (row.repeated or row.path in seen)
         if again or row.parent in hidden:
             hidden.add(row.index)
-        met.add(row.path)
+        seen.add(row.path)
     return hidden
 
 
@@ -196,12 +196,12 @@ def _with_parents(lines: Sequence[Line], chosen: Sequence[Line]) -> list[Line]:
 
 def _numbered(lines: Sequence[Line]) -> list[Line]:
     """Return the lines with torchinfo's "depth-number" after each name."""
-    met: dict[int, int] = {}
+    counts: dict[int, int] = {}
     numbered = []
     for line in lines:
         depth = line.row.depth
-        met[depth] = met.get(depth, 0) + 1
-        numbered.append(replace(line, label=f"{line.label}: {depth}-{met[depth]}" if depth else line.label))
+        counts[depth] = counts.get(depth, 0) + 1
+        numbered.append(replace(line, label=f"{line.label}: {depth}-{counts[depth]}" if depth else line.label))
     return numbered
 
 

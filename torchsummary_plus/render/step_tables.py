@@ -13,7 +13,7 @@ from .table import Cell, Field, Table, TableRow
 Figure = tuple[str, str, "list[int | None]"]
 """A figure's name, its label, and its value for each estimate."""
 
-HELD = (
+ALLOCATED_AND_RESERVED = (
     "Allocated: the allocator's blocks that hold tensors. Reserved: what the caching allocator has taken from the"
     " device for them."
 )
@@ -31,15 +31,15 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
         labels="Figure",
         fields=tuple(fields),
         rows=tuple(_row(*figure) for figure in _figures(estimates)),
-        notes=(*places, HELD, *([ON_DEVICE] if on_card else [])),
+        notes=(*places, ALLOCATED_AND_RESERVED, *([ON_DEVICE] if on_card else [])),
     )
 
 
 def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
     for kind in ALL_KINDS:
-        held: list[int | None] = [estimate.at_peak.get(kind, 0) for estimate in estimates]
-        if any(held):
-            yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", held
+        at_peak: list[int | None] = [estimate.at_peak.get(kind, 0) for estimate in estimates]
+        if any(at_peak):
+            yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", at_peak
     if any(estimate.backend == "cuda" for estimate in estimates):
         yield "requested_bytes", "Requested at the peak", [estimate.requested_bytes for estimate in estimates]
     yield "peak_bytes", "Peak allocated", [estimate.peak_bytes for estimate in estimates]

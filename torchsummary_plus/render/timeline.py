@@ -175,7 +175,7 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
     end = spans[-1].stop
     for span in spans[:-1]:
         ax.axvline(span.stop, color=thin_ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
-    taken: list[tuple[float, float]] = []
+    labelled: list[tuple[float, float]] = []
     several = spans[0].step != spans[-1].step
     ticks: list[tuple[float, str]] = []
     named = [span for span in spans if span.phase != "setup"]
@@ -183,8 +183,8 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
         name = f"{span.phase} {span.step + 1}" if several else span.phase
         half = end * 0.5 * len(name) * 0.55 * TEXT / 72 / (0.8 * COLUMN_WIDTH)
         centre = min(max((span.start + span.stop) / 2, half), end - half)
-        if all(centre + half <= left or right <= centre - half for left, right in taken):
-            taken.append((centre - half, centre + half))
+        if all(centre + half <= left or right <= centre - half for left, right in labelled):
+            labelled.append((centre - half, centre + half))
             ticks.append((centre, name))
     ax.set_xticks([centre for centre, _ in ticks], [name for _, name in ticks])
     ax.tick_params(axis="x", length=0)

@@ -147,26 +147,26 @@ def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
 
 
 def row_memory(
-    trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
+    trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], modules: Mapping[str, RowMemory]
 ) -> tuple[RowMemory, ...]:
-    """Return each row's memory, from a step's ``calls`` and what each module ``held``, both by path.
+    """Return each row's memory, from that of a step's ``calls`` and of its ``modules`` besides, both by path.
 
-    The n-th call of a module in the step is its n-th call in the trace. What a module holds goes to its first row.
+    The n-th call of a module in the step is its n-th call in the trace. A module's own memory goes to its first row.
     """
     waiting: dict[str | None, deque[RowMemory]] = defaultdict(deque)
     for path, memory in calls:
         waiting[path].append(memory)
     called = iter(None if call.module is None else trace.modules[call.module].path for call in trace.calls)
-    met: set[str | None] = set()
+    seen: set[str | None] = set()
     memories = []
     for row in rows:
         own_path = next(called) if row.called else row.path
         upcoming = waiting[own_path] if row.called else None
         memory = upcoming.popleft() if upcoming else RowMemory()
-        if own_path is not None and own_path not in met:
-            own = held.get(own_path, RowMemory())
+        if own_path is not None and own_path not in seen:
+            own = modules.get(own_path, RowMemory())
             memory = replace(memory + own, shards=own.shards)
-        met.add(own_path)
+        seen.add(own_path)
         memories.append(memory)
     return tuple(memories)
 
@@ -253,12 +253,12 @@ def _preorder(root: _Node) -> list[_Node]:
 
 def _count_parameters(trace: Trace, nodes: list[_Node]) -> None:
     """Assign each distinct parameter to the first call of a module that owns it, else to the first row of one."""
-    taken: set[int] = set()
+    keys: set[int] = set()
     called = sorted((node for node in nodes if node.call is not None), key=lambda node: node.call.index)  # type: ignore[union-attr]
     for node in (*called, *(node for node in nodes if node.call is None)):
         for parameter in node.module.parameters if node.module is not None else ():
-            if parameter.key not in taken:
-                taken.add(parameter.key)
+            if parameter.key not in keys:
+                keys.add(parameter.key)
                 node.counted.append(parameter)
 
 
@@ -296,28 +296,28 @@ def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]
 
 def _stored(nodes: list[_Node]) -> list[int]:
     """Return the bytes of each row's counted parameters, each storage once, in the first row that counts it."""
-    met: set[int] = set()
+    seen: set[int] = set()
     sizes = []
     for node in nodes:
-        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in met}
-        met.update(storages)
+        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in seen}
+        seen.update(storages)
         sizes.append(sum(storages.values()))
     return sizes
 
 
 def _row(
     node: _Node,
-    params: int,
-    macs: int,
-    unknown: tuple[tuple[str, int], ...],
-    stored: int,
+    total_params: int,
+    mult_adds: int,
+    unknown_ops: tuple[tuple[str, int], ...],
+    param_bytes: int,
     active: Mapping[int, Fraction],
 ) -> Row:
     module, call = node.module, node.call
-    own = sum(p.numel for p in node.counted)
-    held = sum(p.numel for p in module.parameters) if module is not None else 0
+    num_params = sum(p.numel for p in node.counted)
+    with_shared = sum(p.numel for p in module.parameters) if module is not None else 0
     outputs = call.outputs if call is not None else None
-    given: list[TensorSpec] = list(tensors(outputs))
+    specs: list[TensorSpec] = list(tensors(outputs))
     return Row(
         index=node.index,
         parent=None if node.parent is None else node.parent.index,
@@ -330,23 +330,23 @@ def _row(
         finished=None if call is None else call.finished,
         inputs=None if call is None else call.inputs,
         outputs=outputs,
-        num_params=own,
+        num_params=num_params,
         trainable_params=sum(p.numel for p in node.counted if p.trainable),
-        total_params=params,
-        repeated=held > 0 and own == 0,
+        total_params=total_params,
+        repeated=with_shared > 0 and num_params == 0,
         own_mult_adds=0 if call is None else call.macs,
-        mult_adds=macs,
+        mult_adds=mult_adds,
         own_unknown_ops=() if call is None else call.unknown_ops,
-        unknown_ops=unknown,
-        output_bytes=sum(spec.nbytes for spec in given),
+        unknown_ops=unknown_ops,
+        output_bytes=sum(spec.nbytes for spec in specs),
         kernel_size=module.kernel_size if module is not None else None,
         groups=module.groups if module is not None else None,
-        dtype=given[0].dtype if given else None,
+        dtype=specs[0].dtype if specs else None,
         user=None if node.user is None else node.user.index,
         is_container=module is not None and module.is_container,
         layer=module.layer if module is not None else None,
         active_params=round(sum(p.numel * active.get(p.key, Fraction(1)) for p in node.counted)),
-        param_bytes=stored,
+        param_bytes=param_bytes,
     )
 
 
@@ -359,12 +359,12 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
     Containers and the root are left out unless they count parameters or there are no other rows.
     """
-    lent = {row.user for row in rows if row.user is not None}
+    users = {row.user for row in rows if row.user is not None}
 
     def has_row(row: Row) -> bool:
         if not row.called:
             return row.num_params > 0 and row.user is None
-        return not (row.is_container or row.index == 0) or row.num_params > 0 or row.index in lent
+        return not (row.is_container or row.index == 0) or row.num_params > 0 or row.index in users
 
     chosen = [row for row in rows if has_row(row)] or [rows[0]]
     return tuple(sorted(chosen, key=lambda row: (not row.called, row.finished if row.called else row.index)))

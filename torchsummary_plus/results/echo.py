@@ -26,11 +26,11 @@ class _Shown:
         statement = _statement()
         if statement is None:  # Not the shell's thread.
             return
-        kept = [known for known in self.results if known() is not None] if statement is self.statement else []
+        kept = [other for other in self.results if other() is not None] if statement is self.statement else []
         self.statement, self.results = statement, [*kept, ref(result)]
 
     def has(self, result: object) -> bool:
-        return any(known() is result for known in self.results) and _statement() is self.statement
+        return any(other() is result for other in self.results) and _statement() is self.statement
 
 
 _shown = _Shown()

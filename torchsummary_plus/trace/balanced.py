@@ -44,7 +44,7 @@ class Routers:
         choice = _CHOICES.get(id(func))
         if choice is None:
             return None
-        named: dict[str, Any] = dict(zip([one.name for one in func._schema.arguments], args)) | kwargs
+        named: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
         scores, axis = named["self"], named.get("dim", choice.axis)
         if axis is None or not scores.dim() or not self._is_number(scores.shape[axis]):
             return None

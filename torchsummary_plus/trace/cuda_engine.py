@@ -163,7 +163,7 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
 
 def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], allows_unused: bool) -> Any:
     """Run the engine for the gradients of inputs; if one would be returned from a GPU's stream, hooks take them."""
-    tensors = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
     if len(tensors) < len(inputs) or any(map(_is_on_meta, tensors)):
         return run()
     with compat.no_function():
@@ -173,12 +173,12 @@ def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], all
         return run()
     if len(wanted) < len(inputs) and not allows_unused:
         raise RuntimeError(_UNUSED)
-    found: dict[int, Any] = {}
+    gradients: dict[int, Any] = {}
 
     def taking(place: int) -> Callable[[Any], None]:
         def take(gradient: Any) -> None:
-            found[place] = gradient
-            if len(found) == len(wanted):
+            gradients[place] = gradient
+            if len(gradients) == len(wanted):
                 raise _AllTaken
 
         return take
@@ -188,7 +188,7 @@ def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], all
     try:
         return run()
     except _AllTaken:
-        return tuple(found.get(place) for place in range(len(inputs)))
+        return tuple(gradients.get(place) for place in range(len(inputs)))
     finally:
         for handle in handles:
             handle.remove()

@@ -26,9 +26,9 @@ class Embeddings(Listener):
         self.undecided = [sized.dtype is None for sized in example.sized()]
         self.inputs: dict[int, int] = {}
 
-    def watch(self, made: Sequence[torch.Tensor]) -> None:
+    def watch(self, tensors: Sequence[torch.Tensor]) -> None:
         """Remember the tensors made for the sized inputs, in order."""
-        self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(made) if self.undecided[i]}
+        self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(tensors) if self.undecided[i]}
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise :class:`NeedsIntegerError` for a sized input, RuntimeError for any other floating-point index."""

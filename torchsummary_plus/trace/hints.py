@@ -191,7 +191,11 @@ def _conv_rank(module: nn.Module) -> int | None:
 
 def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if re.search(r"(missing|takes|got an unexpected|positional).*argument", message):
-        named = [name for name, one in signature(module.forward).parameters.items() if one.kind is one.KEYWORD_ONLY]
+        named = [
+            name
+            for name, parameter in signature(module.forward).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
         if named:
             return f"forward takes {', '.join(named)} by keyword only: pass a dict, input_size={{{named[0]!r}: ...}}"
         return "pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments"

@@ -175,12 +175,12 @@ class FakeKernels:
         rule = ruled(func, args, kwargs)
         if rule is None:
             with in_kernel():
-                made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
+                result = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
         else:
-            made = from_recipe(_placed(rule, place), [])
-        if device.type == "cpu" and all(tensor.numel() <= self.most_known([tensor]) for tensor in tensors_of(made)):
+            result = from_recipe(_placed(rule, place), [])
+        if device.type == "cpu" and all(tensor.numel() <= self.most_known([tensor]) for tensor in tensors_of(result)):
             return self._really(func, args, kwargs)
-        return made
+        return result
 
     def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
         """After an operator moved a fake, move its real tensor along; from then on that has no bytes."""
@@ -241,13 +241,13 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return []
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for item in value:
         if isinstance(item, torch.Tensor):
-            found.append(item)
+            tensors.append(item)
         elif isinstance(item, (list, tuple, dict)):
-            found += tensors_of(item)
-    return found
+            tensors += tensors_of(item)
+    return tensors
 
 
 def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:

@@ -80,8 +80,8 @@ class Recorder(Listener):
 
     def reached(self, modules: Sequence[ModuleSpec]) -> tuple[str, ...]:
         """Return the calls that have returned, in that order, for the report of a failed pass."""
-        done = sorted((r for r in self.records if r.finished is not None), key=lambda r: r.finished or 0)
-        return tuple(_called(r.frame, modules) for r in done)
+        finished = sorted((r for r in self.records if r.finished is not None), key=lambda r: r.finished or 0)
+        return tuple(_called(r.frame, modules) for r in finished)
 
     def calls(self) -> tuple[Call, ...]:
         """Return the calls in the order they began, without functions that get no row."""
@@ -95,12 +95,12 @@ class Recorder(Listener):
     def places(self) -> dict[int, int]:
         """Return the index of the call that each frame counts as: its own or, without a row, the enclosing one."""
         own = {record.frame.index: index for index, record in enumerate(self._kept())}
-        found: dict[int, int] = {}
+        calls: dict[int, int] = {}
         for record in self.records:
             frame = record.frame
-            around = 0 if frame.outer is None else found[frame.outer.index]
-            found[frame.index] = own.get(frame.index, around)
-        return found
+            around = 0 if frame.outer is None else calls[frame.outer.index]
+            calls[frame.index] = own.get(frame.index, around)
+        return calls
 
     def _kept(self) -> list[_Record]:
         return [r for r in self.records if r.finished is not None and r.is_shown()]

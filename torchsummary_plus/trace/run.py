@@ -207,12 +207,12 @@ class _Runner:
             raise failed
         self.routers = Routers(numbers)
         try:
-            done = self._pass(batch)
+            result = self._pass(batch)
         except ForwardError as error:
             self.routers = None
             raise failed from error
         self.reason = f"{self.reason}; {BALANCED}"
-        return replace(done, run=replace(done.run, reason=self.reason))
+        return replace(result, run=replace(result.run, reason=self.reason))
 
     def _can_run_really(self) -> bool:
         return is_complete(self.tree.modules)

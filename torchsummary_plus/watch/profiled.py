@@ -41,11 +41,11 @@ class Change:
     is_placed: bool = True
 
 
-def changes(done: QuietProfile, device: str) -> list[Change]:
+def changes(profile: QuietProfile, device: str) -> list[Change]:
     """Return every allocation and free on a kind of device, and every mark, in order."""
     recorded: list[Change] = []
     waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...], int]]
-    waiting = [(root, (), (), -1) for root in reversed(done.roots())]
+    waiting = [(root, (), (), -1) for root in reversed(profile.roots())]
     count = 0
     while waiting:
         event, names, calls, node = waiting.pop()
@@ -66,18 +66,18 @@ def changes(done: QuietProfile, device: str) -> list[Change]:
     return sorted(recorded, key=lambda change: change.time_ns)
 
 
-def received(done: QuietProfile) -> set[int]:
+def received(profile: QuietProfile) -> set[int]:
     """Return the addresses of all storages that operators received; the profile must be one with arguments."""
-    found: set[int] = set()
-    waiting = done.roots()
+    numbers: set[int] = set()
+    waiting = profile.roots()
     while waiting:
         event = waiting.pop()
         waiting += event.children
         if event.tag == compat.EventType.TorchOp:
             for given in event.extra_fields.inputs:
                 tensors = given if isinstance(given, list) else [given]
-                found.update(getattr(tensor, "storage_data_ptr", None) or 0 for tensor in tensors)
-    return found
+                numbers.update(getattr(tensor, "storage_data_ptr", None) or 0 for tensor in tensors)
+    return numbers
 
 
 def freed(changes: Iterable[Change]) -> set[int]:

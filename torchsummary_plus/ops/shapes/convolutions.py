@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from ..conv_backend import keeps_last, keeps_last_on_cuda
+from ..strides import contiguous
 from .registry import (
     Out,
     Outs,
     Sizes,
     channels_last,
-    contiguous,
     each,
     floats_of,
     fresh,
     is_channels_last,
     is_contiguous,
     numel,
+    only_wanted,
     rule,
     sure,
 )
@@ -92,4 +93,4 @@ def convolution_backward(
     dtype = floats_of(grad, x, weight)
     shapes = [x.shape, weight.shape, bias or ()]
     sure(bias or not wanted[2])
-    return [fresh(shape, dtype) if is_wanted else None for shape, is_wanted in zip(shapes, wanted)]
+    return only_wanted([fresh(shape, dtype) for shape in shapes], wanted)

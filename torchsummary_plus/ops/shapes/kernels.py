@@ -21,7 +21,7 @@ from .registry import (
     FLOATS,
     Out,
     Outs,
-    Rule,
+    ShapeRule,
     Sizes,
     channels_last,
     each,
@@ -30,23 +30,24 @@ from .registry import (
     is_channels_last,
     is_contiguous,
     numel,
+    only_wanted,
     preserved_strides,
     rule_in,
     sure,
 )
 
-KERNEL_RULES: dict[str, Rule] = {}
+KERNEL_RULES: dict[str, ShapeRule] = {}
 """Consulted before the meta kernels' rules, by the operator's name in its schema."""
 
-CPU_RULES: dict[str, Rule] = {}
+CPU_RULES: dict[str, ShapeRule] = {}
 """The same for tensors on the CPU only."""
 
 
-def _register(table: dict[str, Rule], names: str) -> Callable[[Rule], Rule]:
+def _register(table: dict[str, ShapeRule], names: str) -> Callable[[ShapeRule], ShapeRule]:
     return rule_in(table, *names.split())
 
 
-def of_kernel(name: str, on_cpu: bool) -> Rule | None:
+def of_kernel(name: str, on_cpu: bool) -> ShapeRule | None:
     """Return the rule for an operator's kernels, or None."""
     return (CPU_RULES.get(name) if on_cpu else None) or KERNEL_RULES.get(name)
 
@@ -54,11 +55,11 @@ def of_kernel(name: str, on_cpu: bool) -> Rule | None:
 # Element by element: TensorIterator, whose meta kernels are decompositions
 
 
-def _through_iterator(names: str, *operands: int) -> None:
+def _through_iterator(names: str, *positions: int) -> None:
     """Register operators whose kernels iterate over the arguments at ``positions``, in the kernel's order."""
 
     def backward(*args: Any, **options: Any) -> Out:
-        return _alike(*(args[place] for place in operands))
+        return _alike(*(args[place] for place in positions))
 
     _register(KERNEL_RULES, names)(backward)
 
@@ -239,7 +240,7 @@ def batch_norm_backward(
     alike = _is_whole(x) and _is_whole(grad) and is_channels_last(x) == is_channels_last(grad)
     of_x = _row_major_first(x) if alike else in_format_of(x, x.shape, x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
-    return [of_x if wanted[0] else None, parameter if wanted[1] else None, parameter if wanted[2] else None]
+    return only_wanted((of_x, parameter, parameter), wanted)
 
 
 @_register(KERNEL_RULES, "cudnn_batch_norm_backward")
@@ -264,7 +265,7 @@ def group_norm_backward(
     sure(grad.shape == x.shape and grad.dtype is x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
     of_x = in_format_of(x, x.shape, x.dtype)
-    return [of_x if wanted[0] else None, parameter if wanted[1] else None, parameter if wanted[2] else None]
+    return only_wanted((of_x, parameter, parameter), wanted)
 
 
 @_register(KERNEL_RULES, "native_layer_norm_backward")
@@ -276,7 +277,7 @@ def layer_norm_backward(
     sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
     parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
     of_x = fresh(x.shape, x.dtype)
-    return [of_x if wanted[0] else None, parameter if wanted[1] else None, parameter if wanted[2] else None]
+    return only_wanted((of_x, parameter, parameter), wanted)
 
 
 # Images on the CPU
@@ -366,4 +367,4 @@ def convolution_backward(
 
     of_bias = fresh(grad.shape[1:2], grad.dtype)
     outs: Outs = [like(x), like(weight), of_bias]
-    return [out if is_wanted else None for out, is_wanted in zip(outs, wanted)]
+    return only_wanted(outs, wanted)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...data.rounding import round_up
 from ...live.versions import since
 from ..dtypes import HALVES
+from ..strides import contiguous
 from .registry import (
     FLOATS,
     INDICES,
@@ -18,7 +19,6 @@ from .registry import (
     Outs,
     Sizes,
     axis_of,
-    contiguous,
     dense_strides,
     floats_of,
     fresh,
@@ -27,6 +27,7 @@ from .registry import (
     is_contiguous,
     is_dense,
     numel,
+    only_wanted,
     preserved_strides,
     rule,
     sure,
@@ -150,8 +151,7 @@ def batch_norm_backward(
     sure(grad.shape == x.shape and (is_contiguous(x) or is_channels_last(x)) and numel(x.shape))
     dtype, of_channels = floats_of(x, grad), fresh(x.shape[1:2], weight.dtype)  # type: ignore[union-attr]
     sure(x.dim() > 1 and weight.shape == x.shape[1:2] and weight.dtype in (dtype, torch.float32))  # type: ignore[union-attr]
-    gradients = (in_format_of(x, x.shape, dtype), of_channels, of_channels)
-    return [gradient if one else None for gradient, one in zip(gradients, wanted)]
+    return only_wanted((in_format_of(x, x.shape, dtype), of_channels, of_channels), wanted)
 
 
 @rule("_native_batch_norm_legit.no_stats")
@@ -333,9 +333,9 @@ def mkldnn_rnn_layer_backward(
 
     The meta kernel returns one tensor for both biases and, before torch 2.13, gradients in the tensors' own dtypes.
     """
-    given = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
-    sure(numel(x.shape) and all(t.dtype in FLOATS for t in given))
-    return [fresh(t.shape, torch.float32) for t in given]
+    tensors = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
+    sure(numel(x.shape) and all(tensor.dtype in FLOATS for tensor in tensors))
+    return [fresh(tensor.shape, torch.float32) for tensor in tensors]
 
 
 @rule("_cudnn_rnn")
@@ -360,9 +360,9 @@ GRU_GATES = 5
 
 
 @rule("_thnn_fused_gru_cell")
-def fused_gru_cell(given: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
+def fused_gru_cell(from_input: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
     """A GRU cell as one kernel, as on CUDA; torch has no meta kernel for it."""
-    sure(hx.dim() == 2 and given.shape == hidden.shape and hx.dtype in FLOATS and is_contiguous(hx))
+    sure(hx.dim() == 2 and from_input.shape == hidden.shape and hx.dtype in FLOATS and is_contiguous(hx))
     return [fresh(hx.shape, hx.dtype), fresh((hx.shape[0], GRU_GATES * hx.shape[1]), hx.dtype)]
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..strides import contiguous
 from .kernels import CPU_RULES
-from .registry import Out, Outs, contiguous, fresh, numel, rule_in, sure
+from .registry import Out, Outs, fresh, numel, rule_in, sure
 
 _REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _COMPLEX = {real: kind for kind, real in _REALS.items()}

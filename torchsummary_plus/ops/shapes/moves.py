@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..dtypes import dtype_of_number
+from ..strides import contiguous
 from .pointwise import broadcast, is_real, promoted
 from .registry import (
     FLOATS,
@@ -17,7 +18,6 @@ from .registry import (
     Sizes,
     axis_of,
     channels_last,
-    contiguous,
     dense_strides,
     fresh,
     is_channels_last,

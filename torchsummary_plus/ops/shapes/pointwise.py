@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ..dtypes import result_type
+from ..strides import contiguous
 from .registry import (
     FLOATS,
     NUMBERS,
     Out,
     Shape,
     channels_last,
-    contiguous,
     dense_strides,
     fresh,
     is_contiguous,

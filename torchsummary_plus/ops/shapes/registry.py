@@ -12,7 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ..strides import suggests_channels_last
+from ..strides import channels_last as channels_last_strides
+from ..strides import contiguous, suggests_channels_last
 
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Sequence[int]
@@ -22,12 +23,12 @@ Outs: TypeAlias = "list[Out | int | None]"
 """Several outputs; None is an undefined one."""
 Answer: TypeAlias = "Out | int | Outs"
 """A new tensor; the position of a returned argument; or a list of these, for a tuple of outputs."""
-Rule: TypeAlias = Callable[..., Answer]
-R = TypeVar("R", bound=Rule)
+ShapeRule: TypeAlias = Callable[..., Answer]
+R = TypeVar("R", bound=ShapeRule)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, ShapeRule] = {}
 """By the operator's name in its schema: "aten::add.Tensor"."""
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -98,23 +99,10 @@ def numel(shape: Sequence[int]) -> int:
     return count
 
 
-def contiguous(shape: Sequence[int]) -> Shape:
-    """Return the strides of a new row-major tensor."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * max(shape[axis], 1)
-    return tuple(strides)
-
-
 def channels_last(shape: Shape) -> Shape:
-    """Return the strides of a new channels-last image or volume."""
+    """Return the strides of a new channels-last image or volume; declines other shapes."""
     sure(len(shape) in (4, 5) and numel(shape))
-    strides = [1] * len(shape)
-    step = shape[1]
-    for axis in (*range(len(shape) - 1, 1, -1), 0):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
+    return channels_last_strides(shape)
 
 
 def is_contiguous(x: Tensor) -> bool:
@@ -199,6 +187,11 @@ def dense_strides(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Sh
         strides[axis] = step
         step *= max(shape[axis], 1)
     return tuple(strides)
+
+
+def only_wanted(outs: Sequence[Out | int | None], wanted: Sequence[bool]) -> Outs:
+    """Return the outputs that are wanted, None for the others."""
+    return [out if is_wanted else None for out, is_wanted in zip(outs, wanted)]
 
 
 def preserved_strides(x: Tensor) -> Shape:

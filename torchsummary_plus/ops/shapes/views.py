@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 from torch._ops import OpOverload
 
-from .registry import F, Shape, Sizes, axis_of, contiguous, numel, rule_in, said_by, sure
+from ..strides import contiguous
+from .registry import F, Shape, Sizes, axis_of, numel, rule_in, said_by, sure
 
 
 class View(NamedTuple):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ..registry import Phase
+from ..strided import Strided, copied, laid_out
 from .onednn.description import Conv
-from .strided import Strided, copied, laid_out
 
 Phases = tuple[Phase, ...]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from ...processor import is_half
 from ..registry import AtMost, scratch
+from ..sizes import NATIVE, elements, itemsize, nbytes, scalar
 from . import half
-from .copies import NATIVE, elements, itemsize, nbytes, scalar
 
 FLASH = f"{NATIVE}cpu/FlashAttentionKernel.cpp, cpu_flash_attention and cpu_flash_attention_backward"
 KEYS = 512
@@ -22,17 +23,13 @@ def _tile(queries: int, keys: int) -> tuple[int, int]:
     return min(rows, queries), min(KEYS, keys)
 
 
-def _is_half(tensor: Any) -> bool:
-    return tensor.dtype in (torch.bfloat16, torch.float16)
-
-
 @scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu", source=FLASH, band=0.0)
 def _flash(out: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
     """Per thread, in float32: a tile of scores, and the maximum, sum and output of each of its rows."""
     rows, columns = _tile(query.shape[2], key.shape[2])
     size = max(4, itemsize(query))
     per_thread = (rows * columns + 2 * rows + rows * int(query.shape[3])) * size
-    if _is_half(query):
+    if is_half(query.dtype):
         per_thread += rows * columns * itemsize(query)
     return torch.get_num_threads() * per_thread
 
@@ -42,7 +39,7 @@ def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs
     """Per thread: a tile and its gradient; the row sums; the gradient in token order."""
     rows, columns = _tile(query.shape[2], key.shape[2])
     size = max(4, itemsize(query))
-    tiles = 2 * rows * columns * (size + (itemsize(query) if _is_half(query) else 0))
+    tiles = 2 * rows * columns * (size + (itemsize(query) if is_half(query.dtype) else 0))
     b, heads, s, width = grad.shape
     by_token = _is_dense((b, s, heads, width), [grad.stride(axis) for axis in (0, 2, 1, 3)])
     return torch.get_num_threads() * tiles + rows * size + (0 if by_token else nbytes(grad))

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from ...dtypes import HALVES
+from ..bag_modes import MAX, MEAN, SUM
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes
+from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes
 
 BAG = f"{NATIVE}EmbeddingBag.cpp"
-SUM, MEAN, MAX = range(3)
-"""Modes of an embedding bag."""
 
 
 def _is_fast(weight: Any, weights: Any, padding: int) -> bool:
@@ -92,14 +91,14 @@ def _bag_backward(
 
     In max mode, the indices of the non-empty bags' maxima; all bags are assumed non-empty.
     """
-    found = _places(indices) if mode == SUM and _is_fast(grad, weights, padding) else 0
-    before = Phase(0, 2 * found)
+    rebuilt = _places(indices) if mode == SUM and _is_fast(grad, weights, padding) else 0
+    before = Phase(0, 2 * rebuilt)
     given = copied(grad)
     if sparse:
         return None
     if mode == MAX:
-        return before, Phase(ALL_RESULTS, given + found + nbytes(greatest) + nbytes(grad) + INT64 * elements(sizes))
+        return before, Phase(ALL_RESULTS, given + rebuilt + nbytes(greatest) + nbytes(grad) + INT64 * elements(sizes))
     count = elements(indices)
     ordered = count * (itemsize(indices) + INT64)
     then = count * (max(INT64, itemsize(indices)) + (0 if weights is None else itemsize(weights)))
-    return before, Phase(ALL_RESULTS, given + found + ordered + then)
+    return before, Phase(ALL_RESULTS, given + rebuilt + ordered + then)

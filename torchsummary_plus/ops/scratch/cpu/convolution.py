@@ -10,6 +10,7 @@ from ....live.versions import since
 from ...conv_backend import takes_onednn
 from ...processor import has_avx512, is_half
 from ..registry import AtMost, Phase, reserve, scratch
+from ..strided import Strided, copied, strided
 from . import aten_convolution as aten_conv
 from .aten_convolution import Call, with_bytes
 from .onednn import channels_last as onednn_last
@@ -17,7 +18,6 @@ from .onednn import convolution as onednn_conv
 from .onednn.description import Conv, Plan, lanes
 from .onednn.half import bias_sum, uncertain
 from .onednn.inner_product import inner_product, is_inner_product
-from .strided import Strided, copied, strided
 
 SOURCE = (
     "oneDNN 3.12, init_conf of each kernel; ideep's conv.hpp and deconv.hpp; ATen's Convolution.cpp, mkldnn/Conv.cpp"

@@ -3,49 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import torch
 
-from ...shapes.registry import is_channels_last
 from ..registry import Formula, Phase, scratch
-
-NATIVE = "aten/src/ATen/native/"
-INT64 = 8
-"""Bytes of an index, and of the float64 or int64 that a Python number becomes."""
-
-
-def elements(tensor: Any) -> int:
-    """Return the number of elements."""
-    return int(prod(tensor.shape))
-
-
-def itemsize(tensor: Any) -> int:
-    """Return the bytes of one element."""
-    return int(tensor.element_size())
-
-
-def nbytes(tensor: Any) -> int:
-    """Return the bytes of the elements, each counted once."""
-    return elements(tensor) * itemsize(tensor)
-
-
-def scalar(tensor: Any) -> int:
-    """Return the bytes of an integer operand: as an int64 tensor, and cast to the tensor's dtype."""
-    return INT64 + (0 if tensor.dtype is torch.int64 else itemsize(tensor))
-
-
-def suggested(tensor: Any) -> Any:
-    """Return the memory format that torch's kernels derive from the strides."""
-    if not is_channels_last(tensor):
-        return torch.contiguous_format
-    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-
-
-def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
-    """Return the bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 if none is needed."""
-    return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
+from ..sizes import NATIVE, copied, itemsize, suggested
 
 
 def _argument(args: tuple[Any, ...], index: int) -> Any:

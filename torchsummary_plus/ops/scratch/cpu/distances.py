@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..registry import Phase, scratch
-from .copies import NATIVE, copied, itemsize
+from ..sizes import NATIVE, copied, itemsize
 from .linalg import euclidean_distance
 
 SOURCE = f"{NATIVE}Distance.cpp, cdist_impl and _cdist_backward"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, Phase, scratch
-from .copies import NATIVE, nbytes
+from ..sizes import NATIVE, nbytes
 
 MKL = f"{NATIVE}mkl/SpectralOps.cpp"
 

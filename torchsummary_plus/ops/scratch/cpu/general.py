@@ -11,7 +11,7 @@ import torch
 from ....live.versions import since
 from ...processor import is_half
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
+from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 
 
 @scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)
@@ -108,9 +108,9 @@ def _batch_norm_statistics(
 @scratch("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)
 def _batch_norm_updating(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any) -> int | AtMost:
     """As without the update; in half precision, other layouts than row-major with positions are bounded only."""
-    held: int = _batch_norm(out, x, weight, bias, mean, var, True)
+    normed: int = _batch_norm(out, x, weight, bias, mean, var, True)
     is_plain = x.is_contiguous() and prod(x.shape[2:]) > 1
-    return held if is_plain or not is_half(x.dtype) else AtMost(held + 4 * nbytes(x))
+    return normed if is_plain or not is_half(x.dtype) else AtMost(normed + 4 * nbytes(x))
 
 
 @reserve("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)

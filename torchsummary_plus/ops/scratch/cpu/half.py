@@ -12,7 +12,7 @@ import torch
 from ....live import compat
 from ...processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_fp16_tiles, has_tiles, is_half, multiplies
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
-from .copies import copied, elements, nbytes
+from ..sizes import copied, elements, nbytes
 from .onednn.description import threads
 from .onednn.products import BATCH_ELEMENT, FLOAT, Product, about_by_tiles, by_blocks, by_gemm
 

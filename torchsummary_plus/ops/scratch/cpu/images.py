@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..registry import reserve, scratch
-from .copies import INT64, NATIVE, copied, itemsize, nbytes, suggested
+from ..sizes import INT64, NATIVE, copied, itemsize, nbytes, suggested
 
 
 @scratch("cpu", "aten::im2col", source=f"{NATIVE}Im2Col.cpp", band=0.0)

@@ -9,7 +9,7 @@ import torch
 
 from ...processor import is_half
 from ..registry import reserve, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
+from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
 SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"

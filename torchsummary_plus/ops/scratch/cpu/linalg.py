@@ -12,7 +12,8 @@ import torch
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from .copies import INT64, NATIVE, elements, is_turned, itemsize, nbytes, scalar, turned_block
+from ..sizes import INT64, NATIVE, elements, itemsize, nbytes, scalar
+from .copies import is_turned, turned_block
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
 INT32 = 4
@@ -48,8 +49,8 @@ def _exponential(out: Any, x: Any) -> int | tuple[Phase, ...]:
     if side < 2 or not count:
         return 0
     if count > 1:
-        held = POWERS_OF_BATCH * nbytes(x) + NORMS * number * count
-        return (Phase(1, held, POWERS / POWERS_OF_BATCH - 1),)
+        powers = POWERS_OF_BATCH * nbytes(x) + NORMS * number * count
+        return (Phase(1, powers, POWERS / POWERS_OF_BATCH - 1),)
     return (Phase(1, POWERS * nbytes(x), 1 - LEAST_POWERS / POWERS),)
 
 
@@ -153,15 +154,15 @@ def _orthogonal(out: Any, x: Any, mode: str = "reduced") -> int | AtMost | None:
     if x.dtype.is_complex:
         return None
     rows, columns = map(int, x.shape[-2:])
-    found = (_block_of_reflections(rows, columns) + 1) * (columns + 1)
+    reflecting = (_block_of_reflections(rows, columns) + 1) * (columns + 1)
     width = int(out[0].shape[-1])
-    made = 0 if mode == "r" else _block_of_products(rows, width, x) * width + 1
-    taken = itemsize(x) * (_matrices(x) * min(rows, columns) + max(found, made))
+    applying = 0 if mode == "r" else _block_of_products(rows, width, x) * width + 1
+    least = itemsize(x) * (_matrices(x) * min(rows, columns) + max(reflecting, applying))
     threads = torch.get_num_threads()
     if threads == 1:
-        return taken
+        return least
     further = (rows + columns) * max(16, min(columns, 256)) * threads
-    return AtMost(itemsize(x) * further, (Phase(ALL_RESULTS, taken),))
+    return AtMost(itemsize(x) * further, (Phase(ALL_RESULTS, least),))
 
 
 def _block_of_reflections(rows: int, columns: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..registry import ALL_RESULTS, Phase, lasting, scratch
-from .copies import INT64, NATIVE, elements, itemsize, nbytes
+from ..sizes import INT64, NATIVE, elements, itemsize, nbytes
 
 OPERATOR = "aten::_fused_moving_avg_obs_fq_helper"
 SOURCE = f"{NATIVE}quantized/cpu/fused_obs_fake_quant.cpp"

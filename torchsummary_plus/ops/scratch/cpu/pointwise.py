@@ -8,7 +8,7 @@ import torch
 
 from ...dtypes import result_type
 from ..registry import ALL_RESULTS, Phase, scratch
-from .copies import INT64, NATIVE, copied, elements, itemsize
+from ..sizes import INT64, NATIVE, copied, elements, itemsize
 
 ITERATOR = (
     "aten/src/ATen/TensorIterator.cpp, compute_types: an operand of another dtype is cast into a temporary tensor"
@@ -165,5 +165,5 @@ def _searched(out: Any, boundaries: Any, x: Any, *, sorter: Any = None, **_: Any
 
 @scratch("cpu", "aten::bucketize.Tensor", "aten::bucketize.Scalar", source=SEARCH, band=0.0)
 def _bucketed(out: Any, x: Any, boundaries: Any, **_: Any) -> tuple[Phase, ...]:
-    found: tuple[Phase, ...] = _searched(out, boundaries, x)
-    return found
+    phases: tuple[Phase, ...] = _searched(out, boundaries, x)
+    return phases

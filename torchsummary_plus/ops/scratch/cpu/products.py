@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
+from ..sizes import elements, nbytes
 from . import half
-from .copies import elements, is_turned, nbytes, turned_block
+from .copies import is_turned, turned_block
 
 BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
 

@@ -10,7 +10,7 @@ import torch
 from ....data.rounding import round_up
 from ...processor import has_avx512
 from ..registry import AtMost, reserve, scratch
-from .copies import copied, itemsize
+from ..sizes import copied, itemsize
 from .half import within
 from .onednn.description import PAGE
 
@@ -147,11 +147,11 @@ def _rnn_backward(
     layer = _Layer(x, w2)
     incoming = [copied(grad) if grad is not None else itemsize(y) * y.numel()]
     incoming += [copied(g) if g is not None else layer.batch * layer.width * layer.size for g in (grad_hy, grad_cy)]
-    taken = layer.bias(layer.size) + sum(incoming) + layer.rows()
+    common = layer.bias(layer.size) + sum(incoming) + layer.rows()
     if layer.size == FLOAT:
-        return taken + layer.transposed() + layer.trained(merged=True)
+        return common + layer.transposed() + layer.trained(merged=True)
     half = (layer.steps + 2) * layer.batch * layer.width * FLOAT
-    return _in_half(x, taken + half + layer.blocked() + layer.trained(merged=False) + layer.batches())
+    return _in_half(x, common + half + layer.blocked() + layer.trained(merged=False) + layer.batches())
 
 
 def _in_half(x: Any, nbytes: int) -> int | AtMost:

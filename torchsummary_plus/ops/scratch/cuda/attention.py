@@ -10,8 +10,8 @@ import torch
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, round_up
 from ...dtypes import HALVES
-from ..cpu.copies import nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..sizes import nbytes
 from .chips import chip_of
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ....data.capability import Capability
-from ..cpu.copies import nbytes
 from ..registry import Alloc, Course, Phase, lasting, scratch
+from ..sizes import nbytes
 from .blas import is_outer_product, workspace_bytes
 from .chips import chip_of
 from .products import batch_product

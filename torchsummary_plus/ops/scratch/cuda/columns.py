@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from ..cpu.strided import Strided, copied
 from ..registry import Alloc, Course, Free, Result
+from ..strided import Strided, copied
 from .cudnn.route import Convolution
 
 

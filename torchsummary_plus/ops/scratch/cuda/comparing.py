@@ -9,8 +9,8 @@ import torch
 
 from ....data.capability import Capability
 from ...shapes.registry import is_dense
-from ..cpu.copies import copied, elements, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import copied, elements, itemsize, nbytes
 from .chips import chip_of
 from .reductions import Kind, course
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..cpu.strided import Strided, copied, laid_out, strided
 from ..registry import Alloc, Course, Free, Phase, lasting, reserve, scratch
+from ..strided import Strided, copied, laid_out, strided
 from .blas import HANDLES, workspace_bytes
 from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes

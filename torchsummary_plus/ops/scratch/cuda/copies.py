@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ...shapes.registry import is_dense
-from ..cpu.copies import INT64, copied, itemsize, nbytes, suggested
 from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import INT64, copied, itemsize, nbytes, suggested
 from .cub import half_scan, long_scan, scan
 
 SOURCE = "aten/src/ATen/native/cuda/"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ....data.capability import Capability
-from ..cpu.bags import MAX
-from ..cpu.copies import INT64, copied, itemsize, nbytes
+from ..bag_modes import MAX
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..sizes import INT64, copied, itemsize, nbytes
 from .chips import Chip, chip_of
 from .cub import radix_sort
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..cpu.copies import copied, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..sizes import copied, itemsize, nbytes
 from .chips import chip_of
 from .reductions import Kind, course, sum_like
 

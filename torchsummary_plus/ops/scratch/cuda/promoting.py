@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..cpu.copies import elements, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import elements, itemsize, nbytes
 from .chips import chip_of
 from .norms import LOGSUMEXP, logsumexp
 from .reductions import Kind, course, sum_like

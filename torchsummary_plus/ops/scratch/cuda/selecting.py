@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..cpu.copies import INT64, copied, elements, itemsize, nbytes
-from ..cpu.selecting import fills, is_mask, masked_rows, most_rows, written_rows
+from ..masks import fills, is_mask, masked_rows, most_rows, written_rows
 from ..registry import Alloc, AtMost, Course, Free, Result, scratch
+from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .chips import Chip, chip_of
 from .cub import count_sum, long_scan, radix_sort, select
 

@@ -13,8 +13,8 @@ import torch
 
 from ....data.capability import Capability
 from ...shapes.registry import is_dense
-from ..cpu.copies import INT64, copied, elements, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .chips import Chip, chip_of
 from .cub import radix_sort, scan, select
 from .reductions import Kind, course, sum_like

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ....data.capability import Capability
 from ....data.rounding import power_of_two_below
-from ..cpu.copies import copied, nbytes, suggested
 from ..registry import Alloc, Course, Free, Phase, Result, scratch
+from ..sizes import copied, nbytes, suggested
 from .chips import chip_of
 from .reductions import Kind, course, welford
 

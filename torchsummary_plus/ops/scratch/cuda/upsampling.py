@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cpu.strided import strided
 from ..registry import Alloc, Course, Result, scratch
+from ..strided import strided
 
 NEAREST = "aten/src/ATen/native/cuda/UpSampleNearest2d.cu"
 BILINEAR = "aten/src/ATen/native/cuda/UpSampleBilinear2d.cu, upsample_bilinear2d_backward_out_cuda_template"

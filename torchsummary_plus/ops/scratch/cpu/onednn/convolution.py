@@ -217,8 +217,6 @@ def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
         same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
         wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
         return block if same and not wasteful and _unrolls(conv, ceil_div(conv.ic, 8)) else 0
-    if _covers_width(conv, wide):
-        return block
     unroll = min(conv.inp[-1], 28)
     across = conv.stride[-1]
     if conv.inp[-1] > 28 and unroll % across:
@@ -233,12 +231,6 @@ def _fits_code(conv: Conv, unroll: int, block: int, before: int, behind: int) ->
     """Whether AVX-512's unrolled row fits in memory, with copies of it for the padding before and behind, if any."""
     copies = 1 + (before > 0) + (behind > 0)
     return copies * unroll * conv.kernel[-1] * block * INSTRUCTION_BYTES <= CODE_BYTES
-
-
-def _covers_width(conv: Conv, wide: int) -> bool:
-    """Whether a kernel as wide as its input, over one output column, has an AVX-512 kernel of its own."""
-    alone = 14 <= conv.kernel[-1] < 20 and conv.out[-1] == 1 and conv.kernel[-1] == conv.inp[-1]
-    return alone and conv.ic > wide and conv.stride[-1] == 1 and not conv.is_dilated
 
 
 def _unrolls(conv: Conv, blocks: int) -> bool:

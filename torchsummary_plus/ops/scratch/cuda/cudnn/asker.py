@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Any
 
-from ...cpu.strided import dense_strides
+from ....strides import channels_last, contiguous
 from .backend import Descriptor, Kind, Type
 from .library import CudnnError
 
@@ -138,7 +138,7 @@ def _tensor(stack: ExitStack, name: str, sizes: tuple[int, ...], question: Quest
     tensor = _made(stack, Kind.TENSOR)
     tensor.set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
     tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes)
-    tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *dense_strides(sizes, question.last))
+    tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *(channels_last if question.last else contiguous)(sizes))
     tensor.set_numbers(UNIQUE_ID, Type.INT64, ord(name))
     return tensor.set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT).finalize()
 
@@ -150,6 +150,6 @@ def _made(stack: ExitStack, kind: Kind) -> Descriptor:
 @cache
 def device_descriptor(text: str) -> Descriptor:
     """Return a cached descriptor that replaces a device handle. Raises :class:`CudnnError`."""
-    made = Descriptor(Kind.DEVICE)
-    made.set_text(DEVICE_JSON, text)
-    return made.finalize()
+    descriptor = Descriptor(Kind.DEVICE)
+    descriptor.set_text(DEVICE_JSON, text)
+    return descriptor.finalize()

@@ -92,16 +92,16 @@ class Cudnn:
 
     def assumptions(self) -> tuple[str, ...]:
         """Return what the estimate assumes beyond cuDNN's own answers."""
-        said = [
+        lines = [
             f"cuDNN workspace estimated by the table, {count} times: {why}"
             for why, count in sorted(self.refused.items())
         ]
         if self.is_guessed:
-            said.append(f"cuDNN workspace estimated by a table of recorded answers: {self.why}")
+            lines.append(f"cuDNN workspace estimated by a table of recorded answers: {self.why}")
         if self.asked and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
-            said.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
-        return tuple(said)
+            lines.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
+        return tuple(lines)
 
 
 def _why_not(card: Card | None, how: str) -> str:

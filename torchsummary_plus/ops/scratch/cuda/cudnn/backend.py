@@ -117,16 +117,16 @@ class Descriptor:
         if most is None:
             self._get(attribute, Type.DESCRIPTOR, 0, count, None)
             most = count.value
-        made = [Descriptor(kind) for _ in range(most)]
-        array = (ctypes.c_void_p * most)(*(descriptor.pointer for descriptor in made))
+        empty = [Descriptor(kind) for _ in range(most)]
+        array = (ctypes.c_void_p * most)(*(descriptor.pointer for descriptor in empty))
         self._get(attribute, Type.DESCRIPTOR, most, count, array)
-        for unused in made[count.value :]:
+        for unused in empty[count.value :]:
             unused.close()
-        return made[: count.value]
+        return empty[: count.value]
 
     def _get(self, attribute: int, kind: Type, most: int, count: ctypes.c_int64, target: object) -> None:
-        asked = self.library.cudnnBackendGetAttribute
-        check(asked(self.pointer, attribute, int(kind), ctypes.c_int64(most), ctypes.byref(count), target), attribute)
+        get = self.library.cudnnBackendGetAttribute
+        check(get(self.pointer, attribute, int(kind), ctypes.c_int64(most), ctypes.byref(count), target), attribute)
 
 
 def check(status: int, what: object) -> None:

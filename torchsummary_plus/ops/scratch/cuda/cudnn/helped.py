@@ -52,8 +52,8 @@ class Helper:
         answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess exited"}
         if "error" in answered:
             raise CudnnError(answered["error"])
-        found: list[int] = answered["workspaces"]
-        return found
+        sizes: list[int] = answered["workspaces"]
+        return sizes
 
     def expect(self, question: Question, **how: Any) -> None:
         """Send a query ahead, to be answered while this process does something else."""

@@ -22,7 +22,6 @@ def make_packages() -> None:
     for depth in range(len(names), 0, -1):
         _add_package(".".join(names[:depth]), folder)
         folder = folder.parent
-    _add_package("torchsummary_plus.ops.scratch.cpu", Path(__file__).parents[2] / "cpu")
 
 
 def _add_package(name: str, folder: Path) -> None:

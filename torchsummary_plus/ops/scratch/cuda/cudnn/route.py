@@ -14,7 +14,7 @@ import torch
 
 from .....data.capability import Capability
 from ....conv_backend import takes_cudnn
-from ...cpu.strided import Strided
+from ...strided import Strided
 
 MANY = 2**31
 """Elements from which 32-bit indices overflow."""

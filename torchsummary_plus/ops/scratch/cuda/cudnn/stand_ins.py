@@ -86,24 +86,24 @@ def _driver() -> dict[str, Any]:
 def _cublas_lt() -> dict[str, Any]:
     done, make = _done(), _writing(ctypes.c_size_t, HANDLE)
     suffixes = ("Init_internal", "Destroy", "SetAttribute", "GetAttribute")
-    functions = {f"cublasLt{one}{suffix}": done for one in OBJECTS for suffix in suffixes}
-    functions |= {f"cublasLt{one}Create": make for one in ("", *OBJECTS)}
+    functions = {f"cublasLt{kind}{suffix}": done for kind in OBJECTS for suffix in suffixes}
+    functions |= {f"cublasLt{kind}Create": make for kind in ("", *OBJECTS)}
     functions |= dict.fromkeys(("cublasLtDestroy", "cublasLtGetProperty", "cublasLtMatmul"), done)
     functions["cublasLtMatrixTransform"] = done
     functions["cublasLtGetVersion"] = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: LT_VERSION)
     seven = (ctypes.c_void_p,) * 7
-    found = ctypes.POINTER(ctypes.c_int)
+    count = ctypes.POINTER(ctypes.c_int)
     functions["cublasLtMatmulAlgoGetHeuristic"] = ctypes.CFUNCTYPE(
-        ctypes.c_int, *seven, ctypes.c_int, ctypes.c_void_p, found
+        ctypes.c_int, *seven, ctypes.c_int, ctypes.c_void_p, count
     )(_one_algorithm)
     return functions
 
 
 def _one_algorithm(*arguments: Any) -> int:
-    wanted, results, found = arguments[7:]
+    wanted, results, count = arguments[7:]
     ctypes.memset(results, 0, RESULT_BYTES * wanted)
     ctypes.c_float.from_address(results + WAVES_AT).value = 1.0
-    found[0] = 1
+    count[0] = 1
     return 0
 
 
@@ -125,7 +125,9 @@ def _compiler(major: int, minor: int) -> dict[str, Any]:
     sizes = ctypes.CFUNCTYPE(ctypes.c_int, anything, ctypes.POINTER(ctypes.c_size_t))(size)
     contents = ctypes.CFUNCTYPE(ctypes.c_int, anything, anything)(content)
     functions = dict.fromkeys(COMPILERS, _done())
-    functions |= {f"nvrtcGet{one}Size": sizes for one in COMPILED} | {f"nvrtcGet{one}": contents for one in COMPILED}
+    functions |= {f"nvrtcGet{kind}Size": sizes for kind in COMPILED} | {
+        f"nvrtcGet{kind}": contents for kind in COMPILED
+    }
     functions["nvrtcCreateProgram"] = _writing(ctypes.c_size_t, HANDLE)
     functions["nvrtcVersion"] = ctypes.CFUNCTYPE(ctypes.c_int, integers, integers)(version)
     return functions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ...strides import suggests_channels_last
+from ..strides import channels_last, contiguous, suggests_channels_last
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,8 @@ class Strided:
 
     def is_contiguous(self, last: bool = False) -> bool:
         """Whether the tensor is contiguous in channels-last (``last``) or row-major order."""
-        expected = 1
-        for axis in _order(len(self.shape), last):
-            if self.shape[axis] == 1:
-                continue
-            if self.strides[axis] != expected:
-                return False
-            expected *= self.shape[axis]
-        return True
+        dense = (channels_last if last else contiguous)(self.shape)
+        return all(size == 1 or a == b for size, a, b in zip(self.shape, self.strides, dense))
 
     def contiguous(self, last: bool = False) -> Strided:
         """Return the tensor itself if contiguous in the format, else its copy."""
@@ -62,27 +56,9 @@ def strided(tensor: Any) -> Strided:
 
 def laid_out(tensor: Strided, last: bool) -> Strided:
     """Return a new contiguous tensor of the same shape."""
-    return Strided(tensor.shape, dense_strides(tensor.shape, last), tensor.itemsize)
-
-
-def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    """Return the strides of a new tensor in channels-last (``last``) or row-major order.
-
-    >>> dense_strides((2, 3, 4, 5), False), dense_strides((2, 3, 4, 5), True)
-    ((60, 20, 5, 1), (60, 1, 15, 3))
-    """
-    strides, step = [0] * len(shape), 1
-    for axis in _order(len(shape), last):
-        strides[axis] = step
-        step *= max(1, shape[axis])
-    return tuple(strides)
+    return Strided(tensor.shape, (channels_last if last else contiguous)(tensor.shape), tensor.itemsize)
 
 
 def copied(before: Strided, after: Strided) -> int:
     """Return the bytes of turning one tensor into the other: 0 if it is the same."""
     return 0 if after == before else after.nbytes
-
-
-def _order(axes: int, last: bool) -> tuple[int, ...]:
-    """Return the axes from the innermost outwards."""
-    return (1, *range(axes - 1, 1, -1), 0) if last else tuple(range(axes - 1, -1, -1))

@@ -1,0 +1,58 @@
+"""Events of blocks, run through an allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchsummary_plus.memory.allocator import Allocator, CachingAllocator
+from torchsummary_plus.memory.allocator_options import AllocatorOptions
+
+Event = tuple[int, int]
+"""A block's number, and the bytes it is allocated with, or 0 when it is freed."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Out of memory: event number ``event`` requested ``nbytes``, for which the limit is ``missing_bytes`` too low."""
+
+    event: int
+    nbytes: int
+    missing_bytes: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The levels after each event, the highest reserved one, and the event that failed, which ends the replay."""
+
+    allocated: tuple[int, ...]
+    reserved: tuple[int, ...]
+    peak_reserved_bytes: int
+    failed: Failure | None
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.allocated[-1]
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.reserved[-1]
+
+
+def replay(events: Iterable[Event], options: AllocatorOptions | None = None, limit: int | None = None) -> Replay:
+    """Run events through the CUDA allocator, up to the first that runs out of memory."""
+    return replay_in(CachingAllocator(options, limit), events)
+
+
+def replay_in(allocator: Allocator, events: Iterable[Event]) -> Replay:
+    """Run events through an allocator, up to the first that runs out of memory."""
+    levels, failed = [], None
+    for index, (block, nbytes) in enumerate(events):
+        if not nbytes:
+            allocator.free(block)
+        elif missing := allocator.allocate(block, nbytes):
+            failed = Failure(index, nbytes, missing)
+            break
+        levels.append((allocator.allocated_bytes, allocator.reserved_bytes))
+    allocated, reserved = zip(*levels)
+    return Replay(allocated, reserved, allocator.peak_reserved_bytes, failed)

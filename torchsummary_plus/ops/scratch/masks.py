@@ -1,0 +1,73 @@
+"""Masks as indices: how many positions each selects, and when a write needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...live.masks import count_true
+from .sizes import elements
+
+
+def is_mask(index: Any) -> bool:
+    """Whether an index is a mask."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def masks_of(indices: Sequence[Any]) -> list[Any]:
+    """Return those of the indices that are masks."""
+    return list(filter(is_mask, indices))
+
+
+def mask_axes(masks: Sequence[Any]) -> int:
+    """Return how many axes masks index together."""
+    return sum(mask.dim() for mask in masks)
+
+
+def _counted(masks: Sequence[Any]) -> int | None:
+    """Return how many positions masks select; None if unknown."""
+    known = [count for count in map(count_true, masks) if count is not None]
+    return max(known, default=None)
+
+
+def _axes_after(x: Any, indices: Sequence[Any]) -> int:
+    """Return how many axes follow that of the selected positions: the first axis if the indices are not adjacent."""
+    ranks = [index.dim() if masks_of([index]) else int(index is not None) for index in indices]
+    given = [number for number, index in enumerate(indices) if index is not None]
+    before = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    return int(x.dim()) - before - sum(ranks)
+
+
+def _axis_size(tensor: Any, after: int) -> int | None:
+    """Return the size of the axis followed by ``after`` others; None if missing or 1, which may be broadcast."""
+    size = int(tensor.shape[-1 - after]) if tensor.dim() > after else 1
+    return None if size == 1 else size
+
+
+def masked_rows(out: Any, x: Any, indices: Sequence[Any]) -> int:
+    """Return how many positions each mask selects, from its values or from the result's shape."""
+    rows = _counted(masks_of(indices))
+    return int(out.shape[-1 - _axes_after(x, indices)]) if rows is None else rows
+
+
+def written_rows(x: Any, indices: Sequence[Any], values: Any) -> int | None:
+    """Return how many positions each mask selects, from its values or from what is written; None if unknown."""
+    rows = _counted(masks_of(indices))
+    return _axis_size(values, _axes_after(x, indices)) if rows is None else rows
+
+
+def most_rows(indices: Sequence[Any]) -> int:
+    """Return the most positions that one of the masks can select."""
+    return int(max(mask.numel() for mask in masks_of(indices)))
+
+
+def fills(indices: Sequence[Any], values: Any) -> bool:
+    """Whether one CPU value is written where one mask is set, which fills by the mask without positions.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, ``canDispatchToMaskedFill``.
+    """
+    masks = masks_of(indices)
+    alone = len(masks) == 1 and all(index is None or index is masks[0] for index in indices)
+    return alone and elements(values) == 1 and values.device.type == "cpu"
