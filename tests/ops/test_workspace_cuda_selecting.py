@@ -11,6 +11,7 @@ from tests.ops.test_workspace_cuda import meta, scratch_bytes
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
+from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces
 
@@ -22,6 +23,26 @@ def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
     parts = 819 + 8192
     expected = 5 * 8192 * 8 + 2 * 8 + parts * (100 * 4 + 8)
     assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "dtype", "sort", "sums"),
+    [
+        (20_000, 64, torch.float32, 7679, [16_512, 16_512]),
+        (20_000, 64, torch.bfloat16, 7679, [16_512, 16_512, 8192]),
+        (20_000, 300, torch.float32, 329_727, [18_400, 18_400]),
+        (20_000, 528, torch.float32, 329_727, [20_224, 323_584]),
+        (3990, 133, torch.float32, 3583, [4256, 68_096]),
+    ],
+)
+def test_frequent_indices_are_added_up_atomically(
+    count: int, rows: int, dtype: torch.dtype, sort: int, sums: list[int]
+) -> None:
+    """As torch 2.13's allocator recorded them for rows of 32 numbers on an H100."""
+    args = meta(count, 32, dtype=dtype), meta(count, dtype=torch.int64), rows, -1, False
+    steps = Workspaces("cuda", chip_named("H100", (9, 0))).scratch("aten::embedding_dense_backward", args, {}, ())
+    sizes = [step.nbytes for step in steps if isinstance(step, Alloc)]
+    assert sizes[3] == sort and sizes[-len(sums) - 1 :] == [8, *sums]
 
 
 @pytest.mark.parametrize("zero_infinity", [False, True])

@@ -53,7 +53,7 @@ def rows_sorted(chip: Chip, count: int, length: int, key: int, first: int) -> Co
         return Alloc(INT64 * count), Alloc((key + INT64) * count + 255)
     pairs = Alloc(INT64 * count)
     whole = (pairs, pairs, Alloc(key * count), Alloc(radix_sort(chip, count, key, INT64)), Free(first + 3))
-    return *whole, Free(first + 2), Alloc(radix_sort(chip, count, INT64, 0, rows.bit_length()) - INT64 * count)
+    return *whole, Free(first + 2), Alloc(radix_sort(chip, count, INT64, 0, rows.bit_length(), overwrites=True))
 
 
 MEDIAN = "aten/src/ATen/native/cuda/Sorting.cpp, median_impl"
