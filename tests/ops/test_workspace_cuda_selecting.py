@@ -157,3 +157,20 @@ def test_libraries_that_only_a_gpu_can_ask_are_named(name: str) -> None:
     workspaces = Workspaces("cuda", AMPERE)
     workspaces.scratch(f"aten::{name}", (meta(8, 8),), {}, meta(8, 8))
     assert dict(workspaces.unknown) == {f"aten::{name}": 1} and workspaces.take_doubt()[0] > LARGEST_LASTING
+
+
+def test_drawing_several_from_turned_weights_copies_their_exponentials() -> None:
+    weights, name = meta(8, 5000), "aten::multinomial"
+    checks = 2 * 4 + 2
+    assert scratch_bytes(AMPERE, name, (weights.mT, 2), meta(5000, 2)) == checks + 2 * 160_000 + 40_000
+    assert scratch_bytes(AMPERE, name, (weights.mT, 1), meta(5000, 1)) == checks + 160_000
+    assert scratch_bytes(AMPERE, name, (weights, 2), meta(8, 2)) == checks + 160_000 + 64
+
+
+def test_distinct_rows_are_found_in_an_order_that_is_merged() -> None:
+    """As torch 2.13's allocator recorded it for 5,000 rows."""
+    rows, name = meta(5000, 8), "aten::unique_dim"
+    assert scratch_bytes(AMPERE, name, (rows, 0), ()) == 40_000 + 40_703
+    assert scratch_bytes(AMPERE, name, (rows.mT, 1, True, True, True), ()) == 160_000 + 2 * 40_000 + 1279
+    reserves = Workspaces("cuda", AMPERE).reserves
+    assert reserves(name, (rows, 0, True, False, True), {}, ()) == (None, 0, None)
