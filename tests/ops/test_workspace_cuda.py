@@ -313,6 +313,12 @@ def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) ->
     assert name in operators and f"{name}_backward" in operators
 
 
+def test_cudnns_attention_keeps_one_sum_per_row_for_the_backward_only() -> None:
+    query, name = meta(2, 4, 16, 64, dtype=torch.float16), "aten::_scaled_dot_product_cudnn_attention"
+    found = [Workspaces("cuda", HOPPER).reserves(name, (query,) * 3 + (None, keeps), {}, ()) for keeps in (True, False)]
+    assert found == [(None, None), (None, 0)]
+
+
 # Recurrent layers
 
 

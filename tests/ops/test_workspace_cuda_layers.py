@@ -65,6 +65,22 @@ def test_the_sizes_of_a_recurrent_layer_are_cudnns(
     assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
 
 
+@pytest.mark.parametrize(
+    ("settings", "infers", "trains", "reserve"),
+    [
+        ((1, 64, 0, 1, 0.0, False), 8_421_888, 8_427_264, 5632),
+        ((1, 64, 0, 2, 0.0, True), 33_750_784, 33_761_536, 32_512),
+        ((2, 64, 0, 1, 0.0, False), 8_523_008, 8_523_008, 27_136),
+        ((2, 64, 0, 2, 0.0, True), 34_258_176, 34_258_176, 118_528),
+        ((3, 64, 0, 2, 0.0, False), 16_977_920, 16_977_920, 70_144),
+    ],
+)
+def test_packed_sequences_need_no_copies_in_cudnn(settings: Any, infers: int, trains: int, reserve: int) -> None:
+    """As cuDNN 9.20 printed them for sequences of 9, 7, 3 and 2 steps of 40 numbers in fp32."""
+    run = recurrence(meta(21, 40), *settings, [4, 4, 3, 2, 2, 2, 2, 1, 1])
+    assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch.dtype) -> None:
     """Equal to torch's meta kernel, except for the buffer."""

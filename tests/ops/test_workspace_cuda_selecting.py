@@ -11,6 +11,7 @@ from tests.ops.test_workspace_cuda import meta, scratch_bytes
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
+from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces
 
@@ -22,6 +23,26 @@ def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
     parts = 819 + 8192
     expected = 5 * 8192 * 8 + 2 * 8 + parts * (100 * 4 + 8)
     assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "dtype", "sort", "sums"),
+    [
+        (20_000, 64, torch.float32, 7679, [16_512, 16_512]),
+        (20_000, 64, torch.bfloat16, 7679, [16_512, 16_512, 8192]),
+        (20_000, 300, torch.float32, 329_727, [18_400, 18_400]),
+        (20_000, 528, torch.float32, 329_727, [20_224, 323_584]),
+        (3990, 133, torch.float32, 3583, [4256, 68_096]),
+    ],
+)
+def test_frequent_indices_are_added_up_atomically(
+    count: int, rows: int, dtype: torch.dtype, sort: int, sums: list[int]
+) -> None:
+    """As torch 2.13's allocator recorded them for rows of 32 numbers on an H100."""
+    args = meta(count, 32, dtype=dtype), meta(count, dtype=torch.int64), rows, -1, False
+    steps = Workspaces("cuda", chip_named("H100", (9, 0))).scratch("aten::embedding_dense_backward", args, {}, ())
+    sizes = [step.nbytes for step in steps if isinstance(step, Alloc)]
+    assert sizes[3] == sort and sizes[-len(sums) - 1 :] == [8, *sums]
 
 
 @pytest.mark.parametrize("zero_infinity", [False, True])
@@ -136,3 +157,20 @@ def test_libraries_that_only_a_gpu_can_ask_are_named(name: str) -> None:
     workspaces = Workspaces("cuda", AMPERE)
     workspaces.scratch(f"aten::{name}", (meta(8, 8),), {}, meta(8, 8))
     assert dict(workspaces.unknown) == {f"aten::{name}": 1} and workspaces.take_doubt()[0] > LARGEST_LASTING
+
+
+def test_drawing_several_from_turned_weights_copies_their_exponentials() -> None:
+    weights, name = meta(8, 5000), "aten::multinomial"
+    checks = 2 * 4 + 2
+    assert scratch_bytes(AMPERE, name, (weights.mT, 2), meta(5000, 2)) == checks + 2 * 160_000 + 40_000
+    assert scratch_bytes(AMPERE, name, (weights.mT, 1), meta(5000, 1)) == checks + 160_000
+    assert scratch_bytes(AMPERE, name, (weights, 2), meta(8, 2)) == checks + 160_000 + 64
+
+
+def test_distinct_rows_are_found_in_an_order_that_is_merged() -> None:
+    """As torch 2.13's allocator recorded it for 5,000 rows."""
+    rows, name = meta(5000, 8), "aten::unique_dim"
+    assert scratch_bytes(AMPERE, name, (rows, 0), ()) == 40_000 + 40_703
+    assert scratch_bytes(AMPERE, name, (rows.mT, 1, True, True, True), ()) == 160_000 + 2 * 40_000 + 1279
+    reserves = Workspaces("cuda", AMPERE).reserves
+    assert reserves(name, (rows, 0, True, False, True), {}, ()) == (None, 0, None)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.memory_records import Doubt, MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
+from torchsummary_plus.step.other_kernels import with_cublas
 
 
 class Picks(nn.Module):
@@ -78,3 +80,34 @@ def test_kernels_of_the_cpu_leave_a_range_with_room_for_cublas() -> None:
     assert estimate.assumptions[0].startswith("estimated with the CPU's kernels")
     low, high = estimate.peak_range
     assert low <= estimate.peak_bytes and high >= estimate.peak_bytes + (64 << 20)
+
+
+class Padded(nn.Module):
+    """In eval, torch asks whether the mask is left-aligned, which no fake kernel answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 64, batch_first=True), 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        return self.encoder(x, src_key_padding_mask=mask)  # type: ignore[no-any-return]
+
+
+def test_a_real_step_on_the_cpu_gets_the_workspace_of_cublas() -> None:
+    estimate = estimate_memory(Padded(), (16, 64), 2, device="cuda", gpu="H100", mode="eval")
+    assert estimate.assumptions[1].startswith("measured in a real step on the CPU")
+    assert [spec.nbytes for spec in estimate.log.storages].count(32 << 20) == 1
+    assert 32 << 20 < estimate.peak_bytes < 34 << 20
+
+
+def test_each_thread_that_multiplies_gets_a_workspace() -> None:
+    phases = ("setup", "forward", "forward", "backward", "backward", "optimizer")
+    operators = ("", "aten::relu", "aten::mm", "aten::addmm", "aten::mm", "aten::mm")
+    moments = tuple(Moment(operator, -1, phase, 0) for phase, operator in zip(phases, operators))
+    events = tuple((number, number, 100) for number in range(len(moments)))
+    log = MemoryLog(moments, events, (StorageSpec(100, None, -1),) * len(moments), (), doubts=(Doubt(3, 2, 1),))
+    found = with_cublas(log, (9, 0))
+    assert [moment for moment, _, nbytes in found.events if nbytes == 32 << 20] == [2, 3]
+    assert [moment for moment, _, _ in found.events] == [0, 1, 2, 2, 3, 3, 4, 5]
+    assert found.events[found.doubts[0].event] == (3, 7, 32 << 20)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import Doubt, MemoryLog, without_optimizer
+from ..data.memory_records import MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
@@ -27,7 +27,6 @@ from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree, placed
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
-from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
 from ..trace.balanced import CROWDED, Routers
@@ -44,13 +43,13 @@ from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
+from .other_kernels import by_other_kernels, with_cublas
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
 from .streamed import StreamedLedger
 from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
 from .work import Work
-from .workspace import LARGEST_LASTING
 
 
 @dataclass(frozen=True)
@@ -269,35 +268,14 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
                 log = _recorded(replace(task, device=CPU, guesses=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
-        return _by_other_kernels(log, task.capability, f"estimated with the CPU's kernels: {why}")
+        return by_other_kernels(log, task.capability, f"estimated with the CPU's kernels: {why}")
     real = task.rehearsed_step()
     if real.journal is None:
         raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = task.measured(real)
+    if task.for_cuda:
+        log = with_cublas(log, task.capability)
     return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
-
-
-OTHER_KERNELS = 0.5
-"""Relative error assumed for each storage that a step allocates with another device's kernels."""
-
-
-def _by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
-    """Return the CPU's log for a GPU: storages get an error band, and cuBLAS and cuDNN are added."""
-    there = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
-    storages = tuple(
-        spec if number in there else replace(spec, band=max(spec.band, OTHER_KERNELS))
-        for number, spec in enumerate(log.storages)
-    )
-    level, highest, sizes = 0, (0, 0, 0), dict[int, int]()
-    for number, (moment, storage, nbytes) in enumerate(log.events):
-        level += (nbytes or 0) - sizes.pop(storage, 0)
-        sizes[storage] = nbytes
-        highest = max(highest, (level, number + 1, moment))
-    _, event, moment = highest
-    doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability) + LARGEST_LASTING))
-    doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
-    assumptions = (why, *log.assumptions)
-    return replace(log, in_blocks=False, storages=storages, doubts=doubts, assumptions=assumptions, bands=())
 
 
 def _record(task: _Task) -> MemoryLog:

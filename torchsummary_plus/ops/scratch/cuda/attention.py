@@ -96,6 +96,14 @@ STATE = 256
 """Workspace bytes of a graph that do not depend on the shapes."""
 
 
+@reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.0)
+def cudnn_results(
+    out: Any, query: Any, key: Any, value: Any, mask: Any, keeps: bool, *_: Any, **__: Any
+) -> tuple[int | None, ...]:
+    """Without a backward, one sum per row is not kept."""
+    return (None, None if keeps else 0)
+
+
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)
 def cudnn(out: Any, *_: Any, **__: Any) -> Course:
     """Seed and offset are allocated first."""

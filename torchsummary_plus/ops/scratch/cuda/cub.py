@@ -16,8 +16,8 @@ DIGITS = 256
 """Buckets of one pass over 8 bits."""
 LEAST = 1
 """Bytes requested if no storage is needed."""
-SINGLE_TILE = 2304
-"""Items that one thread block sorts without temporary storage."""
+SINGLE_TILE, SINGLE_TILE_OF_FOUR = 2304, 4864
+"""Items that one thread block sorts without temporary storage; the second with keys and values of 4 bytes."""
 SINGLE_SUM = 4096
 """Items that one thread block adds up without temporary storage."""
 FULL_HALVES = 45_056
@@ -32,24 +32,35 @@ def _generation(chip: Chip) -> int:
 
 
 _PAIRS_OF_FOUR, _PAIRS_OF_EIGHT, _KEYS_OF_EIGHT = (2816, 3072, 5376), (2816, 3840, 4608), (2816, 3840, 5760)
-_PAIRS_OF_TWO = 5632
+_PAIRS_OF_TWO, _BOTH_OF_FOUR = 5632, (11_776, 6528, 6528)
 
 
-def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None) -> int:
+def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None, overwrites: bool = False) -> int:
     """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes, 0 for none.
+
+    A sort that ``overwrites`` its input needs no copies.
 
     >>> radix_sort(Chip((9, 0)), 1_000_000, 4, 8), radix_sort(Chip((8, 0)), 100_000, 8, 8)
     (12200191, 1644543)
+
+    One pass reads the input and writes the output, so it needs no copies:
+
+    >>> radix_sort(Chip((9, 0)), 20_000, 8, 8, bits=6)
+    7679
     """
-    if count <= SINGLE_TILE:
+    both_of_four = key == value == 4
+    if count <= (SINGLE_TILE_OF_FOUR if both_of_four else SINGLE_TILE):
         return LEAST
+    passes = ceil_div(bits or 8 * key, 8)
     copies = round_up(count * key, ALIGNED) + round_up(count * value, ALIGNED)
     generation = _generation(chip)
     if key == 2 and generation < 2:
         return copies + chip.multiprocessors * chip.threads * 20 + FULL_HALVES + SLACK
-    tables = _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT if value else _KEYS_OF_EIGHT
+    tables = (
+        _BOTH_OF_FOUR if both_of_four else _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT if value else _KEYS_OF_EIGHT
+    )
     tiles = ceil_div(count, _PAIRS_OF_TWO if key == 2 else tables[generation])
-    passes = ceil_div(bits or 8 * key, 8)
+    copies = 0 if overwrites or passes == 1 else copies
     return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
 
 
@@ -93,6 +104,17 @@ def select(chip: Chip, count: int) -> int:
     """
     items = 4224 if chip >= (9, 0) else 2304 if tuple(chip) == (8, 0) else 640
     return _states(count, items, 8)
+
+
+def unique_by_key(chip: Chip, count: int, key: int) -> int:
+    """Return the storage of finding where runs of equal keys of 4 or 8 bytes start.
+
+    >>> unique_by_key(Chip((9, 0)), 1_000_000, 8), unique_by_key(Chip((7, 5)), 100_000, 4)
+    (4351, 3327)
+    """
+    later, ampere, others = (7168, 2816, 704) if key == 4 else (4928, 1344, 320)
+    items = later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others
+    return _states(count, items, 16)
 
 
 def count_sum(chip: Chip, count: int) -> int:

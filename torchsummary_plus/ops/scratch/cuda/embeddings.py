@@ -7,23 +7,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ....data.capability import Capability
 from ..bag_modes import MAX
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, copied, itemsize, nbytes
 from .chips import Chip, chip_of
-from .cub import radix_sort
+from .cub import long_scan, radix_sort, unique_by_key
+from .cub import scan as running_sum
 
 SOURCE = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
 SORTED_FROM = 3072
 """Most indices that are added without sorting them."""
 ROWS_PER_THREAD = 10
+COMMON = 30
+"""With more indices than this for each row of a small table, sums of parts are added to it atomically."""
+SMALL_TABLE = 4
+"""Rows of a small table, fewer than this many for each multiprocessor."""
+FP32 = 4
 SCAN_BYTES = 1279
-"""Bytes of CUB's scans of segments, for up to a few thousand indices."""
+"""Bytes of CUB's scans of counts by index, for up to a few thousand indices."""
 
 
-@scratch("cuda", "aten::embedding_dense_backward", source=SOURCE, band=0.05, by_capability=True)
+@scratch("cuda", "aten::embedding_dense_backward", source=SOURCE, band=0.0, by_capability=True)
 def embedding_backward(
     capability: Capability, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int,
     scale_by_frequency: bool,
@@ -32,32 +40,48 @@ def embedding_backward(
     copies = (Alloc(copied(grad)),) if copied(grad) else ()
     if indices.numel() <= SORTED_FROM and not scale_by_frequency:
         return *copies, Result(0)
-    return *copies, *_summed_in_order(chip_of(capability), grad, indices, num_weights, scale_by_frequency, len(copies))
+    chip = chip_of(capability)
+    adds = _adds_atomically(chip, indices.numel(), num_weights)
+    return *copies, *_summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, len(copies), adds)
+
+
+def _adds_atomically(chip: Chip, count: int, num_weights: int) -> bool:
+    is_common = count > COMMON * num_weights and num_weights < SMALL_TABLE * chip.multiprocessors
+    return is_common and not torch.are_deterministic_algorithms_enabled()
 
 
 def _summed_in_order(
-    chip: Chip, grad: Any, indices: Any, num_weights: int, scale_by_frequency: bool, first: int
+    chip: Chip, grad: Any, indices: Any, num_weights: int, scale_by_frequency: bool, first: int, adds: bool = False
 ) -> Course:
     """Return the course of sorting indices and adding up rows of the same index in fp32, in parts of 10.
 
-    ``first`` is the number of buffers allocated before.
+    If the kernel ``adds`` the parts to the table atomically, it needs each part's row, and a table in fp32; otherwise,
+    it stores their sums. ``first`` is the number of buffers allocated before.
     """
-    count: int = indices.numel()
+    count, index = indices.numel(), itemsize(indices)
     width: int = grad.shape[-1]
-    each = Alloc(count * itemsize(indices))
+    each = Alloc(count * index)
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
-    few = Alloc(segments * itemsize(indices))
-    sort = Alloc(radix_sort(chip, count, itemsize(indices), itemsize(indices), num_weights.bit_length()))
+    part = Alloc(parts * index)
+    if adds:
+        sums: Course = (part, *((Alloc(num_weights * width * FP32),) if itemsize(grad) < FP32 else ()))
+    else:
+        sums = (Alloc(parts * width * max(FP32, itemsize(grad))),)
+    few = Alloc(segments * index)
+    sort = Alloc(radix_sort(chip, count, index, index, num_weights.bit_length()))
     found, scan = Alloc(INT64), Alloc(SCAN_BYTES)
+    summed = Alloc(long_scan(segments) if index == INT64 else running_sum(segments))
+    counts: Course = (each, *_briefly(first + 5, scan), *_briefly(first + 6, scan)) if scale_by_frequency else ()
+    after = first + 4 + sum(isinstance(step, Alloc) for step in counts)
     return (
         *(each, each, each, sort, Free(first + 3), Free(first + 2)),
-        *((each,) if scale_by_frequency else ()),
+        *counts,
         *(Result(0), each, found),
-        *_briefly(first + 6 + scale_by_frequency, each, scan),
+        *_briefly(after + 2, each, Alloc(unique_by_key(chip, count, index))),
         *(few, few),
-        *_briefly(first + 10 + scale_by_frequency, scan),
-        *(found, Alloc(parts * itemsize(indices)), Alloc(parts * width * max(4, itemsize(grad)))),
+        *_briefly(after + 6, summed),
+        *(found, part, *sums),
     )
 
 
@@ -81,7 +105,7 @@ def bag(out: Any, *_: Any) -> Course:
     return Result(2), Result(1), Result(0), Result(3)
 
 
-@scratch("cuda", "aten::_embedding_bag_backward", source=BAG, band=0.05, by_capability=True)
+@scratch("cuda", "aten::_embedding_bag_backward", source=BAG, band=0.0, by_capability=True)
 def bag_backward(
     capability: Capability, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
     rows: int, by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,

@@ -53,6 +53,8 @@ class Recurrence:
     dropout: float
     item: int
     """Bytes of a number."""
+    packed: bool = False
+    """Whether the sequences are packed; cuDNN packs others itself, with their states, into copies."""
 
     @property
     def given(self) -> int:
@@ -73,10 +75,18 @@ class Recurrence:
 
     def workspace_bytes(self, train: bool) -> int:
         """What a kernel works in: the larger of the forward's and the backward's needs in training."""
-        buffers = max(self._forward, self._backward if train else 0)
-        lengths = round_up(8 * self.sequences, 32)
+        copied = 0 if self.packed else self._copied
+        buffers = max(self._forward + copied, self._backward + 2 * copied if train else 0)
+        lengths = 0 if self.packed else round_up(8 * self.sequences, 32)
         each = PER_LAYER * self.layers * self.directions
         return each + (self._weights + buffers) * self.item + STATE + lengths
+
+    @property
+    def _copied(self) -> int:
+        """Numbers of the input and the output, and of the states before and after, which cuDNN packs itself."""
+        states = 2 * (self.given + self.hidden if self.mode == LSTM else self.given)
+        rows = self.width + self.directions * self.given
+        return self.total * rows + self.sequences * self.layers * self.directions * states
 
     @property
     def _weights(self) -> int:
@@ -87,31 +97,29 @@ class Recurrence:
 
     @property
     def _forward(self) -> int:
-        gates, hidden = GATES[self.mode], self.hidden
-        states = {LSTM: 8, 3: 4}.get(self.mode, 2) * hidden + (2 if self.mode == LSTM else 1) * self.given
+        gates, hidden, extra = GATES[self.mode], self.hidden, self.hidden if self.projected else 0
+        states = {LSTM: 6 * hidden, 3: 3 * hidden}.get(self.mode, hidden)
         if self.directions == 2:
-            wide = self.width + 6 * hidden + 2 * gates * hidden + 2 * self.projected
+            wide = 4 * hidden + 2 * extra + 2 * gates * hidden
             return self.total * wide + self.sequences * self.layers * (2 * states + 4 * hidden)
         together = min(self.total, FORWARD_STEPS * self.sequences)
         dropped = self.total * hidden if self.dropout else 0
-        wide = self.width + hidden + self.projected
-        return self.total * wide + together * gates * hidden + self.sequences * self.layers * states + dropped
+        return self.total * extra + together * gates * hidden + self.sequences * self.layers * states + dropped
 
     @property
     def _backward(self) -> int:
         hidden, widest = self.hidden, max(self.width, self.hidden)
         extra = hidden if self.projected else 0
-        states = 7 * hidden + 4 * self.given if self.mode == LSTM else 5 * hidden
+        states = 3 * hidden if self.mode == LSTM else hidden
         if self.directions == 2:
-            wide = 2 * self.width + 4 * widest + 4 * self.given + 2 * (hidden + extra)
+            wide = 4 * widest + 2 * (hidden + extra)
             wide += 2 * hidden if self.layers > 1 else 0
             return self.total * wide + self.sequences * self.layers * (2 * states + 4 * hidden)
-        wide = 2 * self.width + widest + 2 * self.given + extra
         together = self.total
         if self.layers > 1:
             steps = next((steps for batch, steps in BACKWARD_STEPS if self.sequences <= batch), 2)
             together = min(self.total, (steps * self.layers + max(FEWEST_STEPS, steps)) * self.sequences)
-        return self.total * wide + together * hidden + self.sequences * self.layers * states
+        return self.total * (widest + extra) + together * hidden + self.sequences * self.layers * states
 
 
 def recurrence(
@@ -122,8 +130,9 @@ def recurrence(
     total = x.numel() // x.shape[-1] if x.shape[-1] else 0
     directions = 2 if bidirectional else 1
     return Recurrence(
-        mode, steps, sequences, total, x.shape[-1], hidden, proj, layers, directions, dropout, x.element_size()
-    )
+        mode, steps, sequences, total, x.shape[-1], hidden, proj, layers, directions, dropout, x.element_size(),
+        packed=bool(sizes),
+    )  # fmt: skip
 
 
 @reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ....data.rounding import round_up
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .chips import Chip, chip_of
-from .cub import radix_sort, scan, select
+from .cub import ALIGNED, SLACK, long_scan, radix_sort, scan, select
 from .reductions import Kind, course, sum_like
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
@@ -53,7 +54,7 @@ def rows_sorted(chip: Chip, count: int, length: int, key: int, first: int) -> Co
         return Alloc(INT64 * count), Alloc((key + INT64) * count + 255)
     pairs = Alloc(INT64 * count)
     whole = (pairs, pairs, Alloc(key * count), Alloc(radix_sort(chip, count, key, INT64)), Free(first + 3))
-    return *whole, Free(first + 2), Alloc(radix_sort(chip, count, INT64, 0, rows.bit_length()) - INT64 * count)
+    return *whole, Free(first + 2), Alloc(radix_sort(chip, count, INT64, 0, rows.bit_length(), overwrites=True))
 
 
 MEDIAN = "aten/src/ATen/native/cuda/Sorting.cpp, median_impl"
@@ -129,6 +130,30 @@ def unique(
     )
 
 
+@reserve("cuda", "aten::unique_dim", source=UNIQUE, band=0.0)
+def unique_rows(
+    out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
+) -> tuple[int | None, ...]:
+    """The rows' places and counts only on request."""
+    return None, None if inverse else 0, None if counts else 0
+
+
+@scratch("cuda", "aten::unique_dim", source=f"{UNIQUE}, unique_dim_cuda_template", band=0.01)
+def unique_rows_scratch(
+    out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
+) -> Course:
+    """The rows' order, and as much to merge it in, or to find the rows' places; then where each row begins."""
+    nbytes_of_order = INT64 * x.shape[dim]
+    if not nbytes_of_order or not elements(x):
+        return ()
+    copies = (Alloc(nbytes(x)),) if dim % x.dim() or copied(x) else ()
+    order, merge = Alloc(nbytes_of_order), Alloc(round_up(nbytes_of_order, ALIGNED) + ALIGNED + SLACK)
+    place = len(copies) + 2
+    scanned = (order, Alloc(long_scan(x.shape[dim])), Free(place + 1), Free(place)) if inverse else ()
+    begins = (Alloc(nbytes_of_order + INT64),) if counts else ()
+    return *copies, order, merge, Free(place - 1), Result(1), *scanned, *begins, Result(0), Result(2)
+
+
 @scratch("cuda", "aten::randperm", source="aten/src/ATen/native/cuda/Randperm.cu", band=0.0, by_capability=True)
 def randperm(capability: Capability, out: Any, n: int, *_: Any, **__: Any) -> Course:
     """The numbers in order, and random keys before and after they are sorted."""
@@ -143,12 +168,16 @@ def randperm(capability: Capability, out: Any, n: int, *_: Any, **__: Any) -> Co
 
 @scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp", band=0.0)
 def multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
-    """Without replacement four numbers of the checks and an exponential per weight; else the weights three times."""
+    """Without replacement four numbers of the checks and an exponential per weight; else the weights three times.
+
+    Exponentials have the weights' strides; to find several of the largest, they are copied if not contiguous.
+    """
     weights = Alloc(nbytes(p))
     if replacement and samples > 1:
         return Result(0), weights, weights, weights
     checks = (Alloc(itemsize(p)), Alloc(itemsize(p)), Alloc(1), Alloc(1))
-    drawn = (Alloc(elements(out) * itemsize(p)),) if samples > 1 else ()
+    copies = (weights,) if copied(p) and is_dense(p) else ()
+    drawn = (Alloc(elements(out) * itemsize(p)), *copies) if samples > 1 else ()
     return Result(0), *checks, weights, *drawn
 
 
