@@ -117,6 +117,7 @@ def test_the_peak_is_within_the_error_bands_of_its_rules(name: str, mode: str, d
     assert low == high or estimate.unknown or any("known to within" in line for line in estimate.assumptions)
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
     def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
