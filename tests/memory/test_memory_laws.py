@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.truth.memory_truth import storage_bytes
+from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.data.errors import StepError
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
-from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import build_estimate
 from torchsummary_plus.memory.gpus import FEWEST
@@ -119,7 +119,7 @@ def test_the_peak_is_within_the_error_bands_of_its_rules(name: str, mode: str, d
 
 
 @pytest.mark.usefixtures("kept_workspaces")
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=from_release("2.11", "the CUDA rule"))])
 def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
     def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
         torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()
@@ -128,7 +128,7 @@ def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
     x = torch.randn(256, 64)
     estimate = estimate_memory(nn.Linear(64, 64), input_data=[x, x > 0], device=device, train_step=step)
     low, high = estimate.peak_range
-    assert low < high and (estimate.unknown == () or not since("2.11"))
+    assert low < high and estimate.unknown == ()
     assert "aten::masked_scatter_backward: scratch memory known to within 25%" in estimate.assumptions
 
 
@@ -156,7 +156,6 @@ FIRST = """
 import torch
 from torch import Tensor, nn
 from torchsummary_plus.api.memory import estimate_memory
-from torchsummary_plus.live.versions import since
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU())
 first, second = (estimate_memory(model, (64,), 32) for _ in range(2))
 raise SystemExit(0 if first.log == second.log else 3)

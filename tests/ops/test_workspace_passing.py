@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.ops.test_workspace_cuda import HOPPER, meta, recorded, scratches, workspaces
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda import attention, blas
@@ -19,10 +20,14 @@ CUBLAS, CUBLASLT = 8_519_680, 1 << 20
 BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
 
 
+pytestmark = from_release("2.11", "the release that CUDA rules were measured on")
+
+
 @pytest.fixture
 def passing(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.15's defaults, whatever torch this is."""
-    monkeypatch.setattr(blas, "are_workspaces_kept", lambda: False)
+    monkeypatch.delenv("TORCH_CUBLAS_WORKSPACE_CACHE", raising=False)
+    monkeypatch.setattr(blas, "since", lambda _: True)
 
 
 @pytest.mark.usefixtures("passing")
