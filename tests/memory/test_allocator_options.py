@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
+from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.data.errors import InputError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.allocator import replay
@@ -115,6 +116,7 @@ def test_refused(text: str) -> None:
         AllocatorOptions.parse(text)
 
 
+@from_release("2.11", "large_segment_size_mb")
 def test_torch_accepts_and_refuses_the_same() -> None:
     """Its own parser is the oracle; in a process of its own, as it changes that process's allocator."""
     if not hasattr(torch._C, "_accelerator_setAllocatorSettings"):
