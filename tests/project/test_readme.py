@@ -52,7 +52,7 @@ def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library.cudnn_library.cache_clear()
 
 
-@pytest.mark.usefixtures("cpu_build")
+@pytest.mark.usefixtures("cpu_build", "kept_workspaces")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
     """One after the other, as a reader would run them; a text block is what the block above it prints."""
