@@ -57,13 +57,6 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
     return fresh((*shape[:axis], len(tensors), *shape[axis:]), promoted(tensors))
 
 
-@rule("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
-def scattered(x: Tensor, *_: object, **__: object) -> Out:
-    """Expanded tensors are cloned (TensorShape.cpp, ``clone_preserve_strides``), which meta kernels do since 2.13."""
-    sure(any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride())))
-    return x.shape, preserved_strides(x), x.dtype
-
-
 @rule("index_select")
 def index_select(x: Tensor, dim: int, index: Tensor) -> Out:
     """The selected indices along one axis."""
