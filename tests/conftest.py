@@ -61,3 +61,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """One thread for CPU kernels, or as many as the test's parameter of this name says."""
     with threads_set_to(getattr(request, "param", 1)):
         yield
+
+
+@pytest.fixture
+def kept_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the workspaces of cuBLAS kept, as before torch 2.15, which frees them after each product."""
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")

@@ -28,6 +28,7 @@ STANDINS: dict[str, tuple[str, ...]] = {
     "cublasLt": ("cublas.cc",),
     "cublas": ("cublas.cc",),
     "cudnn": ("cudnn.cc", "cudnn_recurrent.cc"),
+    "cupti": ("cupti.cc",),
     "curand": (),
     "cufft": (),
     "cusparse": (),

@@ -10,6 +10,7 @@ from pathlib import Path
 NOT_SUPPORTED = {
     "cudaError_t": 801,
     "CUresult": 801,
+    "CUptiResult": 27,
     "cublasStatus_t": 15,
     "cudnnStatus_t": 3000,
     "cufftResult": 16,

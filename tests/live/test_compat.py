@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,6 @@ from torchsummary_plus.live.versions import since
 
 PACKAGE = Path(compat.__file__).parents[1]
 
-PRIVATE = re.compile(
-    r"\btorch(?:\.\w+)*?\._(?!_)\w+"  # torch._C._name, torch.cuda.memory._snapshot, from torch.utils._pytree
-    r"|\bfrom torch(?:\.\w+)* import .*\b_(?!_)\w+"
-)
-
 ALLOWED = {
     "torch._ops": "the types of operators, which every supported release has",
     "torch.utils._python_dispatch": "TorchDispatchMode, likewise",
@@ -26,19 +23,50 @@ ALLOWED = {
     "torch.Tensor._make_subclass": "a tensor's own",
     "torch.Tensor._make_wrapper_subclass": "likewise",
     "torch.Tensor._backward_hooks": "likewise",
+    "torch.nn.Module._get_name": "a module's own",
     "torch._transformer_encoder_layer_fwd": "an operator's function",
     "torch._native_multi_head_attention": "likewise",
     "torch._addmm_activation": "likewise",
     "torch._masked_softmax": "likewise",
-    "torch._dynamo": "asked of sys.modules alone",
 }
 """The private names that other files may have, and why."""
 
 
-def private_names(path: Path) -> list[str]:
-    """The private names of torch in a file's code; docstrings and comments aside."""
-    code = re.sub(r'"""(?s:.*?)"""|#.*|``.*?``', "", path.read_text(encoding="utf-8"))
-    return [name for name in PRIVATE.findall(code) if name not in ALLOWED and not name.startswith("torch.ops.aten.")]
+def up_to_private(name: str) -> str:
+    """The name as far as its first private part; "" if it has none."""
+    parts = name.split(".")
+    places = [place for place, part in enumerate(parts) if part.startswith("_") and not part.startswith("__")]
+    return ".".join(parts[: places[0] + 1]) if places else ""
+
+
+def private_names(path: Path) -> set[str]:
+    """The private names of torch in a file's code: imported, read by any alias, or given beside a part of torch."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = dict(imports(tree))
+    found = {*parts.values(), *(a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names)}
+
+    def dotted(node: ast.AST) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{before}.{node.attr}" if (before := dotted(node.value)) else ""
+        return parts.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    for node in ast.walk(tree):
+        found.add(dotted(node))
+        beside = node.elts if isinstance(node, ast.Tuple) else node.args if isinstance(node, ast.Call) else []
+        for place, name in pairwise(beside):
+            if isinstance(name, ast.Constant) and str(name.value).isidentifier() and dotted(place):
+                found.add(f"{dotted(place)}.{name.value}")
+    names = {name for name in found if name.startswith("torch.") and not name.startswith("torch.ops.aten.")}
+    return set(filter(None, map(up_to_private, names))) - ALLOWED.keys()
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each name that stands for a part of torch, and that part."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((a.asname or "torch", a.name if a.asname else "torch") for a in node.names if "torch" in a.name)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names)
 
 
 def test_one_file_names_private_parts_of_torch() -> None:
@@ -49,8 +77,11 @@ def test_one_file_names_private_parts_of_torch() -> None:
 
 
 def test_the_law_sees_a_private_name(tmp_path: Path) -> None:
-    wrong = ("guard = torch._C._Guard()", "torch.cuda.memory._snapshot()", "from torch.utils._pytree import tree_map")
-    for number, line in enumerate((*wrong, "from torch.nn.functional import linear, _pad")):
+    wrong = ("import torch\nguard = torch._C._Guard()", "import torch as t\nt.cuda.memory._snapshot()")
+    wrong += ("from torch.utils._pytree import tree_map",)
+    wrong += ("from torch import cuda\ncuda._lazy_init()", 'import torch\ngetattr(torch.cuda, "_lazy_init")')
+    wrong += ("from torch.nn.functional import (\n    linear,\n    _pad,\n)", "import torch._dynamo")
+    for number, line in enumerate(wrong):
         path = tmp_path / f"{number}.py"
         path.write_text(line)
         assert len(private_names(path)) == 1

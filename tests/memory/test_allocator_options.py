@@ -6,10 +6,10 @@ import json
 import subprocess
 
 import pytest
-import torch
 
 from tests.memory.replays import replay
 from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
+from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.data.errors import InputError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.allocator_options import AllocatorOptions, next_division
@@ -115,10 +115,9 @@ def test_refused(text: str) -> None:
         AllocatorOptions.parse(text)
 
 
+@from_release("2.11", "large_segment_size_mb")
 def test_torch_accepts_and_refuses_the_same() -> None:
     """Its own parser is the oracle; in a process of its own, as it changes that process's allocator."""
-    if not hasattr(torch._C, "_accelerator_setAllocatorSettings"):
-        pytest.skip("this torch does not let its allocator settings be set")
     code = (
         "import json, sys, torch\n"
         "def accepts(text):\n"

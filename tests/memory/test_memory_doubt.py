@@ -145,6 +145,7 @@ def test_the_range_is_open_whichever_operator_has_no_rule(
     assert all(doubt.nbytes >= LEAST_DOUBT for doubt in estimate.log.doubts)
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("is_late", [False, True])
 def test_an_operator_without_a_rule_may_keep_a_workspace_of_cublas(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.truth.memory_truth import storage_bytes
+from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.data.errors import StepError
@@ -117,7 +118,8 @@ def test_the_peak_is_within_the_error_bands_of_its_rules(name: str, mode: str, d
     assert low == high or estimate.unknown or any("known to within" in line for line in estimate.assumptions)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=from_release("2.11", "the CUDA rule"))])
 def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
     def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
         torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()

@@ -95,6 +95,7 @@ def scratches(log: MemoryLog) -> list[int]:
 # cuBLAS
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize(("capability", "nbytes"), [(AMPERE, 8_519_680), (ADA, 8_519_680), (HOPPER, 32 << 20)])
 def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capability, nbytes: int) -> None:
     """The caller's in the forward, the autograd engine's in the backward; none is taken twice or given back."""
@@ -141,6 +142,7 @@ def test_a_product_without_elements_asks_for_no_workspace(name: str, factors: An
     assert Workspaces("cuda").lasting("aten::addmm", (meta(3), meta(4, 0), meta(0, 3)), {}, meta(4, 3)) == ()
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("by_triton", [True, False])
 def test_triton_multiplies_columns_by_rows_without_cublas_or_copies(
     monkeypatch: pytest.MonkeyPatch, by_triton: bool

@@ -65,6 +65,7 @@ def test_bilinear_layers_take_what_their_parts_take(which: str, shape: tuple[int
     assert scratch_bytes(AMPERE, TRILINEAR, args, out) == parts.peak
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 def test_bilinear_layers_multiply_with_cublas() -> None:
     args = [*of_bilinear(20, 8, 32, 16)["forward"], *AXES["forward"]]
     assert len(Workspaces("cuda", AMPERE).lasting(TRILINEAR, tuple(args), {}, meta(20, 8))) == 1
@@ -72,6 +73,7 @@ def test_bilinear_layers_multiply_with_cublas() -> None:
     assert Workspaces("cuda", AMPERE).lasting(TRILINEAR, tuple(empty), {}, meta(0, 8)) == ()
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.skipif(not since("2.13"), reason="cuBLAS multiplied them")
 def test_columns_by_rows_are_multiplied_by_triton() -> None:
     """Without cuBLAS's workspace, and without copies of strided operands."""
@@ -91,6 +93,7 @@ def test_gradients_of_distances_between_rows_are_added_up_from_one_per_pair() ->
         assert scratch_bytes(AMPERE, name, (distances, x, 0.0, distances), x) == 0
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 def test_products_of_bytes_need_no_workspace() -> None:
     """``int8_gemm`` (aten/src/ATen/cuda/CUDABlas.cpp) passes cublasLt none."""
     a, b, out = meta(64, 128, dtype=torch.int8), meta(128, 256, dtype=torch.int8), meta(64, 256, dtype=torch.int32)

@@ -27,6 +27,7 @@ from benchmarks.gpu_truth_history import (
 from benchmarks.gpu_truth_libraries import Family
 from benchmarks.gpu_truth_ways import variants
 from tests.truth.releases import from_release
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.allocator import CachingAllocator
 
 MIB = 1 << 20
@@ -198,6 +199,7 @@ EXACT = (
 """Configurations without convolutions that are predicted to the byte; some of them for each card."""
 
 
+@pytest.mark.skipif(since("2.15"), reason="recorded on torch 2.13; attention has other kernels and states from 2.15 on")
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("place", range(len(OWN)), ids=[path.stem for path in OWN])
 def test_what_is_exact_stays_exact(place: int) -> None:
@@ -208,6 +210,7 @@ def test_what_is_exact_stays_exact(place: int) -> None:
     assert max(map(abs, errors["reserved_bytes"])) <= 0.001
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("name", ["bert-b32-bf16-eval", "vit-b128-bf16-eval", "lstm-b128-bf16-eval"])
 def test_bfloat16_before_ampere_is_exact(name: str) -> None:

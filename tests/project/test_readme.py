@@ -52,13 +52,15 @@ def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library.cudnn_library.cache_clear()
 
 
-@pytest.mark.usefixtures("cpu_build")
+@pytest.mark.usefixtures("cpu_build", "kept_workspaces")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
     """One after the other, as a reader would run them; a text block is what the block above it prints."""
     page = path.read_text(encoding="utf-8")
     if "Schedule1F1B" in page and not since("2.13"):
         pytest.skip("pipeline schedules need torch 2.13")
+    if "Schedule1F1B" in page and since("2.15"):
+        pytest.skip("another stage of the pipeline has the highest peak from torch 2.15 on")
     if not since("2.11"):
         pytest.skip("the pages show figures of CUDA rules, which were measured on torch 2.11 and later")
     assert page == with_outputs(page), "python -m docs.outputs writes it"

@@ -38,6 +38,8 @@ RECORDED = (
 WIDTH = 64
 if not since("2.13") or since("2.15"):  # The truth was recorded on 2.13; a stage's buffers are others since 2.15.
     RECORDED = tuple(name for name in RECORDED if "pipeline" not in name)
+if since("2.15"):  # Real processes take other amounts there, which ``ranks_truth --explain`` measures and predicts.
+    RECORDED = tuple(name for name in RECORDED if name not in ("drawn 6:3", "drawn 6:9"))
 
 
 @pytest.fixture(autouse=True)

@@ -127,6 +127,7 @@ class Doubled(torch.autograd.Function):
         return Doubled.apply(grad)  # type: ignore[no-any-return,no-untyped-call]
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_functions_in_python_that_the_engine_calls_leave_the_order_open() -> None:
     def penalised(model: nn.Module, x: Tensor) -> None:
         x = x.detach().requires_grad_()

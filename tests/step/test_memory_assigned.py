@@ -79,6 +79,7 @@ def an_attack(model: Any, x: Tensor) -> None:
     model.zero_grad()
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("step", [by_hand, an_attack])
 def test_leaves_of_a_step_have_gradients_on_a_card(step: Any) -> None:

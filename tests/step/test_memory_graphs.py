@@ -20,7 +20,7 @@ WIDTH = 96
 pytestmark = [
     pytest.mark.usefixtures("threads"),
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(not hasattr(SavedTensor, "data"), reason="torch before 2.11 does not show saved tensors"),
+    pytest.mark.skipif(not hasattr(SavedTensor, "data"), reason="torch before 2.10 does not show saved tensors"),
 ]
 
 

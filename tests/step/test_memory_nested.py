@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ class Ragged(nn.Module):
         return values
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
 def test_a_layer_on_ragged_rows_multiplies_in_the_backward_s_thread_too() -> None:
     estimate = estimate_memory(Ragged(), (64,), 32, "cuda", steps=1, optimizer="sgd")

@@ -286,6 +286,7 @@ class Foreach(torch.optim.SGD):
         torch._foreach_add_(own, self.others(own))
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_foreach_operator_on_other_shapes_runs_as_in_torch(device: str) -> None:
     """By its meta kernel: rows are broadcast to a matrix, and what does not fit raises."""

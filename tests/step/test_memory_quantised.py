@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.memory_zoo import measured
 from tests.truth.memory_truth import storage_bytes
+from tests.truth.releases import from_release
 from tests.truth.weights_truth import agree, everything, rows
 from torchsummary_plus import summary
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size, measure_memory
@@ -174,6 +175,7 @@ def test_parametrized_weights(name: str) -> None:
     agree(lambda: PARAMETRIZED[name](nn.Linear(NARROW, WIDE)), rows(4, NARROW), "train", torch.optim.SGD)
 
 
+@from_release("2.10", "a public view of what a node has saved")
 def test_a_replaced_weight_holds_what_its_node_has_saved_until_then() -> None:
     """``torch.nn.utils.weight_norm`` computes a weight with a gradient when it is built, and anew in each forward."""
     layers = [nn.utils.weight_norm(nn.Linear(NARROW, NARROW)) for _ in range(3)]

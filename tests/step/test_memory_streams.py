@@ -54,6 +54,7 @@ def workspaces(estimate: MemoryEstimate) -> list[int]:
     return [estimate.log.stream(n) for n, storage in enumerate(estimate.log.storages) if storage.nbytes == WORKSPACE]
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_each_stream_has_its_pools_and_each_thread_a_workspace_there(mode: str) -> None:
     one, two = (estimated(TwoStreams(kept, on_its_own), mode=mode) for on_its_own in (False, True))

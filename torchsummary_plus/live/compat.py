@@ -103,9 +103,8 @@ function_disabled: Any = probe("torch:_C._disabled_torch_function_impl", _FAKES)
 keep_dispatch_keys: Callable[[], Any] = probe("torch:_C._PreserveDispatchKeyGuard", _FAKES)
 sees_meta: Callable[[], bool] = probe("torch:_C._meta_in_tls_dispatch_include", _FAKES)
 see_meta: Callable[[bool], None] = probe("torch:_C._set_meta_in_tls_dispatch_include", _FAKES)
-no_modes: Callable[[], AbstractContextManager[Any]] = probe(
-    "torch.utils._python_dispatch:_disable_current_modes", "sparse and nested tensors cannot be described in a pass"
-)
+_SPARSE = "sparse and nested tensors cannot be described in a pass"
+no_modes: Callable[[], Any] = probe("torch.utils._python_dispatch:_disable_current_modes", _SPARSE)
 is_wrapper_subclass: Callable[[Any], bool] = probe(
     "torch.utils._python_dispatch:is_traceable_wrapper_subclass", "MemTracker is unavailable"
 )
@@ -390,9 +389,11 @@ def import_for_optimizers() -> None:
 def import_for_steps(compiler: bool = False) -> None:
     """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
 
-    In torch 2.13 the first profiler region imports a part of torch. ``compiler``: for steps that use a part of it.
+    The first profiler region imports a part of torch, and from 2.15 on an optimizer does. ``compiler``: so does a step.
     """
     import_compiler()
+    if since("2.15"):
+        import_module("torch.nested._internal.nested_tensor")
     with record_function(""):
         pass
     if compiler:

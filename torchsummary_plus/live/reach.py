@@ -184,7 +184,7 @@ def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield the tensor that an autograd node saved, or what its hooks keep instead; nothing on torch before 2.11."""
+    """Yield the tensor that an autograd node saved, or what its hooks keep instead; nothing on torch before 2.10."""
     yield getattr(saved, "data", None)
     yield getattr(saved, "unpack_hook", None)
 

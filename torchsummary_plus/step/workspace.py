@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
@@ -14,6 +14,7 @@ from ..live.structures import all_tensors
 from ..live.versions import since
 from ..ops.processor import is_half
 from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
+from ..ops.scratch.cuda import blas
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import (
     ALL_RESULTS,
@@ -79,6 +80,8 @@ class Workspaces:
         """By name: the error bands of the rules used."""
         self._kept = 0
         """Bytes that kernels tried on zeros have not been seen to free: they keep them, or free them unseen."""
+        self._passing = 0
+        """Bytes of the workspaces of cuBLAS that only the current operator uses."""
         self._trials = Trials()
         self._taken: set[tuple[Hashable, str]] = set()
         self._place: Hashable = None
@@ -115,7 +118,17 @@ class Workspaces:
         self._kept = self._doubt = self._lasting_doubt = 0
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
-        """Return a kernel's phases, the last of which has all results, or its course."""
+        """Return a kernel's phases, the last of which has all results, or its course; call :meth:`lasting` before."""
+        phases = self._scratch(name, args, kwargs, out)
+        passing, self._passing = self._passing, 0
+        if passing and name not in blas.ONE_PRODUCT:
+            self._note(name, passing)
+            return phases
+        return _with_workspace(phases, passing) if passing else phases
+
+    def _scratch(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> tuple[Phase, ...] | Course:
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
@@ -157,8 +170,10 @@ class Workspaces:
         tries = self.backend == "cpu" and (name in TRIED or is_foreign(name) or writes)
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            may_last = self.backend == "cuda" and (self._place, "cublas") not in self._taken
-            self._note(name, _reach(args, kwargs, out), lasting=LARGEST_LASTING if may_last else 0)
+            may_take = self.backend == "cuda" and (self._place, "cublas") not in self._taken
+            workspace = LARGEST_LASTING if may_take else 0
+            kept = workspace if blas.are_workspaces_kept() else 0
+            self._note(name, _reach(args, kwargs, out) + workspace - kept, lasting=kept)
         return course or (AT_LAST,)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
@@ -202,6 +217,9 @@ class Workspaces:
         named = self._ask(rule, name, args, kwargs, out)
         if named is None:
             self._note(name, lasting=LARGEST_LASTING)
+        if not blas.are_workspaces_kept():
+            self._passing = sum(nbytes for key, nbytes in named or () if key in blas.KEYS)
+            named = [(key, nbytes) for key, nbytes in named or () if key not in blas.KEYS]
         taken = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._taken}
         self._taken.update(taken)
         return tuple(filter(None, taken.values()))
@@ -228,6 +246,14 @@ class Workspaces:
         self.unknown[name] = self.unknown.get(name, 0) + calls
         self._doubt = max(self._doubt, doubt + lasting, LEAST_DOUBT)
         self._lasting_doubt = max(self._lasting_doubt, lasting)
+
+
+def _with_workspace(phases: tuple[Phase, ...] | Course, nbytes: int) -> tuple[Phase, ...] | Course:
+    """Add a workspace beside all that a kernel allocates, until it ends."""
+    *before, last = phases or (Phase(ALL_RESULTS, 0),)
+    if isinstance(last, Phase):
+        return (*cast("list[Phase]", before), last._replace(nbytes=last.nbytes + nbytes))
+    return (*cast("Course", phases), Alloc(nbytes))
 
 
 def _is_unsure(phases: Any) -> bool:

@@ -366,6 +366,8 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
         if func.name() in _COPIES and all(operands[0].stride()):
             return copied_whole(operands[0])
         with in_kernel():
+            if func._schema.name in _COPIES and _repeats(args[0]):  # Meta kernels clone it, as others do, since 2.13.
+                args = (args[0].clone(), *args[1:])
             out = by_sparse_kernel(func, args, kwargs)
             out = change_tensors(out, lambda t: t if isinstance(t, Fake) else wrap(t, device))
     except NotImplementedError:
@@ -373,6 +375,11 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
             raise
         return None
     return (out[0], None) if func is ATTENTION and not wants_weights(args, kwargs) else out
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has elements that lie in one place (MemoryOverlap.cpp, ``has_internal_overlap``)."""
+    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.gpu_truth_history import reduce_history, replay_history
 from torchsummary_plus import MemTracker, estimate_memory, measure_memory
@@ -27,6 +27,28 @@ def test_a_step_measured_is_the_step_predicted(optimizer: str) -> None:
     spare = predicted.reserved_bytes - measured.reserved_bytes
     assert spare in (0, 2 << 20)  # small copies fit into the rest of the model's own segment of 2 MiB
     assert not [note for note in measured.assumptions if "allocator's own peak" in note]
+
+
+class Grouped(nn.Module):
+    """Attention in which two heads of keys serve eight of queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(64, 64 * heads) for heads in (8, 2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (layer(x).unflatten(-1, (-1, 64)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        return nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.float16], ids=str)
+def test_grouped_attention_measured_is_as_predicted(autocast: torch.dtype | None) -> None:
+    """By the kernels that the installed torch chooses, with the states that these keep."""
+    asked = {"optimizer": "sgd", "autocast": autocast}
+    name = torch.cuda.get_device_name()
+    predicted = estimate_memory(Grouped(), (256, 64), 4, "cuda", gpu=name, progress=False, **asked)
+    measured = measure_memory(Grouped().cuda(), (256, 64), 4, "cuda", **asked)
+    assert measured.peak_bytes == predicted.peak_bytes
 
 
 def test_a_model_measured_is_left_unchanged() -> None:

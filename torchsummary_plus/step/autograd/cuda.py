@@ -97,8 +97,6 @@ def attention(
             0
         ]
         return padded if padded.shape[-1] == width else padded[..., :width]
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
-        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     if attn_mask is not None:
         attn_mask = _aligned(attn_mask).expand(*query.shape[:-1], key.shape[-2])
     efficient: Tensor = aten._scaled_dot_product_efficient_attention(

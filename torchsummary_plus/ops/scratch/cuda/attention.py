@@ -9,6 +9,7 @@ import torch
 
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, round_up
+from ....live.versions import since
 from ...dtypes import HALVES
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import nbytes
@@ -121,9 +122,11 @@ def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any
 
 
 @reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
-def efficient_results(out: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
-    """Seed and offset of the random state are on the CPU."""
-    return None, None, 0, 0
+def efficient_results(
+    out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
+) -> tuple[int | None, ...]:
+    """Seed and offset of the random state are on the CPU; without dropout, from torch 2.15 on, on the GPU."""
+    return () if since("2.15") and not dropout else (None, None, 0, 0)
 
 
 WIDEST_IN_REGISTERS = 128
@@ -150,7 +153,8 @@ def efficient_backward(
 ) -> Course | None:  # fmt: skip
     """One number per row, and fp32 tiles in which the gradients accumulate.
 
-    fp32 kernels do not compute the row sums themselves, so the full products precede them.
+    fp32 kernels do not compute the row sums themselves, so the full products precede them. Grouped heads have
+    gradients of their own first, which are then added up.
     """
     batch, heads, rows, width = query.shape
     if batch > MOST_BATCHES:
@@ -159,12 +163,13 @@ def efficient_backward(
     tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
     copies = () if _is_turned(grad) else (Alloc(nbytes(grad)),)
-    steps: list[Alloc | Result | Free] = [*copies, *(Result(place) for place in range(len(_given(out))))]
+    spread = () if key.shape[1] == heads else tuple(Alloc(heads // t.shape[1] * nbytes(t)) for t in (key, value))
+    steps: list[Alloc | Result | Free] = [*copies, *(Result(place) for place in range(len(_given(out)))), *spread]
     in_registers = half and limit <= tile
     if half and (in_registers or not (7, 0) <= capability < (7, 5)):
         steps.append(Alloc(4 * batch * heads * rows))
     else:
-        steps += _row_sums(len(copies), grad, output)
+        steps += _row_sums(len(copies) + len(spread), grad, output)
     columns = key.shape[2]
     splits = ceil_div(columns, keys)
     summed = half and not in_registers

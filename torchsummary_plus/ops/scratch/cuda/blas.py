@@ -16,13 +16,36 @@ from ....data.units import MIB
 from ....live.versions import since
 from ..registry import Alloc, Course, Result, lasting, scratch
 
-HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
+HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 PRODUCTS = (
     *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("_euclidean_dist", "affine_grid_generator", "triangular_solve", "linalg_solve_triangular"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
+
+ONE_PRODUCT = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
+        *("dot", "vdot", "linear", "_scaled_mm"),
+    )
+)
+"""Those that multiply once, at the end, beside everything else that they allocate."""
+
+KEYS = ("cublas", "cublaslt")
+"""The names of these workspaces."""
+
+KEPT_UNTIL = "2.15"
+"""The first release that frees them after each product. Measured on 2.13 and 2.15; 2.14.1 lacks the variable below."""
+
+
+def are_workspaces_kept() -> bool:
+    """Whether torch keeps the workspaces of cuBLAS, which ``TORCH_CUBLAS_WORKSPACE_CACHE=1`` says on any release.
+
+    Source: ``isCUDABlasWorkspaceCachingEnabled`` in CublasHandlePool.cpp.
+    """
+    return not since(KEPT_UNTIL) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
 def workspace_bytes(capability: Capability) -> int:
@@ -74,23 +97,29 @@ def _is_empty(*factors: Any) -> bool:
 
 
 ONE_WORKSPACE_SINCE = "2.13"
-"""The first release on which cublasLt shares cuBLAS's workspace; measured on 2.11 and 2.13."""
+"""The first release on which cublasLt shares cuBLAS's workspace, or takes its own alone; measured on 2.11 and 2.13."""
 
 
 @lasting("cuda", "aten::addmm", "aten::_addmm_activation", source=HANDLES, band=0.0, by_capability=True)
 def cublas_with_bias(
     capability: Capability, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any
 ) -> tuple[tuple[str, int], ...]:
-    """A bias for each column is added by cublasLt, which has a workspace of its own before torch 2.13.
+    """A bias for each column is added by cublasLt, with a workspace of its own before torch 2.13 and from 2.15 on.
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
     own = () if _is_empty(a, b) else (("cublas", workspace_bytes(capability)),)
-    is_shared = since(ONE_WORKSPACE_SINCE) or os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1"
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
-    if not own or is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
+    if not own or _is_shared() or not is_row or beta != 1 or min(b.shape) <= 1:
         return own
-    return (*own, ("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))))
+    by_lt = (("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))),)
+    return by_lt if since(ONE_WORKSPACE_SINCE) else (*own, *by_lt)
+
+
+def _is_shared() -> bool:
+    """Whether cublasLt uses the kept workspace of cuBLAS."""
+    usual = "1" if since(ONE_WORKSPACE_SINCE) else "0"
+    return are_workspaces_kept() and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", usual) == "1"
 
 
 LENGTH_BYTES = 8
