@@ -103,9 +103,20 @@ class Steps:
                     self.parameters.setdefault(id(parameter), (parameter, index))
 
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
+        """Book what exists before the steps: the model, then what is held besides it, such as averages, then inputs."""
+        self._classify_model()
+        besides = [held for held in reversed(self.outside) if not held.if_used]  # The search finds the last one first.
+        for held in besides:
+            self.account.classify([held.tensor], held.kind, held.owner)
+        if besides:
+            self._classify_model()  # What shares the memory of its tensors does not change their kinds.
+        self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
         for held in self.outside:
-            if not held.if_used:
-                self.account.classify([held.tensor], held.kind, held.owner)
+            if held.if_used:
+                self._wait_for_use(held)
+        self.outside.clear()
+
+    def _classify_model(self) -> None:
         for tensor, owner in self.packed:
             self.account.classify([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
@@ -118,11 +129,6 @@ class Steps:
                     self.account.classify([parameter], "parameters", owner)
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
-        self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
-        for held in self.outside:
-            if held.if_used:
-                self._wait_for_use(held)
-        self.outside.clear()
 
     def _wait_for_use(self, held: Holding) -> None:
         """Note what a tensor is that counts only if the steps use it."""
