@@ -120,7 +120,10 @@ class Drawn:
             return inference(autocast)
         made = MAKERS[self.way.optimizer]
         assert made is not None
-        optimizer, scaler = made(list(model.parameters())), torch.amp.GradScaler("cuda", enabled=autocast == torch.float16)
+        optimizer, scaler = (
+            made(list(model.parameters())),
+            torch.amp.GradScaler("cuda", enabled=autocast == torch.float16),
+        )
         average = deepcopy(model).requires_grad_(False) if self.has("averaged") else None
 
         def train(model: nn.Module, x: Tensor) -> None:
@@ -215,12 +218,17 @@ def judged(one: Any, card: str) -> str:
     word = programs_judge.EXACT
     if errors["peak_bytes"]:
         inside = low <= real["peak_bytes"] <= high
-        word = (programs_judge.INSIDE if found["notes"] else programs_judge.UNSAID) if inside else programs_judge.OUTSIDE
+        word = (
+            (programs_judge.INSIDE if found["notes"] else programs_judge.UNSAID) if inside else programs_judge.OUTSIDE
+        )
     if errors["peak_bytes"] or abs(errors["reserved_bytes"]) > FAR:
         figures = ", ".join(f"{key} {real[key]:,} ({errors[key]:+.3%})" for key in FIGURES)
         print(f"{card} {one.name} {one.way} {word}: {figures} {found['notes']}", flush=True)
     if errors["peak_bytes"]:
-        real, found = in_child(partial(ran, one, True), card), in_child(partial(predicted, one, True, named(card)), card)
+        real, found = (
+            in_child(partial(ran, one, True), card),
+            in_child(partial(predicted, one, True, named(card)), card),
+        )
         if "changes" in real:
             print(differing(real["changes"], found["changes"]), flush=True)
     if abs(errors["reserved_bytes"]) > FAR:

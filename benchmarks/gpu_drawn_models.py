@@ -161,8 +161,8 @@ class Maps(nn.Module):
         size, stride = rng.choice([(3, 1), (3, 2), (7, 2), (4, 4)])
         self.stem = conv(channels, width, size, stride=stride, padding=0 if stride == 4 else size // 2)
         stages, downs, widths = [], [], [width]
-        for level in range(rng.choice([2, 3])):
-            layers = [block(rng, widths[-1], axes) for _ in range(rng.choice([1, 2, 3]))]
+        for _ in range(rng.choice([2, 3])):
+            layers = [block(rng, widths[-1], axes) for _block in range(rng.choice([1, 2, 3]))]
             stages.append(nn.Sequential(*(Checkpointed(one) if repeats else one for one in layers)))
             wider = widths[-1] * rng.choice([1, 2])
             downs.append(self._down(rng, widths[-1], wider))

@@ -105,10 +105,10 @@ class Steps:
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
         """Book what exists before the steps: the model, then what is held besides it, such as averages, then inputs."""
         self._classify_model()
-        besides = [held for held in reversed(self.outside) if not held.if_used]  # The search finds the last one first.
-        for held in besides:
-            self.account.classify([held.tensor], held.kind, held.owner)
-        if besides:
+        for held in reversed(self.outside):  # The search finds the last one first.
+            if not held.if_used:
+                self.account.classify([held.tensor], held.kind, held.owner)
+        if self.outside:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
         for held in self.outside:
@@ -125,7 +125,7 @@ class Steps:
                 continue
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    _, owner = self.parameters.get(id(parameter), (parameter, index))
+                    owner = self.parameters.get(id(parameter), (None, index))[1]
                     self.account.classify([parameter], "parameters", owner)
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
@@ -163,19 +163,16 @@ class Steps:
         if self.step.train_step is not None:
             self.doing = "train_step"
             self.step.train_step(self.model, *args, **kwargs)
-            return
-        if optimizer is not None and needs_closure(optimizer):
+        elif optimizer is not None and needs_closure(optimizer):
             self._searched(args, kwargs, optimizer)
-            return
-        if not self._accumulated(args, kwargs):
-            return
-        self.doing = "optimizer"
-        if optimizer is not None:
-            self._stepped(args, kwargs, optimizer)
-            optimizer.zero_grad()
-        else:
-            for module in (self.model, *self.loss_modules[:1]):
-                module.zero_grad()
+        elif self._accumulated(args, kwargs):
+            self.doing = "optimizer"
+            if optimizer is not None:
+                self._stepped(args, kwargs, optimizer)
+                optimizer.zero_grad()
+            else:
+                for module in (self.model, *self.loss_modules[:1]):
+                    module.zero_grad()
 
     def _accumulated(self, args: Any, kwargs: Any) -> bool:
         """Run the forward and backward of each micro-batch, which add to the gradients; False for inference.
