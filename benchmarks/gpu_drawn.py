@@ -9,6 +9,7 @@ reserved bytes differ. Programs that do not run there do not count.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import sys
@@ -208,7 +209,6 @@ def judged(one: Any, card: str) -> str:
     if "error" in real:
         print(f"{card} {one.name} {one.way} {programs_judge.INVALID}: {real['error'][:150]}", flush=True)
         return programs_judge.INVALID
-    gpu = torch.cuda.get_device_name  # noqa: F841
     found = in_child(partial(predicted, one, False, named(card)), card)
     if "error" in found:
         print(f"{card} {one.name} {one.way} {programs_judge.CRASHED}: {found['error']}", flush=True)
@@ -238,8 +238,6 @@ def judged(one: Any, card: str) -> str:
 
 def named(card: str) -> str:
     """Return a card's name in full."""
-    import json
-
     path = card_path(card) if card else active_card_path()
     name: str = json.loads(path.read_text())["name"]
     return name
