@@ -151,3 +151,41 @@ def test_a_kernel_that_is_tried_sees_whether_its_arguments_are_one() -> None:
     own = first.nbytes
     assert blocks(first, first, first)[:2] == [3 * own, 3 * own]
     assert blocks(first, second, second)[:3] == [own, 2 * own, 3 * own]
+
+
+class Padded(nn.Module):
+    """Self-attention whose padding is masked: sequences (N, T, 16) -> (N, T, 16)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        return self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("length", "copies"), [(1024, 3), (1025, 5)])
+def test_masked_scores_on_a_gpu_are_filled_first_if_their_rows_are_long(length: int, copies: int) -> None:
+    """Source: ``masked_softmax_cuda`` in ATen/native/cuda/SoftMax.cu. cuBLAS's workspace is one more copy."""
+    found = estimate_memory(Padded(), (length, 16), 1, "cuda", mode="eval", progress=False)
+    scores = 2 * length * length * 4
+    assert not any("CPU's kernels" in note for note in found.assumptions)
+    assert copies * scores < found.peak_bytes < (copies + 0.1) * scores
+
+
+@pytest.mark.parametrize(
+    ("groups", "dtype", "stays"),
+    [(1, torch.float, True), (2, torch.half, True), (8, torch.float, True), (8, torch.double, False)],
+)
+def test_convolutions_of_volumes_stay_channels_last_on_a_gpu(groups: int, dtype: torch.dtype, stays: bool) -> None:
+    """cuDNN runs them for any groups (ATen/native/Convolution.cpp, ``use_cudnn_depthwise``), not in double."""
+    seen: list[bool] = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        y = model(x.to(memory_format=torch.channels_last_3d))
+        seen.append(y.is_contiguous(memory_format=torch.channels_last_3d))
+
+    model = nn.Conv3d(8, 8, 3, groups=groups, dtype=dtype)
+    estimate_memory(model, (8, 6, 6, 6), 2, "cuda", dtypes=dtype, train_step=step, progress=False)
+    assert set(seen) == {stays}

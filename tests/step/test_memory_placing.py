@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.fakes import new_fake
 from torchsummary_plus.live.modules import ModuleTree
 
@@ -98,3 +101,21 @@ def test_what_is_on_the_cpu_beside_a_gpu_stays_there(is_split: bool, monkeypatch
     assert ({"parameters", "gradients", "optimizer_state"} <= kinds) != is_split
     assert not (kinds & {"parameters", "gradients", "optimizer_state", "inputs"}) or not is_split
     assert estimate.phase_peaks["forward"] >= 2 * 4 * 8 * 32 * 128
+
+
+def test_a_copy_of_a_model_lies_behind_it_in_its_own_order() -> None:
+    """As after ``average = deepcopy(model.to(device))``, its numbers too; the inputs come last."""
+    model = nn.Sequential(nn.Linear(8, 500), nn.BatchNorm1d(500), nn.Linear(500, 3))
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model(x).sum().backward()
+        for mean, parameter in zip(average.parameters(), model.parameters()):
+            mean.lerp_(parameter, 0.1)
+
+    def before(log: MemoryLog) -> list[int]:
+        return [nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"]
+
+    *own, given = before(estimate_memory(model, (8,), 4, "cuda", progress=False).log)
+    log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
+    assert before(log) == [*own, *own, given]

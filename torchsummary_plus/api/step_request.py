@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from ..data.capability import Capability
 from ..data.collection import no_collection
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import COMPILED, MemoryLog
+from ..live.compiled import has_compiled
 from ..live.inputs import Example, with_batch
 from ..live.modules import ModuleTree
 from ..memory.attribution import run_log
@@ -34,6 +36,8 @@ class StepRequest:
         self.backend = self.device.type
         self.options = options.allocation(self.device)
         self.cudnn = options.asker(self.device)
+        whole = model.modules[0] if isinstance(model, ModuleTree) else model
+        self.is_compiled = has_compiled([whole, self.step.train_step])
 
     @property
     def chip(self) -> Capability | None:
@@ -53,6 +57,8 @@ class StepRequest:
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
+        if self.is_compiled:
+            log = replace(log, assumptions=(*log.assumptions, COMPILED))
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 

@@ -42,6 +42,9 @@ SECOND_ORDER = "torch::autograd::create_graph"
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""
 
+COMPILED = "torch.compile: estimated as the uncompiled source; what autograd and kernels hold may be more or less"
+"""The assumption for compiled code."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:

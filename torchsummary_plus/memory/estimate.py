@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate, compress
 
 from ..data.errors import InputError
-from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
+from ..data.memory_records import COMPILED, LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
 from .allocator import Allocator
 from .allocator_options import AllocatorOptions
@@ -38,6 +38,9 @@ Random programs on the no-op runtime (``benchmarks.gpu_programs``) were up to 23
 
 OF_AUTOGRAD = ("saved_activations", "temporaries", "gradients")
 """The kinds whose lifetimes depend on that order."""
+
+OF_COMPILER = ("saved_activations", "temporaries", "workspace")
+"""The kinds that torch's compiler may keep longer, fuse away or compute again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +137,16 @@ class Estimate:
         Both equal ``peak_bytes`` if every rule is exact and no number of iterations is assumed. Operators in
         ``unknown`` extend the range upwards, by the most each may hold while it runs and by at least a page; gradients
         of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were
-        guessed, the range includes the peaks of other guesses.
+        guessed, the range includes the peaks of other guesses. Compiled code extends it both ways, by all that autograd
+        and kernels hold at the peak.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
             edges += self._edges(log, run_log(log, self.backend, self.options).peak_bytes)
-        return min(edges), max(edges)
+        by_compiler = 0
+        if COMPILED in self.log.assumptions:
+            by_compiler = sum(self.at_peak.get(kind, 0) for kind in OF_COMPILER)
+        return min(edges) - by_compiler, max(edges) + by_compiler
 
     def _edges(self, log: MemoryLog, peak: int) -> tuple[int, ...]:
         """Return the least and the most that a log's peak may be.

@@ -352,7 +352,8 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
         return exchange.put(tensor, kernels.of_model)
 
     def other(tensor: Tensor) -> Tensor:
-        return kernels.of_package(tensor) if id(tensor) in outside.reach.of_packages else kernels.other(tensor)
+        make = kernels.of_module if id(tensor) in outside.of_modules else kernels.other
+        return kernels.of_package(tensor) if id(tensor) in outside.reach.of_packages else make(tensor)
 
     def stand_in(tensor: Tensor) -> Tensor:
         return remade(tensor, kernels.of_model if id(tensor) in of_model else other)

@@ -44,6 +44,8 @@ class Outside:
         self._lone = LoneContainers(self.reach)
         self.alone = Alone(self.reach, references_in_graphs(self.reach.tensors))
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
+        self.of_modules = {id(tensor) for tensor in tensors_in(self.modules)}
+        """Ids of other modules' own tensors, which move with the model."""
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
         self.without_bytes = _on_meta(self.reach.tensors) if any(not t.is_meta for t in tree.tensors()) else set()
@@ -111,7 +113,7 @@ class Outside:
         steps are ``moved`` to another device than the model's, a tensor that nothing moves along counts only if used.
         """
         known = self._known()
-        moving = {id(tensor) for module in self.modules for tensor in tensors_in([module])} | known.keys()
+        moving = {id(tensor) for tensor in tensors_in(self.modules)} | known.keys()
         standing = {id(tensor): tensor for tensor in self.reach.tensors}
         for reached in self.reach.tensors:
             if id(reached) in self._own or id(reached) in self._left or id(reached) in self.without_bytes:

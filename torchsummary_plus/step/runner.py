@@ -103,9 +103,20 @@ class Steps:
                     self.parameters.setdefault(id(parameter), (parameter, index))
 
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
-        for held in self.outside:
+        """Book what exists before the steps: the model, then what is held besides it, such as averages, then inputs."""
+        self._classify_model()
+        for held in reversed(self.outside):  # The search finds the last one first.
             if not held.if_used:
                 self.account.classify([held.tensor], held.kind, held.owner)
+        if self.outside:
+            self._classify_model()  # What shares the memory of its tensors does not change their kinds.
+        self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
+        for held in self.outside:
+            if held.if_used:
+                self._wait_for_use(held)
+        self.outside.clear()
+
+    def _classify_model(self) -> None:
         for tensor, owner in self.packed:
             self.account.classify([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
@@ -114,15 +125,10 @@ class Steps:
                 continue
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    _, owner = self.parameters.get(id(parameter), (parameter, index))
+                    owner = self.parameters.get(id(parameter), (None, index))[1]
                     self.account.classify([parameter], "parameters", owner)
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
-        self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
-        for held in self.outside:
-            if held.if_used:
-                self._wait_for_use(held)
-        self.outside.clear()
 
     def _wait_for_use(self, held: Holding) -> None:
         """Note what a tensor is that counts only if the steps use it."""
@@ -157,19 +163,16 @@ class Steps:
         if self.step.train_step is not None:
             self.doing = "train_step"
             self.step.train_step(self.model, *args, **kwargs)
-            return
-        if optimizer is not None and needs_closure(optimizer):
+        elif optimizer is not None and needs_closure(optimizer):
             self._searched(args, kwargs, optimizer)
-            return
-        if not self._accumulated(args, kwargs):
-            return
-        self.doing = "optimizer"
-        if optimizer is not None:
-            self._stepped(args, kwargs, optimizer)
-            optimizer.zero_grad()
-        else:
-            for module in (self.model, *self.loss_modules[:1]):
-                module.zero_grad()
+        elif self._accumulated(args, kwargs):
+            self.doing = "optimizer"
+            if optimizer is not None:
+                self._stepped(args, kwargs, optimizer)
+                optimizer.zero_grad()
+            else:
+                for module in (self.model, *self.loss_modules[:1]):
+                    module.zero_grad()
 
     def _accumulated(self, args: Any, kwargs: Any) -> bool:
         """Run the forward and backward of each micro-batch, which add to the gradients; False for inference.

@@ -94,6 +94,10 @@ class ValuedKernels(FakeKernels):
         stays = tensor.device.type == "cpu" and not tensor.dim()
         return self._outside(tensor, CPU if stays else self.device)
 
+    def of_module(self, tensor: Tensor) -> Tensor:
+        """Return the replacement of another module's tensor, a number too: ``module.to(device)`` moves them all."""
+        return self.parameter(tensor) if isinstance(tensor, Parameter) else self._outside(tensor, self.device)
+
     def of_package(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a tensor that an installed package keeps, which does not move with the model."""
         return self._outside(tensor, CPU if tensor.device.type == "cpu" else self.device)

@@ -76,8 +76,8 @@ def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bo
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         stride, _, dilation, output_padding = settings
         return keeps_last(x, weight, stride, dilation, transposed, output_padding, groups)
-    if x.device.type == "cuda" and not keeps_last_on_cuda(x.dtype, settings[0], settings[3]):
-        return False
+    if x.device.type == "cuda":
+        return keeps_last_on_cuda(x.dtype, settings[0], settings[3])
     sure(x.dtype is not torch.float64 and (x.dim() == 4 or groups == 1))
     return True
 

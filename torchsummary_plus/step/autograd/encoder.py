@@ -17,6 +17,11 @@ from torch.nn.functional import layer_norm, linear
 from ...data.capability import Capability
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 
+PAIRS, PADDING = 0, 1
+"""The kinds of masks of two axes: of queries and keys, and of each sequence's keys."""
+MOST_IN_A_WARP, MOST_BYTES = 1024, 4096
+"""Rows up to this many scores and bytes have a masked kernel of their own; longer ones are filled, then normalised."""
+
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of query, key and value by the kernel that the GPU runs."""
 
@@ -86,7 +91,7 @@ def self_attention(
     q, k, v = packed.new_empty((3, batch * num_head, length, width)).unbind()
     del packed
     scores = torch.bmm(q, k.transpose(1, 2)).view(batch, num_head, length, length)
-    weights = _softmax_in_place(scores) if mask is None else torch._masked_softmax(scores, mask, 3, mask_type)
+    weights = _softmax_in_place(scores) if mask is None else _masked_softmax(scores, mask, mask_type)
     del scores
     torch.bmm(weights.view(-1, length, length), v, out=q)
     kept = weights if need_weights else None
@@ -103,6 +108,22 @@ def _softmax_in_place(scores: Tensor) -> Tensor:
     """Source: ``masked_softmax`` in transformers/attention.cpp."""
     in_place: Tensor = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
     return in_place
+
+
+def _masked_softmax(scores: Tensor, mask: Tensor, mask_type: int | None) -> Tensor:
+    """Source: ``masked_softmax`` there, and ``masked_softmax_cuda`` in cuda/SoftMax.cu."""
+    mask = mask.bool()
+    if mask_type == PAIRS:
+        mask = mask.expand(scores.shape)
+    weights = torch.empty_like(scores)
+    length = scores.shape[-1]
+    if length <= MOST_IN_A_WARP and length * scores.element_size() <= MOST_BYTES and mask.is_contiguous():
+        return weights
+    if mask_type == PADDING:
+        mask = mask[:, None, None].expand(scores.shape)
+    other = torch.softmax(scores.masked_fill(mask, -torch.inf), -1)
+    del weights
+    return other
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:

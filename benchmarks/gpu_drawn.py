@@ -1,0 +1,269 @@
+"""Predict random training programs on GPUs: ``python -m benchmarks.gpu_drawn --card H100,T4 --count 50 --seed 1``.
+
+Each program is a model of images, sequences, signals or volumes, and a way of training or running it: precision,
+optimizer, layout, checkpoints, accumulation, ``cudnn.benchmark``, clipping, averages. It runs on the no-op runtime
+(benchmarks/nocuda) and is estimated there, each in its own process. The benchmark prints the programs whose peak or
+reserved bytes differ. Programs that do not run there do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks import programs_judge
+from benchmarks.gpu_drawn_models import Maps, Sequences
+from benchmarks.gpu_programs import differing
+from benchmarks.gpu_truth import in_child, placed, warm_up
+from benchmarks.gpu_truth_meters import CudaMeter
+from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
+from benchmarks.gpu_truth_ways import AUTOCAST, MAKERS, PARAMETERS, Way, flags, inference
+from benchmarks.nocuda.cards import card_path
+from benchmarks.nocuda.runtime import active_card_path, is_active
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.live.compat import autocast_available
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+
+STEPS = 2
+SIZES = {1: (4096, 8192, 16000), 2: (64, 96, 160, 224), 3: (16, 32)}
+"""Side lengths of signals, images and volumes."""
+OPTIMIZERS = ("sgd", "momentum", "adamw", "fused", "adam", "8bit")
+PRECISIONS = ("fp32", "fp32", "amp", "amp", "amp16", "tf32", "ieee", "bf16")
+FIGURES = ("peak_bytes", "reserved_bytes")
+FAR = 0.02
+"""The relative error of reserved bytes from which a program is printed, as is any error of the peak."""
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Program ``number`` of a seed."""
+
+    seed: int
+    number: int
+    held_out: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.seed}:{self.number}"
+
+    @cached_property
+    def drawn(self) -> dict[str, Any]:
+        """Return the program's size and way."""
+        rng = random.Random(f"gpu {self.seed}:{self.number}")
+        kind = rng.choice(["image", "image", "image", "sequence", "sequence", "sequence", "signal", "volume"])
+        axes = {"image": 2, "signal": 1, "volume": 3}.get(kind, 0)
+        trains = rng.random() < 0.8
+        traits = [trait for trait in ("checkpointed", "accumulated") if trains and rng.random() < 0.15]
+        traits += [trait for trait in ("channels_last", "benchmark") if axes == 2 and rng.random() < 0.25]
+        traits += [trait for trait in ("clipped", "averaged", "smoothed", "zeroed") if trains and rng.random() < 0.12]
+        return {
+            "axes": axes,
+            "batch": rng.choice([1, 2, 3, 4, 8] if axes == 3 else [2, 4, 7, 8, 16, 32]),
+            "side": rng.choice(SIZES[axes]) if axes else rng.choice([16, 64, 100, 128, 256, 333, 512]),
+            "channels": rng.choice([1, 3, 4]),
+            "vocabulary": rng.choice([1000, 10_000, 32_000]),
+            "way": Way(rng.choice(PRECISIONS), rng.choice(OPTIMIZERS) if trains else "none", tuple(traits)),
+            "seed": rng.random(),
+        }
+
+    @property
+    def way(self) -> Way:
+        way: Way = self.drawn["way"]
+        return way
+
+    def has(self, trait: str) -> bool:
+        return trait in self.way.traits
+
+    def build(self) -> nn.Module:
+        """Return the model on ``meta``."""
+        rng, one = random.Random(self.drawn["seed"]), self.drawn
+        model: nn.Module
+        with torch.device("meta"):
+            if one["axes"]:
+                model = Maps(rng, one["axes"], one["channels"], self.has("checkpointed"))
+            else:
+                model = Sequences(rng, one["vocabulary"], one["side"], self.has("checkpointed"))
+        model = model.to(PARAMETERS.get(self.way.precision, torch.float32))
+        if self.has("channels_last"):
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model.train(self.way.mode == "train")
+
+    def inputs(self, device: str) -> Tensor:
+        """Return the model's input on a device."""
+        one = self.drawn
+        if not one["axes"]:
+            return torch.zeros(one["batch"], one["side"], dtype=torch.long, device=device)
+        layout = torch.channels_last if self.has("channels_last") else torch.contiguous_format
+        shape, dtype = (one["batch"], one["channels"], *[one["side"]] * one["axes"]), self.way.precision
+        x = torch.empty(shape, dtype=PARAMETERS.get(dtype, torch.float32), device="meta", memory_format=layout)
+        return torch.zeros_like(x, device=device)
+
+    def step(self, model: nn.Module) -> Callable[..., None]:
+        """Return the program's step."""
+        autocast = AUTOCAST.get(self.way.precision)
+        if self.way.mode == "eval":
+            return inference(autocast)
+        made = MAKERS[self.way.optimizer]
+        assert made is not None
+        optimizer, scaler = (
+            made(list(model.parameters())),
+            torch.amp.GradScaler("cuda", enabled=autocast == torch.float16),
+        )
+        average = deepcopy(model).requires_grad_(False) if self.has("averaged") else None
+
+        def train(model: nn.Module, x: Tensor) -> None:
+            for part in x.chunk(2) if self.has("accumulated") else (x,):
+                with torch.autocast("cuda", autocast or torch.bfloat16, enabled=autocast is not None):
+                    loss = self.loss(model(part), part)
+                scaler.scale(loss).backward()
+            if self.has("clipped"):
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=not self.has("zeroed"))
+            if average is not None:
+                with torch.no_grad():
+                    for mean, parameter in zip(average.parameters(), model.parameters()):
+                        mean.lerp_(parameter, 0.01)
+
+        return train
+
+    def loss(self, output: Tensor, x: Tensor) -> Tensor:
+        """Return the loss: cross-entropy of tokens, classes or pixels, or a distance to maps."""
+        smoothing = 0.1 if self.has("smoothed") else 0.0
+        if output.dim() > 2 and output.shape[1] == 1:
+            return F.binary_cross_entropy_with_logits(output, torch.ones_like(output))
+        if not x.is_floating_point() and output.dim() == 3:
+            targets = x[:, 1:].flatten()
+            return F.cross_entropy(output[:, :-1].flatten(0, 1), targets, label_smoothing=smoothing)
+        targets = torch.zeros((len(output), *output.shape[2:]), dtype=torch.long, device=output.device)
+        return F.cross_entropy(output, targets, label_smoothing=smoothing)
+
+    def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
+        """Return the estimate for a GPU, given by name."""
+        model = self.build()
+        with flags(self.way), autocast_available():
+            return estimate_memory(
+                model,
+                input_data=self.inputs("meta"),
+                device=device,
+                mode=self.way.mode,
+                train_step=self.step(model) if self.way.mode == "train" else None,
+                autocast=AUTOCAST.get(self.way.precision) if self.way.mode == "eval" else None,
+                steps=STEPS,
+                gpu=gpu,
+                progress=False,
+            )
+
+
+def ran(one: Any, sequence: bool) -> Answer:
+    """Return what a program allocates on the no-op runtime."""
+    meter = SequenceMeter() if sequence else CudaMeter()
+    try:
+        meter.begin()
+        model = placed(one.build(), "cuda")
+        step = one.step(model)
+        x = one.inputs("cuda")
+        meter.hold([])
+        args, kwargs = ((), x) if isinstance(x, dict) else (x if isinstance(x, tuple) else (x,), {})
+        with flags(one.way):
+            for _ in range(STEPS):
+                meter.phase("step", lambda: step(model, *args, **kwargs))
+        found = meter.end()
+    except Exception as error:
+        return {"error": programs_judge.described(error)}
+    return {**{key: found[key] for key in FIGURES}, "changes": getattr(meter, "changes", ())}
+
+
+def predicted(one: Any, sequence: bool, gpu: str) -> Answer:
+    """Return what the estimate predicts."""
+    try:
+        found = one.predict("cuda", gpu)
+    except Exception as error:
+        return {"error": programs_judge.described(error)}
+    changes = list(predicted_changes(found.log)) if sequence else ()
+    answer = {key: getattr(found, key) for key in FIGURES}
+    return {**answer, "range": found.peak_range, "notes": [*found.unknown, *found.assumptions], "changes": changes}
+
+
+def judged(one: Any, card: str) -> str:
+    """Return the verdict for a program on a card, and print the differences."""
+    real = in_child(partial(ran, one, False), card)
+    if "error" in real:
+        print(f"{card} {one.name} {one.way} {programs_judge.INVALID}: {real['error'][:150]}", flush=True)
+        return programs_judge.INVALID
+    found = in_child(partial(predicted, one, False, named(card)), card)
+    if "error" in found:
+        print(f"{card} {one.name} {one.way} {programs_judge.CRASHED}: {found['error']}", flush=True)
+        return programs_judge.CRASHED
+    errors = {key: found[key] / real[key] - 1 for key in FIGURES}
+    low, high = found["range"]
+    word = programs_judge.EXACT
+    if errors["peak_bytes"]:
+        inside = low <= real["peak_bytes"] <= high
+        word = (
+            (programs_judge.INSIDE if found["notes"] else programs_judge.UNSAID) if inside else programs_judge.OUTSIDE
+        )
+    if errors["peak_bytes"] or abs(errors["reserved_bytes"]) > FAR:
+        figures = ", ".join(f"{key} {real[key]:,} ({errors[key]:+.3%})" for key in FIGURES)
+        print(f"{card} {one.name} {one.way} {word}: {figures} {found['notes']}", flush=True)
+    if errors["peak_bytes"]:
+        real, found = (
+            in_child(partial(ran, one, True), card),
+            in_child(partial(predicted, one, True, named(card)), card),
+        )
+        if "changes" in real:
+            print(differing(real["changes"], found["changes"]), flush=True)
+    if abs(errors["reserved_bytes"]) > FAR:
+        return f"{word}, reserved far"
+    return word
+
+
+def named(card: str) -> str:
+    """Return a card's name in full."""
+    path = card_path(card) if card else active_card_path()
+    name: str = json.loads(path.read_text())["name"]
+    return name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--card", default="H100", help="GPUs of benchmarks/nocuda, which take turns (A100,T4)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--count", type=int, default=50, help="number of programs to draw")
+    parser.add_argument("--program", type=int, help="only this program")
+    options = parser.parse_args()
+    cards = options.card.split(",")
+    if not is_active():
+        judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_drawn"]
+        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    warnings.simplefilter("ignore")
+    warm_up()
+    numbers = range(options.first, options.first + options.count)
+    chosen = numbers if options.program is None else [options.program]
+    words = Counter(judged(Drawn(options.seed, number), cards[number % len(cards)]) for number in chosen)
+    count = sum(words.values()) - words[programs_judge.INVALID]
+    for word, found in words.most_common():
+        print(f"{found:6,} {found / max(1, count):7.2%} {word}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Compiled code: estimated as its source, which an assumption says, in an open range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.memory_records import COMPILED
+
+Made = tuple[nn.Module, dict[str, Any]]
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.LayerNorm(64))
+
+
+def in_place() -> Made:
+    model = plain()
+    model[1].compile()
+    return model, {}
+
+
+def by_function() -> Made:
+    @torch.compile
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()  # type: ignore[no-any-return]
+
+    return plain(), {"train_step": lambda model, x: loss(model, x).backward()}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (torch.compile(plain()), {}),
+        lambda: (nn.Sequential(torch.compile(plain()), nn.Linear(64, 2)), {"mode": "eval"}),
+        in_place,
+        by_function,
+    ],
+)
+def test_compiled_code_is_named_and_its_range_is_open(make: Callable[[], Made]) -> None:
+    """At least, what exists between the steps is needed."""
+    model, options = make()
+    found = estimate_memory(model, (8,), 16, "cuda", progress=False, **options)
+    low, high = found.peak_range
+    assert COMPILED in found.assumptions
+    assert found.at_peak["parameters"] < low < found.peak_bytes < high
+
+
+def test_a_source_that_is_not_compiled_is_exact() -> None:
+    torch.compile(plain())
+    found = estimate_memory(plain(), (8,), 16, "cuda", progress=False)
+    assert COMPILED not in found.assumptions
+    assert found.peak_range == (found.peak_bytes, found.peak_bytes)
