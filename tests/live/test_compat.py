@@ -8,9 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live import compat
+from torchsummary_plus.live import compat, probing
 from torchsummary_plus.live.versions import since
 
 PACKAGE = Path(compat.__file__).parents[1]
@@ -88,35 +89,35 @@ def test_the_law_sees_a_private_name(tmp_path: Path) -> None:
 
 
 def test_a_missing_name_says_what_is_lost_where_it_is_needed() -> None:
-    before = set(compat.private_names())
-    needed = compat.probe("torch:_C._of_no_release", "nothing is estimated")
+    before = set(probing.private_names())
+    needed = probing.probe("torch:_C._of_no_release", "nothing is estimated")
     try:
-        (name,) = set(compat.private_names()) - before
+        (name,) = set(probing.private_names()) - before
         assert (name.name, name.is_found, name.loss) == ("torch._C._of_no_release", False, "nothing is estimated")
-        assert name in compat.missing_names()
+        assert name in probing.missing_names()
         with pytest.raises(UnsupportedError, match="nothing is estimated"):
             needed(1)
     finally:
-        compat._probed.pop("torch._C._of_no_release")
+        probing._probed.pop("torch._C._of_no_release")
 
 
 def test_a_missing_name_has_a_stand_in_or_an_older_place() -> None:
     try:
-        assert compat.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
-        older = compat.probe("torch:_of_no_release", "a detail", older="torch:Tensor")
-        assert older is compat.torch.Tensor
+        assert probing.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
+        older = probing.probe("torch:_of_no_release", "a detail", older="torch:Tensor")
+        assert older is torch.Tensor
     finally:
         for name in ("torch._C._of_no_release", "torch._of_no_release"):
-            compat._probed.pop(name)
+            probing._probed.pop(name)
 
 
 def test_a_name_with_two_uses_says_what_both_lose() -> None:
     try:
         for loss in ("tables", "estimates", "tables"):
-            compat.probe("torch:_C._of_no_release", loss)
-        assert [name.loss for name in compat.missing_names() if "of_no_release" in name.name] == ["tables; estimates"]
+            probing.probe("torch:_C._of_no_release", loss)
+        assert [name.loss for name in probing.missing_names() if "of_no_release" in name.name] == ["tables; estimates"]
     finally:
-        compat._probed.pop("torch._C._of_no_release")
+        probing._probed.pop("torch._C._of_no_release")
 
 
 def test_every_name_is_found_on_the_newest_releases() -> None:
@@ -128,4 +129,4 @@ def test_every_name_is_found_on_the_newest_releases() -> None:
     }
     newer = {"torch._C._ensureCUDADeviceGuardSet", "torch.cpu._is_avx512_bf16_supported"}
     newer |= {"torch.cpu._is_amx_tile_supported", "torch.cpu._is_amx_fp16_supported"}
-    assert {name.name for name in compat.missing_names()} <= of_cuda | (set() if since("2.11") else newer)
+    assert {name.name for name in probing.missing_names()} <= of_cuda | (set() if since("2.11") else newer)

@@ -118,9 +118,12 @@ def test_the_peak_is_within_the_error_bands_of_its_rules(name: str, mode: str, d
     assert low == high or estimate.unknown or any("known to within" in line for line in estimate.assumptions)
 
 
+CUDA_RULE = from_release("2.11", "the CUDA rule")
+
+
 @pytest.mark.usefixtures("kept_workspaces")
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=from_release("2.11", "the CUDA rule"))])
-def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
+@pytest.mark.parametrize(("device", "band"), [("cpu", 25), pytest.param("cuda", 95, marks=CUDA_RULE)])
+def test_a_rule_that_opens_the_range_is_named(device: str, band: int) -> None:
     def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
         torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()
         model.zero_grad()
@@ -129,7 +132,7 @@ def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
     estimate = estimate_memory(nn.Linear(64, 64), input_data=[x, x > 0], device=device, train_step=step)
     low, high = estimate.peak_range
     assert low < high and estimate.unknown == ()
-    assert "aten::masked_scatter_backward: scratch memory known to within 25%" in estimate.assumptions
+    assert f"aten::masked_scatter_backward: scratch memory known to within {band}%" in estimate.assumptions
 
 
 def test_error_bands_may_move_the_peak_to_another_moment() -> None:

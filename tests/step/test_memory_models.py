@@ -155,6 +155,13 @@ def traced(build: Callable[[], nn.Module]) -> nn.Module:
         return torch.jit.trace(build(), rows())  # type: ignore[no-any-return]
 
 
+def kept_by_trace(model: nn.Module) -> tuple[Tensor, ...]:
+    """Return the inputs that a model was traced with, which it keeps."""
+    if not isinstance(model, torch.jit.TopLevelTracedModule):
+        return ()
+    return tuple(x for _, inputs in model._c._retrieve_traced_inputs().items() for x in inputs)
+
+
 def words() -> tuple[Tensor, ...]:
     return (torch.randint(0, 100, (4, 16)),)
 
@@ -204,7 +211,7 @@ def test_a_model_of_any_kind(name: str) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs])
+    measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs, *kept_by_trace(model)])
     if predicted.unknown:
         assert dict(predicted.unknown).keys() == {"torch::jit::DifferentiableGraphBackward"}
         assert predicted.peak_range[0] <= measured <= predicted.peak_range[1]
@@ -223,14 +230,16 @@ def test_a_scripted_model_keeps_its_tensors_and_gradients(wrap: Callable[[Callab
     assert [(id(p), p.data_ptr(), id(p.grad), p._version) for p in model.parameters()] == before
     assert all(torch.equal(p, value) for p, value in zip(model.parameters(), values))
     with torch.no_grad():
-        assert inferred == measure_run(lambda: model(x), [*model.parameters(), x])
+        assert inferred == measure_run(lambda: model(x), [*model.parameters(), x, *kept_by_trace(model)])
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "data parallel"])
 def test_a_wrapped_model_takes_what_the_one_inside_takes(wrap: Callable[[nn.Module], nn.Module]) -> None:
     model = block()
-    inside = estimate_memory(model, (WIDTH,), 8, optimizer="sgd")
-    assert estimate_memory(wrap(model), (WIDTH,), 8, optimizer="sgd") == inside
+    inside, wrapped = (estimate_memory(one, (WIDTH,), 8, optimizer="sgd") for one in (model, wrap(model)))
+    assert wrapped.log.events == inside.log.events and wrapped.at_peak == inside.at_peak
+    is_said = any("torch.compile" in line for line in wrapped.assumptions)
+    assert is_said == (wrap is torch.compile) == (wrapped.peak_range != inside.peak_range)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("FullyShardedDataParallel", "FlatParameter"), ("fully_shard", "DTensor")])

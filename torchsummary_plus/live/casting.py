@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
@@ -27,9 +27,11 @@ def is_cast_inside(device: str) -> bool:
     """Whether autocast reaches the inside of the kernel whose operator a dispatch mode is handling.
 
     In a mode autocast is always off. The operator was called under the state that torch restores here, less autocast
-    if autocast has a kernel for it.
+    if autocast has a kernel for it. Where Python called the mode, as ``torch.cond`` does, there is no such state.
     """
-    with compat.as_called():
+    with ExitStack() as stack:
+        with suppress(RuntimeError):
+            stack.enter_context(compat.as_called())
         return torch.is_autocast_enabled(device)
 
 

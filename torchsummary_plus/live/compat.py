@@ -1,8 +1,8 @@
 """Private names of torch that this package uses, each probed because a release may lack it.
 
 No other file uses one, except the types in ``torch._ops`` and ``torch.utils._python_dispatch.TorchDispatchMode``,
-which every supported release has, and methods of tensors, storages and autograd nodes. :func:`private_names` says
-what is lost without a name; so does the error raised where it is needed.
+which every supported release has, and methods of tensors, storages and autograd nodes. :func:`~.probing.private_names`
+says what is lost without a name; so does the error raised where it is needed.
 """
 
 from __future__ import annotations
@@ -10,77 +10,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.profiler import record_function
 
-from ..data.errors import UnsupportedError
+from .probing import missing_names as missing_names
+from .probing import probe
 from .versions import since
-
-_MISSING: Any = object()
-
-
-@dataclass(frozen=True)
-class PrivateName:
-    """A private name of torch: whether this release has it, and what is lost without it."""
-
-    name: str
-    is_found: bool
-    loss: str
-
-    def __str__(self) -> str:
-        return f"torch {torch.__version__} has no {self.name}: {self.loss}"
-
-
-_probed: dict[str, PrivateName] = {}
-
-
-def private_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch that this package uses, with what is lost without each.
-
-    >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
-    []
-    """
-    return tuple(_probed.values())
-
-
-def missing_names() -> tuple[PrivateName, ...]:
-    """List the private names that this release of torch lacks."""
-    return tuple(name for name in private_names() if not name.is_found)
-
-
-def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> Any:
-    """Look up ``module:attribute``, or its ``older`` location.
-
-    If it is missing, return ``instead``; by default, a function that raises :class:`UnsupportedError`.
-    """
-    name = place.replace(":", ".")
-    for known in filter(None, (place, older)):
-        try:
-            value = resolve_name(known)
-        except (ImportError, AttributeError):
-            continue
-        _note(name, True, loss)
-        return value
-    _note(name, False, loss)
-    return partial(_refuse, name) if instead is _MISSING else instead
-
-
-def _note(name: str, is_found: bool, loss: str) -> None:
-    """Record a name; if it is probed for several uses, the losses of all."""
-    losses = _probed[name].loss.split("; ") if name in _probed else []
-    _probed[name] = PrivateName(name, is_found, "; ".join(dict.fromkeys([*losses, loss])))
-
-
-def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
-    raise UnsupportedError(str(_probed[name]))
-
 
 _FAKES = "fake passes and memory estimates are unavailable"
 _STEP = "memory estimates are unavailable"
@@ -178,6 +119,9 @@ has_amx_tiles: Callable[[], bool] = probe(
 has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PROCESSOR, partial(_has_flag, "amx_fp16"))
 
 # TorchScript.
+TracedModule: type = probe(
+    "torch.jit._trace:TopLevelTracedModule", "inputs that traced models keep are not counted", ()
+)
 ScriptModule: type = probe("torch:_C.ScriptModule", "weights packed inside scripted modules are not found", ())
 
 # The profiler.

@@ -158,8 +158,9 @@ class Reached:
             yield from in_saved(value)
         elif isinstance(value, nn.Module):
             self.modules.append(value)
-            if isinstance(value, torch.jit._trace.TopLevelTracedModule):
-                yield from (list(inputs) for _, inputs in value._c._retrieve_traced_inputs().items())
+            if isinstance(value, compat.TracedModule):
+                traced: Any = value
+                yield from (list(inputs) for _, inputs in traced._c._retrieve_traced_inputs().items())
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
         if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):

@@ -1,0 +1,70 @@
+"""Names of torch that a release may lack: looked up once, each with what is lost without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, NoReturn
+
+import torch
+
+from ..data.errors import UnsupportedError
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """A private name of torch: whether this release has it, and what is lost without it."""
+
+    name: str
+    is_found: bool
+    loss: str
+
+    def __str__(self) -> str:
+        return f"torch {torch.__version__} has no {self.name}: {self.loss}"
+
+
+_probed: dict[str, PrivateName] = {}
+
+
+def private_names() -> tuple[PrivateName, ...]:
+    """List the private names of torch that this package uses, with what is lost without each.
+
+    >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
+    []
+    """
+    return tuple(_probed.values())
+
+
+def missing_names() -> tuple[PrivateName, ...]:
+    """List the private names that this release of torch lacks."""
+    return tuple(name for name in private_names() if not name.is_found)
+
+
+def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> Any:
+    """Look up ``module:attribute``, or its ``older`` location.
+
+    If it is missing, return ``instead``; by default, a function that raises :class:`UnsupportedError`.
+    """
+    name = place.replace(":", ".")
+    for known in filter(None, (place, older)):
+        try:
+            value = resolve_name(known)
+        except (ImportError, AttributeError):
+            continue
+        _note(name, True, loss)
+        return value
+    _note(name, False, loss)
+    return partial(_refuse, name) if instead is _MISSING else instead
+
+
+def _note(name: str, is_found: bool, loss: str) -> None:
+    """Record a name; if it is probed for several uses, the losses of all."""
+    losses = _probed[name].loss.split("; ") if name in _probed else []
+    _probed[name] = PrivateName(name, is_found, "; ".join(dict.fromkeys([*losses, loss])))
+
+
+def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise UnsupportedError(str(_probed[name]))
