@@ -44,7 +44,7 @@ from .compiling import refused_to_torch
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
 from .other_kernels import by_other_kernels, with_cublas
-from .outside import Outside
+from .outside import UNSEEN, Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
 from .streamed import StreamedLedger
@@ -283,6 +283,8 @@ def _record(task: _Task) -> MemoryLog:
     outside = Outside(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
     answers = Answers(recorded, task.real is not None and task.real.journal is not None, task.guesses)
+    if outside.has_unseen_graphs:
+        answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if task.guesses is not None:
         task.guesses.begin()
     with ExitStack() as stack:

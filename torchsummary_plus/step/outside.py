@@ -16,6 +16,7 @@ from ..live.graphs import KeptByGraphs, references_in_graphs
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
+from ..live.versions import since
 from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, swap_tensors
@@ -24,6 +25,8 @@ from .holding import Holding
 from .lone_containers import LoneContainers
 from .optimizers import stepping
 from .runner import Step
+
+UNSEEN = "what they keep for their backward is not counted, since torch shows it only from 2.10 on"
 
 
 class Outside:
@@ -62,6 +65,7 @@ class Outside:
         self._lone.restrict_to(self.alone.ids)
         lasting = [tensor for tensor in (*tree.tensors(), *self.reach.tensors) if id(tensor) not in self.alone.ids]
         self._in_graphs = KeptByGraphs(self.reach.tensors, [*lasting, *gradients])
+        self.has_unseen_graphs = not since("2.10") and any(tensor.grad_fn is not None for tensor in self.reach.tensors)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
