@@ -24,7 +24,10 @@ def repacked(state: Any) -> Any:
         if not packed._has_method("__getstate__"):
             return packed
         new: Any = torch.ScriptObject.__new__(type(packed))
-        new.__setstate__(repacked(packed.__getstate__()))
+        try:
+            new.__setstate__(repacked(packed.__getstate__()))
+        except RuntimeError:  # The current engine cannot unpack it, as QNNPACK cannot unpack a 3-d convolution.
+            return packed
         return new
     return type(state)(map(repacked, state)) if isinstance(state, (list, tuple)) else state
 
@@ -41,12 +44,12 @@ def with_repacked(modules: Iterable[nn.Module]) -> Iterator[None]:
     for module in plain:
         ids = {id(packed) for packed in packed_objects(module)}
         kept += [(vars(module), name, value) for name, value in vars(module).items() if id(value) in ids]
-    with compat.no_modes(), compat.no_function(), torch.no_grad():
-        for values, name, packed in kept:
-            if id(packed) not in copies:
-                copies[id(packed)] = repacked(packed)
-            values[name] = copies[id(packed)]
     try:
+        with compat.no_modes(), compat.no_function(), torch.no_grad():
+            for values, name, packed in kept:
+                if id(packed) not in copies:
+                    copies[id(packed)] = repacked(packed)
+                values[name] = copies[id(packed)]
         yield
     finally:
         for values, name, packed in kept:
