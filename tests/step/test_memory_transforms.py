@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
+from torch.nn import functional
 
 from tests.truth.memory_truth import measure, measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
@@ -176,6 +177,54 @@ def test_inside_a_transform_tensors_are_where_they_are_outside(device: str) -> N
     estimate = estimate_memory(mlp(), input_data=torch.randn(4, WIDTH), train_step=step, device=device)
     assert estimate.assumptions == ()
     assert set(told) == {told[0]} and told[0][0].startswith(device)
+
+
+class DualOf(Layer):
+    """A tangent through an operator, without gradients."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        with forward_ad.dual_level():
+            out = self.function(forward_ad.make_dual(y, torch.ones_like(y)))
+            return forward_ad.unpack_dual(out).tangent
+
+
+DUAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "layer norm": lambda x: functional.layer_norm(x, (WIDTH,)),
+    "group norm": lambda x: functional.group_norm(x, 4),
+    "batch norm": lambda x: functional.batch_norm(x, None, None, training=True),
+    "instance norm": lambda x: functional.instance_norm(x.view(16, 4, -1)),
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "product": lambda x: x.prod(-1),
+    "a number": lambda x: x * x * 2,
+}
+
+
+@pytest.mark.parametrize("name", DUAL)
+def test_a_tangent_that_differs_under_a_mode_is_measured(name: str) -> None:
+    model, x = DualOf(DUAL[name]), torch.randn(16, WIDTH)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    assert estimate.peak_bytes == measure_memory(model, input_data=x, mode="eval").peak_bytes
+    assert "differentiates forwards" in estimate.assumptions[0]
+
+
+@pytest.mark.parametrize("has_tangent", [True, False])
+def test_a_pool_with_a_tangent_makes_indices(has_tangent: bool) -> None:
+    def pooled(x: Tensor) -> Tensor:
+        part = x if has_tangent else x.detach().clone()
+        out: Tensor = functional.max_pool1d(part, 2)
+        return out if has_tangent else x[:, ::2] + out
+
+    model, x = DualOf(pooled), torch.randn(16, WIDTH)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    assert estimate.peak_bytes == measure_memory(model, input_data=x, mode="eval").peak_bytes
+    assert estimate.assumptions == ()
 
 
 class OfAPart(nn.Module):

@@ -51,6 +51,7 @@ is_wrapper_subclass: Callable[[Any], bool] = probe(
 )
 is_functorch_wrapped: Any = probe("torch:_C._functorch.is_functorch_wrapped_tensor", _FUNC, lambda _: False)
 transform_level: Callable[[], int | None] = probe("torch:_C._functorch.maybe_current_level", _FUNC, lambda: None)
+_forward_ad: Any = probe("torch.autograd:forward_ad", _FUNC, None)
 transforms: Any = probe("torch._functorch:eager_transforms", _FUNC, None)
 functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", _FUNC)
 composite_registrations: Callable[[str], list[str]] = probe(
@@ -198,6 +199,16 @@ def capture_unasked() -> Iterator[None]:
 
 _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 """The method's name since torch 2.10, and before."""
+
+
+def is_dual() -> bool:
+    """Return whether torch differentiates forwards here, as ``dual_level()`` and ``torch.func.jvp`` do."""
+    return getattr(_forward_ad, "_current_level", -1) >= 0
+
+
+def has_tangent(tensor: Any) -> bool:
+    """Return whether torch differentiates forwards through a tensor."""
+    return is_dual() and _forward_ad.unpack_dual(tensor).tangent is not None
 
 
 @cache

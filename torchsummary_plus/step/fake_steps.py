@@ -45,7 +45,7 @@ from .draws import Draws, with_other_draws
 from .if_used import IfUsed
 from .other_kernels import by_other_kernels, with_cublas
 from .outside import UNSEEN, Outside
-from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
+from .real_steps import ForwardTangents, RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
 from .streamed import StreamedLedger
 from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
@@ -133,11 +133,12 @@ def _recorded(task: _Task) -> MemoryLog:
     while True:
         try:
             imported = len(sys.modules)
-            sparse = SparseResults()
-            watched = replace(task, listeners=(*task.listeners, sparse))
+            sparse, tangents = SparseResults(), ForwardTangents()
+            watched = replace(task, listeners=(*task.listeners, sparse, tangents))
             log = _record(watched)
             log = log if len(sys.modules) == imported else _record(watched)
-            return (_measured_sparse(task) if sparse.seen else None) or _with_draws(task, _with_others(task, log))
+            why = SPARSE_RESULTS if sparse.seen else FORWARD_TANGENTS if tangents.seen else ""
+            return (_measured_because(task, why) if why else None) or _with_draws(task, _with_others(task, log))
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
         except CompilerNeededError:
@@ -165,17 +166,20 @@ def _has_values(task: _Task) -> bool:
     return is_complete(task.tree.modules)
 
 
-def _measured_sparse(task: _Task) -> MemoryLog | None:
-    """Return a real step's log, since the sizes of sparse tensors depend on values; None if it cannot run."""
+SPARSE_RESULTS = "it creates sparse tensors"
+"""Why a step is measured: the sizes of sparse tensors depend on values."""
+FORWARD_TANGENTS = "it differentiates forwards through operators whose tangents differ on fake tensors"
+
+
+def _measured_because(task: _Task, why: str) -> MemoryLog | None:
+    """Return a real step's log, with the reason for it; None if it cannot run."""
     if task.device.type != "cpu":
         return None
     real = task.rehearsed_step()
     if real.journal is None:
         return None
     log = task.measured(real)
-    return replace(
-        log, assumptions=("measured in a real step on the CPU, because it creates sparse tensors", *log.assumptions)
-    )
+    return replace(log, assumptions=(f"measured in a real step on the CPU, because {why}", *log.assumptions))
 
 
 MOST_ANSWERS = 20_000

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.memory_records import MemoryLog
+from ..live import compat
 from ..live.exchange import Copies, Exchange
 from ..live.fakes import CPU
 from ..live.inputs import Example, real_input, realise
@@ -53,6 +54,43 @@ class SparseResults(Listener):
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note whether the operator returned a sparse tensor."""
         self.seen = self.seen or any(tensor.layout in SPARSE for tensor in tensors_of(out))
+
+
+TANGENTS_UNDER_MODES = {
+    "_softmax",
+    "_log_softmax",
+    "logsumexp",
+    "prod",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "native_group_norm",
+    "native_layer_norm",
+}
+"""Operators whose tangents take other memory where a mode is active, found by comparison with real steps.
+
+Their formulas are in torch/csrc/autograd/FunctionsManual.cpp; those of norms add out of place under a mode.
+"""
+
+
+class ForwardTangents(Listener):
+    """Notes whether an operator whose tangent differs under a mode runs where torch differentiates forwards.
+
+    So does that of a product with a number, whose own tangent is a zero without memory.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Note whether the operator is one of those, at a level of dual numbers."""
+        if self.seen or not compat.is_dual():
+            return
+        name = _name(func)
+        self.seen = name in TANGENTS_UNDER_MODES or (name == "_efficientzerotensor" and not out.dim())
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", "")).partition(".")[0]
 
 
 class _NoAccount:

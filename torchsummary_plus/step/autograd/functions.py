@@ -188,11 +188,13 @@ class StepFunctions(TorchFunctionMode):
         return _ctc_kernel(scores, targets, *(lengths if len(lengths) == 2 else args[:2]), *args[2:], **kwargs)
 
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-        """Without gradients the CPU kernel makes no indices; under a mode, torch runs the one that does.
+        """Without gradients or a tangent the CPU kernel makes no indices; under a mode, torch runs the one that does.
 
         Source: aten/src/ATen/native/MaxPooling.cpp, ``max_pool1d``.
         """
-        if return_indices or (torch.is_grad_enabled() and input.requires_grad):
+        with self.watch.muted():
+            is_derived = compat.has_tangent(input) or (torch.is_grad_enabled() and input.requires_grad)
+        if return_indices or is_derived:
             return _pool(input, *args, return_indices=return_indices, **kwargs)
         with self.watch.muted():
             shape = _pool(input, *args, **kwargs).shape
