@@ -296,3 +296,18 @@ def test_a_view_of_a_tangent_of_zeros_takes_no_memory() -> None:
     made = {estimate.log.moments[moment].operator for moment, _, nbytes in estimate.log.events if nbytes}
     assert "aten::addmm" in made
     assert "aten::expand" not in made
+
+
+def test_forward_tangents_on_a_gpu_open_the_range() -> None:
+    class Directional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.func.jvp(self.net, (x,), (torch.ones_like(x),))[1]  # type: ignore[no-any-return]
+
+    estimate = estimate_memory(Directional(), (16,), 64, gpu="A100 80GB", mode="eval", progress=False)
+    low, high = estimate.peak_range
+    assert low < estimate.peak_bytes < high
+    assert any("differentiates forwards" in said for said in estimate.assumptions)

@@ -43,7 +43,7 @@ from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
-from .other_kernels import by_other_kernels, with_cublas
+from .other_kernels import by_other_kernels, in_wide_bands, with_cublas
 from .outside import UNSEEN, Outside
 from .real_steps import ForwardTangents, RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
@@ -138,7 +138,11 @@ def _recorded(task: _Task) -> MemoryLog:
             log = _record(watched)
             log = log if len(sys.modules) == imported else _record(watched)
             why = SPARSE_RESULTS if sparse.seen else FORWARD_TANGENTS if tangents.seen else ""
-            return (_measured_because(task, why) if why else None) or _with_draws(task, _with_others(task, log))
+            measured = _measured_because(task, why) if why else None
+            if measured is not None:
+                return measured
+            log = in_wide_bands(log, f"tensors may differ by half: {why}") if tangents.seen else log
+            return _with_draws(task, _with_others(task, log))
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
         except CompilerNeededError:

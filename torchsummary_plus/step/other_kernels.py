@@ -17,11 +17,7 @@ OTHER_KERNELS = 0.5
 
 def by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
     """Return the CPU's log for a GPU: storages get an error band, and the range has room for cuBLAS and cuDNN."""
-    there = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
-    storages = tuple(
-        spec if number in there else replace(spec, band=max(spec.band, OTHER_KERNELS))
-        for number, spec in enumerate(log.storages)
-    )
+    log = in_wide_bands(log, why)
     level, highest, sizes = 0, (0, 0, 0), dict[int, int]()
     for number, (moment, storage, nbytes) in enumerate(log.events):
         level += (nbytes or 0) - sizes.pop(storage, 0)
@@ -30,8 +26,17 @@ def by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> Memory
     _, event, moment = highest
     doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability) + LARGEST_LASTING))
     doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
-    assumptions = (why, *log.assumptions)
-    return replace(log, in_blocks=False, storages=storages, doubts=doubts, assumptions=assumptions, bands=())
+    return replace(log, in_blocks=False, doubts=doubts, bands=())
+
+
+def in_wide_bands(log: MemoryLog, why: str) -> MemoryLog:
+    """Return a log in which storages made during the step have an error band, with the reason for it."""
+    there = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
+    storages = tuple(
+        spec if number in there else replace(spec, band=max(spec.band, OTHER_KERNELS))
+        for number, spec in enumerate(log.storages)
+    )
+    return replace(log, storages=storages, assumptions=(why, *log.assumptions))
 
 
 def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:
