@@ -25,20 +25,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks import programs_judge
+from benchmarks import gpu_truth_ways, programs_judge
 from benchmarks.gpu_drawn_models import Maps, Sequences
 from benchmarks.gpu_programs import differing
 from benchmarks.gpu_truth import in_child, placed, warm_up
 from benchmarks.gpu_truth_meters import CudaMeter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
-from benchmarks.gpu_truth_ways import AUTOCAST, MAKERS, PARAMETERS, Way, flags, inference
+from benchmarks.gpu_truth_ways import AUTOCAST, MAKERS, PARAMETERS, STEPS, Way, flags, inference
 from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import active_card_path, is_active
-from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.compat import autocast_available
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
-STEPS = 2
 SIZES = {1: (4096, 8192, 16000), 2: (64, 96, 160, 224), 3: (16, 32)}
 """Side lengths of signals, images and volumes."""
 OPTIMIZERS = ("sgd", "momentum", "adamw", "fused", "adam", "8bit")
@@ -158,19 +155,7 @@ class Drawn:
 
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
         """Return the estimate for a GPU, given by name."""
-        model = self.build()
-        with flags(self.way), autocast_available():
-            return estimate_memory(
-                model,
-                input_data=self.inputs("meta"),
-                device=device,
-                mode=self.way.mode,
-                train_step=self.step(model) if self.way.mode == "train" else None,
-                autocast=AUTOCAST.get(self.way.precision) if self.way.mode == "eval" else None,
-                steps=STEPS,
-                gpu=gpu,
-                progress=False,
-            )
+        return gpu_truth_ways.predicted(self, device, gpu)
 
 
 def ran(one: Any, sequence: bool) -> Answer:
