@@ -253,3 +253,13 @@ def test_the_gradient_of_a_product_without_a_zero(name: str) -> None:
     assert abs(estimate.peak_bytes - measure(model, (x,)).peak_bytes) <= 16
     assert any("assumed to contain no zeros" in text for text in estimate.assumptions)
     assert not estimate_memory(model, input_data=x, mode="eval").assumptions
+
+
+@pytest.mark.parametrize("zeros", [1, 120])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_gradient_of_a_product_with_zeros_is_in_the_range(name: str, zeros: int) -> None:
+    model, x = Multiplied(PRODUCTS[name]), torch.rand(40, 30) + 0.5
+    x.flatten()[:zeros] = 0
+    low, high = estimate_memory(model, input_data=x).peak_range
+    assert low <= measure(model, (x,)).peak_bytes <= high
+    assert high > low

@@ -309,3 +309,25 @@ def test_autocast_reaches_the_product_inside_an_affine_grid(mode: str) -> None:
     assert predicted.peak_range[0] <= measured.peak_bytes <= predicted.peak_range[1]
     forward = estimate_memory(model, **asked, keep_output=True).steady_bytes
     assert forward == measure_memory(model, **asked, keep_output=True).steady_bytes
+
+
+class LeafAsResult(torch.autograd.Function):
+    """Recompute in the backward, where an input is a result as well, as a reentrant checkpoint does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        ctx.save_for_backward(x, y)
+        return x.tanh(), y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        with torch.enable_grad():
+            results = inputs[0].tanh(), inputs[1]
+        torch.autograd.backward(results, gradients)
+        return tuple(tensor.grad for tensor in inputs)
+
+
+def test_zeros_that_the_engine_makes_are_the_gradient_of_a_leaf() -> None:
+    model, x = Through(lambda x: LeafAsResult.apply(x, x * 1)[0]), torch.randn(300, SIDE)
+    assert estimate_memory(model, input_data=x).peak_bytes == measure_memory(model, input_data=x).peak_bytes

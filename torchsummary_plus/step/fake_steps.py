@@ -33,12 +33,13 @@ from ..trace.balanced import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.passes import Listener, Pass, deep_stack
-from ..trace.questions import OUTSIDE, Answers
+from ..trace.questions import OUTSIDE, Answers, Zeros
 from ..trace.rehearsal import Rehearsal, rehearse
 from ..trace.run import GrewError, eager, materialised, read
 from ..trace.swap import one_pass, swap_tensors
 from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
+from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
 from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
 from .draws import Draws, with_other_draws
@@ -70,6 +71,8 @@ class _Task:
     real: RealStep | None = None
     guesses: Guesses | None = None
     draws: Draws = field(default_factory=Draws)
+    zeros: Zeros = "none"
+    """How many zeros the products of elements contain that are differentiated."""
     for_cuda: bool = False
     """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
 
@@ -137,11 +140,10 @@ def _recorded(task: _Task) -> MemoryLog:
             watched = replace(task, listeners=(*task.listeners, sparse, tangents))
             log = _record(watched)
             log = log if len(sys.modules) == imported else _record(watched)
-            why = SPARSE_RESULTS if sparse.seen else FORWARD_TANGENTS if tangents.seen else ""
-            measured = _measured_because(task, why) if why else None
+            measured = next((_measured_because(task, one.why) for one in (sparse, tangents) if one.seen), None)
             if measured is not None:
                 return measured
-            log = in_wide_bands(log, f"tensors may differ by half: {why}") if tangents.seen else log
+            log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
             return _with_draws(task, _with_others(task, log))
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
@@ -168,11 +170,6 @@ def _recorded(task: _Task) -> MemoryLog:
 def _has_values(task: _Task) -> bool:
     """Whether a real step could provide values."""
     return is_complete(task.tree.modules)
-
-
-SPARSE_RESULTS = "it creates sparse tensors"
-"""Why a step is measured: the sizes of sparse tensors depend on values."""
-FORWARD_TANGENTS = "it differentiates forwards through operators whose tangents differ on fake tensors"
 
 
 def _measured_because(task: _Task, why: str) -> MemoryLog | None:
@@ -215,10 +212,13 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
         kept = task.rehearsal.without_sizes()
         if kept.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
             tasks += [replace(task, rehearsal=kept, guesses=Guesses(least=least)) for least in (False, True)]
+    if any(line.endswith(NO_ZERO) for line in log.assumptions):
+        tasks += [replace(task, zeros="some"), replace(task, zeros="several")]
     others, unrouted = [], []
     for task in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(_record(task))
+            other = _record(task)
+            others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if task.zeros == "some" else other)
             if task.guesses is not None and not task.guesses.routing and not task.guesses.least:
                 unrouted += [replace(task, guesses=guess) for guess in task.guesses.alternatives()]
     for task in unrouted:
@@ -291,6 +291,7 @@ def _record(task: _Task) -> MemoryLog:
     outside = Outside(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
     answers = Answers(recorded, task.real is not None and task.real.journal is not None, task.guesses)
+    answers.zeros = task.zeros
     if outside.has_unseen_graphs:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if task.guesses is not None:

@@ -48,6 +48,8 @@ class RealStep:
 class SparseResults(Listener):
     """Notes whether an operator makes a sparse tensor: how many elements it stores depends on values."""
 
+    why = "it creates sparse tensors"
+
     def __init__(self) -> None:
         self.seen = False
 
@@ -77,6 +79,8 @@ class ForwardTangents(Listener):
 
     So does that of a product with a number, whose own tangent is a zero without memory.
     """
+
+    why = "it differentiates forwards through operators whose tangents differ on fake tensors"
 
     def __init__(self) -> None:
         self.seen = False

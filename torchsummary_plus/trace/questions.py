@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -47,6 +47,9 @@ MADE_UP = "answered as if integer inputs were all zeros; pass real inputs as inp
 aten = torch.ops.aten
 
 
+Zeros = Literal["none", "some", "several"]
+
+
 class Answers:
     """Answers to operators that ask for values.
 
@@ -70,6 +73,8 @@ class Answers:
         """Number of the module that was first refused an answer."""
         self.drew = False
         """Whether a random value was asked for."""
+        self.zeros: Zeros = "none"
+        """How many zeros the products of elements contain that are differentiated."""
         self.is_search: Callable[[], bool] = lambda: False
         """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 

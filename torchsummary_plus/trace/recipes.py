@@ -52,6 +52,8 @@ def _viewing(view: View, base: Fake) -> Fake:
     with compat.no_dispatch():
         plain = torch.empty(0, dtype=base.dtype, device=META)
         plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
+        plain = plain.conj() if base.is_conj() else plain
+        plain = torch.ops.aten._neg_view(plain) if base.is_neg() else plain
         return wrap(plain, base.fake_device)
 
 

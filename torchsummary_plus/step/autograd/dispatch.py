@@ -95,8 +95,8 @@ class StepKernels(ValuedKernels):
             raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
         fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
-        if kwargs.get("device") == META and fakes:  # The engine asked for the fakes' device and got meta.
-            kwargs = {**kwargs, "device": fakes[0].fake_device}
+        if kwargs.get("device") == META:  # The engine asked for a fake's device and got meta.
+            kwargs = {**kwargs, "device": fakes[0].fake_device if fakes else self.device}
         try:
             with state.being(in_engine=False):
                 out = self._known_or_on_zeros(func, args, kwargs)

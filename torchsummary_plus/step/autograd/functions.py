@@ -111,7 +111,8 @@ class StepFunctions(TorchFunctionMode):
             return partial(_finite, func)
         if func in _OF_VALUES:
             return partial(self._of_values, func)
-        formula = product_function(func, self._assume) or reflection_function(func)
+        kernels: Any = self.watch.kernel
+        formula = product_function(func, self._assume, kernels.answers.zeros) or reflection_function(func)
         if formula is not None:
             return formula
         if func in _READS:

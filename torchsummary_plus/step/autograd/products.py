@@ -1,7 +1,7 @@
 """Gradients of products of elements, whose formulas check for zeros.
 
 Under a mode torch uses the formulas without the check, which keep several times as much memory. A step is assumed to
-have no zeros.
+have no zeros; its range covers those formulas too, and the one for several zeros in a product of all elements.
 
 Source: torch/csrc/autograd/FunctionsManual.cpp, ``prod_backward`` and ``cumprod_backward``.
 """
@@ -14,9 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...trace.questions import Zeros
 from .casting import cast_on_cpu
 
 NO_ZERO = "assumed to contain no zeros"
+WITH_ZEROS = "products of elements are assumed to contain zeros"
+ZEROS_BAND = 0.05
+"""Relative error of the storages with torch's formulas for zeros, which differ a little under a mode.
+
+Measured on eight gradients of products, and of their gradients: up to 2.3 % of the peak.
+"""
 
 _FUNCTIONS = {
     torch.prod: "prod",
@@ -28,8 +35,11 @@ _FUNCTIONS = {
 }
 
 
-def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..., Any] | None:
+def product_function(func: Any, note: Callable[[str, str], None], zeros: Zeros) -> Callable[..., Any] | None:
     """Return how a product of elements runs without a mode, None for other functions; ``note`` records assumptions."""
+    if zeros == "some":
+        return None
+    of_all = OfAllWithZeros if zeros == "several" else OfAll
     name = _FUNCTIONS.get(func)
     if name is None:
         return None
@@ -48,7 +58,7 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
             return func(tensor, *args, **kwargs)
         note(name, NO_ZERO)
         cumulated = CumulatedInPlace if in_place else Cumulated
-        apply: Any = (cumulated if name == "cumprod" else OfAll if not axes else Along).apply
+        apply: Any = (cumulated if name == "cumprod" else of_all if not axes else Along).apply
         return apply(tensor, dtype, *axes)
 
     def powers(x: Tensor, N: int | None = None) -> Tensor:
@@ -91,6 +101,15 @@ class OfAll(torch.autograd.Function):
         zeros = x == 0
         del zeros
         return grad * (out / x), None
+
+
+class OfAllWithZeros(OfAll):
+    """The product of all elements, several of which are zeros: so is the gradient."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient."""
+        return torch.zeros_like(ctx.saved_tensors[0]), None
 
 
 class Along(torch.autograd.Function):

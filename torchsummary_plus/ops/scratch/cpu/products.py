@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..conjugates import is_resolved
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import elements, nbytes
 from . import half
@@ -32,14 +33,18 @@ def _cloned(matrix: Any) -> int:
     return 0 if _is_readable(matrix) else nbytes(matrix)
 
 
+def _copies(out: Any, *matrices: Any) -> int:
+    return sum(nbytes(matrix) if is_resolved(matrix, out) else _cloned(matrix) for matrix in matrices)
+
+
 @scratch("cpu", "aten::mm", source=BLAS, band=0.0)
 def _mm(out: Any, a: Any, b: Any) -> int | AtMost:
-    return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
+    return half.beside(_copies(out, a, b), half.of_matrices(a, b))
 
 
 @scratch("cpu", "aten::addmm", "aten::_addmm_activation", source=BLAS, band=0.0)
 def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
-    return _after_copy(bias, out, half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b)))
+    return _after_copy(bias, out, half.beside(_copies(out, a, b), half.of_matrices(a, b)))
 
 
 def _after_copy(bias: Any, out: Any, scratchpad: int | AtMost) -> int | AtMost:
@@ -60,6 +65,8 @@ def _is_batch_readable(batch: Any) -> bool:
 
 def _one_by_one(a: Any, b: Any) -> int | AtMost:
     """Nothing if BLAS takes the whole batch; else the copies for one product, since they run one after another."""
+    if a.is_conj() or b.is_conj():
+        return sum(nbytes(batch) for batch in (a, b) if batch.is_conj())
     if half.takes_batch(a, b):
         return half.of_batch(a, b)
     if elements(a) // len(a) * int(b.shape[2]) < SMALL or (_is_batch_readable(a) and _is_batch_readable(b)):

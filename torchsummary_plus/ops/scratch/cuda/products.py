@@ -6,9 +6,11 @@ Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cubla
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ...shapes.registry import is_dense
+from ..conjugates import is_resolved
 from ..registry import Alloc, Course, scratch
 from .blas import is_outer_product
 
@@ -18,25 +20,25 @@ SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 @scratch("cuda", "aten::mm", source=SOURCE, band=0.0)
 def product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a matrix product."""
-    return _copies(a, b, is_readable=_is_readable)
+    return _copies(a, b, is_readable=_is_multiplied_in_place)
 
 
 @scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE, band=0.0)
 def added_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a matrix product with an addend."""
-    return _copies(a, b, is_readable=_is_readable)
+    return _copies(a, b, is_readable=_is_multiplied_in_place)
 
 
 @scratch("cuda", "aten::bmm", source=SOURCE, band=0.0)
 def batch_product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a batched product, which Triton's outer products read in place."""
-    return () if is_outer_product(a, b) else _copies(a, b, is_readable=_is_readable_batch)
+    return () if is_outer_product(a, b) else _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))
 
 
 @scratch("cuda", "aten::baddbmm", source=SOURCE, band=0.0)
 def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a batched product with an addend."""
-    return _copies(a, b, is_readable=_is_readable_batch)
+    return _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))
 
 
 @scratch("cuda", "aten::mv", source="aten/src/ATen/native/Blas.cpp, mv", band=0.0)
@@ -71,6 +73,17 @@ def _is_readable(matrix: Any) -> bool:
     if is_dense(matrix):
         return True
     return bool((down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)))
+
+
+def _is_multiplied_in_place(matrix: Any) -> bool:
+    """Whether a matrix is readable; a conjugated one by its columns, as cuBLAS conjugates only what it transposes."""
+    has_rows = matrix.is_contiguous() if is_dense(matrix) else matrix.stride(1) == 1
+    return _is_readable(matrix) and not (matrix.is_conj() and has_rows)
+
+
+def _is_batch_multiplied_in_place(out: Any, matrices: Any) -> bool:
+    """As :func:`_is_multiplied_in_place`, for a batch."""
+    return _is_readable_batch(matrices) and not is_resolved(matrices, out)
 
 
 def _is_readable_batch(matrices: Any) -> bool:
