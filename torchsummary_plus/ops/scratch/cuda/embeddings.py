@@ -16,6 +16,7 @@ from ..sizes import INT64, copied, itemsize, nbytes
 from .chips import Chip, chip_of
 from .cub import long_scan, radix_sort, unique_by_key
 from .cub import scan as running_sum
+from .sorting import sort
 
 SOURCE = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
