@@ -89,6 +89,21 @@ def test_columns_are_allocated_as_aten_does(case: str, monkeypatch: pytest.Monke
     assert found == BACKWARD[case]
 
 
+def test_a_depthwise_volume_sums_the_bias_while_its_copies_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of input and weights come first, then the copied gradient, then the bias's gradient."""
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    x, weight, bias = meta(DEEP), meta((16, 1, 3, 3, 3)), meta((16,))
+    grad = meta(DEEP).contiguous(memory_format=torch.channels_last_3d)
+    how = ([1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 16)
+    results = [x, weight, bias]
+    found = changes("aten::convolution_backward", results, grad, x, weight, [16], *how, [True] * 3)
+    assert found[:4] == [x.nbytes, weight.nbytes, grad.nbytes, bias.nbytes]
+    assert -grad.nbytes not in found
+    last = x.contiguous(memory_format=torch.channels_last_3d)
+    frozen = changes("aten::convolution_backward", [weight], grad, last, weight, None, *how, [False, True, False])
+    assert frozen == [weight.nbytes, grad.nbytes, x.nbytes]
+
+
 def test_a_transposed_volume_keeps_the_storage_of_a_larger_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """``slow_conv_transpose3d`` allocates its input's shape and resizes that."""
     monkeypatch.setattr(torch.backends.cudnn, "enabled", False)

@@ -45,6 +45,21 @@ def test_frequent_indices_are_added_up_atomically(
     assert sizes[3] == sort and sizes[-len(sums) - 1 :] == [8, *sums]
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "sizes"),
+    [
+        ((16, 32), torch.int64, [*[4096] * 5, 8, 1023]),
+        ((20, 5000), torch.int64, [*[800_000] * 4, 1_639_423, 800_000, 8, 1023]),
+        ((300, 5000), torch.int32, [*[6_000_000] * 2, *[12_000_000] * 2, 18_295_551, 6_000_000, 8, 2815]),
+    ],
+)
+def test_indices_are_sorted_to_renormalise_rows(shape: tuple[int, ...], dtype: torch.dtype, sizes: list[int]) -> None:
+    """As torch 2.13's allocator recorded them on an H100 of the no-op runtime."""
+    args = meta(1000, 8), meta(*shape, dtype=dtype), 1.0, 2.0
+    steps = Workspaces("cuda", chip_named("H100", (9, 0))).scratch("aten::embedding_renorm_", args, {}, args[0])
+    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
+
+
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_the_gradient_of_alignments_by_hand(zero_infinity: bool) -> None:
     def taken(steps: int, batch: int, labels: int, length: int) -> int:

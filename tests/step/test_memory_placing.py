@@ -103,6 +103,28 @@ def test_what_is_on_the_cpu_beside_a_gpu_stays_there(is_split: bool, monkeypatch
     assert estimate.phase_peaks["forward"] >= 2 * 4 * 8 * 32 * 128
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_is_besides_a_model_on_a_gpu_stays_on_the_cpu(is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set of which a step moves a batch, and weight averages; no build without CUDA has such a model."""
+    model = nn.Linear(256, 8)
+    average = copy.deepcopy(model).requires_grad_(False)
+    rows = torch.zeros(1000, 256)
+
+    def step(model: nn.Module, _: Tensor) -> None:
+        model(rows[:10].to("cuda")).sum().backward()
+        for mean, parameter in zip(average.parameters(), model.parameters()):
+            mean.lerp_(parameter.detach().cpu(), 0.1)
+
+    if is_there:
+        monkeypatch.setattr(ModuleTree, "device", lambda _: torch.device("cuda"))
+    estimate = estimate_memory(model, (1,), 1, "cuda", train_step=step, optimizer=None, progress=False)
+    before = [nbytes for moment, _, nbytes in estimate.log.events if estimate.log.moments[moment].phase == "setup"]
+    own = [p.nbytes for p in model.parameters()]
+    assert sorted(before) == sorted([*own, 4] if is_there else [*own, *own, 4, rows.nbytes])
+    copied = [nbytes for _, _, nbytes in estimate.log.events if nbytes == rows[:10].nbytes]
+    assert bool(copied) == is_there
+
+
 def test_a_copy_of_a_model_lies_behind_it_in_its_own_order() -> None:
     """As after ``average = deepcopy(model.to(device))``, its numbers too; the inputs come last."""
     model = nn.Sequential(nn.Linear(8, 500), nn.BatchNorm1d(500), nn.Linear(500, 3))

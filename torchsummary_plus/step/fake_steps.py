@@ -300,6 +300,7 @@ def _record(task: _Task) -> MemoryLog:
         exchange, mode_key = _entered(stack, task, outside)
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"
+        kernels.others_stay = tree.device().type == device.type == "cuda"
         ledger = StreamedLedger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         if task.for_cuda:
             ledger.workspaces.keeps = "cuda"

@@ -48,6 +48,8 @@ class ValuedKernels(FakeKernels):
         self.answers = answers
         self.keeps_places = False
         """Whether a model's tensors and inputs on the CPU stay there, beside others on the GPU."""
+        self.others_stay = False
+        """Whether tensors on the CPU besides the model stay there, since the model is on the GPU already."""
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.made_up: dict[str, MutableMapping[int, torch.UntypedStorage]] = {
             how: WeakValueDictionary() for how in (MADE_UP, BALANCED, DRAWN)
@@ -67,9 +69,9 @@ class ValuedKernels(FakeKernels):
         """Return the replacement of the meta tensor that a module has in an offloaded weight's place."""
         return fake_like(tensor, META)
 
-    def parameter(self, tensor: Tensor) -> Tensor:
+    def parameter(self, tensor: Tensor, place: torch.device | None = None) -> Tensor:
         """Return the replacement of a parameter."""
-        fake = self._without_values(tensor, self._place(tensor))
+        fake = self._without_values(tensor, place or self._place(tensor))
         fake._is_param = True
         return fake
 
@@ -89,14 +91,18 @@ class ValuedKernels(FakeKernels):
 
         It moves to the device with the model, except a single number, which operators accept from the CPU.
         """
-        if isinstance(tensor, Parameter):
-            return self.parameter(tensor)
-        stays = tensor.device.type == "cpu" and not tensor.dim()
-        return self._outside(tensor, CPU if stays else self.device)
+        return self._beside(tensor, not tensor.dim())
 
     def of_module(self, tensor: Tensor) -> Tensor:
         """Return the replacement of another module's tensor, a number too: ``module.to(device)`` moves them all."""
-        return self.parameter(tensor) if isinstance(tensor, Parameter) else self._outside(tensor, self.device)
+        return self._beside(tensor, False)
+
+    def _beside(self, tensor: Tensor, is_number: bool) -> Tensor:
+        stays = tensor.device.type == "cpu" and self.others_stay
+        if isinstance(tensor, Parameter):
+            return self.parameter(tensor, CPU if stays else None)
+        stays |= tensor.device.type == "cpu" and is_number
+        return self._outside(tensor, CPU if stays else self.device)
 
     def of_package(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a tensor that an installed package keeps, which does not move with the model."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..registry import Alloc, Course, Free, Phase, lasting, reserve, scratch
+from ..registry import Alloc, Course, Free, Phase, Result, lasting, reserve, scratch
 from ..strided import Strided, copied, laid_out, strided
 from .blas import HANDLES, workspace_bytes
 from .chips import chip_of
@@ -75,6 +75,8 @@ def convolution_backward(
     before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
         return backward_course(conv, copied(given, line), line, kernel, slope, wanted)
+    if taken is Route.DEPTHWISE and grad.dim() == 5:
+        return depthwise_backward_3d(capability, copied(given, line), line, kernel, grad, wanted)
     bias = for_bias(capability, grad, before, wanted)
     if taken is Route.DEPTHWISE:
         return *depthwise_backward(line, kernel, slope, before, wanted), *bias
@@ -230,6 +232,19 @@ def depthwise_backward(
     made = int(wanted[0]) + int(wanted[1])
     weights = Phase(0, 0, blocks=held, first=(1,)) if wanted[1] else Phase(0, 0, blocks=held)
     return Phase(0, 0, blocks=held), weights, Phase(made, 0, blocks=held), Phase(sum(wanted), 0)
+
+
+def depthwise_backward_3d(
+    capability: Capability, line: int, x: Strided, weight: Strided, grad: Any, wanted: Sequence[bool]
+) -> Course:
+    """Return the course of the 3-d kernels, which hold contiguous copies while they sum the bias's gradient."""
+    results = tuple(Result(place) for place in range(sum(wanted)))
+    first = int(wanted[0]) + int(wanted[1])
+    copies = [copied(one, one.contiguous()) for one in (strided(grad), x, weight)]
+    held = *((Alloc(line),) if line else ()), *(Alloc(nbytes) for nbytes in copies if nbytes)
+    axes = [axis for axis in range(grad.dim()) if axis != 1]
+    summed = sum_course(chip_of(capability), grad, axes, len(held)) if wanted[2] else ()
+    return *results[:first], *held, *results[first:], *summed
 
 
 def described(

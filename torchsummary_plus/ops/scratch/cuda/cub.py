@@ -106,6 +106,17 @@ def select(chip: Chip, count: int) -> int:
     return _states(count, items, 8)
 
 
+def unique(chip: Chip, count: int, item: int) -> int:
+    """Return the storage of removing repetitions from a row of items of 4 or 8 bytes.
+
+    >>> unique(Chip((9, 0)), 1_000_000, 8), unique(Chip((8, 0)), 1_000_000, 4)
+    (2815, 2559)
+    """
+    later, ampere, others = (6528, 4608, 1280) if item == 4 else (4224, 1920, 640)
+    items = later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others
+    return _states(count, items, 8)
+
+
 def unique_by_key(chip: Chip, count: int, key: int) -> int:
     """Return the storage of finding where runs of equal keys of 4 or 8 bytes start.
 

@@ -14,8 +14,9 @@ from ..bag_modes import MAX
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, copied, itemsize, nbytes
 from .chips import Chip, chip_of
-from .cub import long_scan, radix_sort, unique_by_key
+from .cub import long_scan, radix_sort, unique, unique_by_key
 from .cub import scan as running_sum
+from .sorting import SMALL as IN_PLACE
 
 SOURCE = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
@@ -117,3 +118,15 @@ def bag_backward(
     if mode == MAX or not indices.numel():
         return *copies, Result(0)
     return *copies, *_summed_in_order(chip_of(capability), grad, indices, rows, by_frequency, len(copies))
+
+
+@scratch("cuda", "aten::embedding_renorm_", source=SOURCE, band=0.0, by_capability=True)
+def embedding_renorm(capability: Capability, out: Any, weight: Any, indices: Any, *_: Any) -> Course:
+    """The indices in a row, sorted with their order, and those that differ from the one before."""
+    count, index = indices.numel(), itemsize(indices)
+    if not count:
+        return ()
+    chip, each, order = chip_of(capability), Alloc(count * index), Alloc(INT64 * count)
+    storage = (Alloc(radix_sort(chip, count, index, INT64)), Free(4)) if count > IN_PLACE else ()
+    chosen = Alloc(INT64), Alloc(unique(chip, count, index))
+    return each, each, order, order, *storage, Free(3), Free(2), each, *chosen

@@ -115,9 +115,9 @@ def course(
     return tuple(steps)
 
 
-def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Course:
+def sum_course(chip: Chip, tensor: Any, axes: Collection[int], first: int = 0) -> Course:
     """Return the allocations of a sum in the tensor's own dtype, besides its result."""
-    return course(chip, tensor, axes, tensor.dtype, Kind(*sum_like(tensor.dtype), tensor.dtype))
+    return course(chip, tensor, axes, tensor.dtype, Kind(*sum_like(tensor.dtype), tensor.dtype), first)
 
 
 def _accumulator(dtype: torch.dtype) -> int:
