@@ -13,6 +13,8 @@ from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
 from torchsummary_plus.step.workspace import Workspaces
 
+pytestmark = pytest.mark.usefixtures("kept_workspaces")
+
 FLAT, DEEP = (2, 16, 32, 32), (2, 16, 8, 8, 8)
 CASES: dict[str, tuple[Any, ...]] = {
     # The shapes of input and weights; stride, padding, dilation, groups; with a stride of 2, transposed.
@@ -99,7 +101,6 @@ def test_a_transposed_volume_keeps_the_storage_of_a_larger_input(monkeypatch: py
     assert changes("aten::convolution", [out], x, weight, None, *how) == [out.nbytes, 27648]
 
 
-@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize(("is_kept", "nbytes"), [("1", 21_774_848), ("0", 13_255_168)])
 def test_without_cudnn_results_are_not_channels_last(
     monkeypatch: pytest.MonkeyPatch, is_kept: str, nbytes: int
