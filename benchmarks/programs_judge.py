@@ -104,7 +104,7 @@ def prepared(source: str) -> dict[str, Any]:
     """Execute a program with fresh random numbers, and return its names."""
     random.seed(0)
     space: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(source, "<program>", "exec"), space)
+    exec(compile(source, "<program>", "exec", dont_inherit=True), space)
     return space
 
 

@@ -65,5 +65,6 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def kept_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the workspaces of cuBLAS kept, as before torch 2.15, which frees them after each product."""
+    """Have cuBLAS's workspaces kept, as before torch 2.15, and shared with cublasLt, as from 2.13 on."""
     monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
+    monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1")

@@ -18,7 +18,7 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import least
-from torchsummary_plus.ops.scratch.registry import SCRATCH, TRIED, UNMODELLED
+from torchsummary_plus.ops.scratch.registry import SCRATCH, TRIED, UNMODELLED, AtMost, Phase, Rule
 from torchsummary_plus.step import foreign, untouched
 from torchsummary_plus.step.workspace import LARGEST_LASTING
 
@@ -185,3 +185,12 @@ def test_a_doubt_stays_with_its_operator_where_scratch_is_spared() -> None:
             for one, doubt in ((log, before), (spared, after))
         )
         assert level == less
+
+
+def test_a_bound_comes_on_top_of_known_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel holds both at once, although a bound is booked once the known part is freed."""
+    known, bound = 1 << 20, 1 << 16
+    rule = Rule(lambda *_: AtMost(bound, (Phase(1, known),)), "this test", 0.0)
+    monkeypatch.setitem(SCRATCH, ("cpu", "aten::relu"), rule)
+    estimate = estimate_memory(nn.ReLU(), (256,), 4, mode="eval", progress=False)
+    assert estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes + bound)

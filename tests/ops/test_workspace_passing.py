@@ -71,8 +71,18 @@ def test_an_operator_of_several_products_is_named() -> None:
 
     estimate = estimate_memory(nn.Linear(8, 8), (8,), 64, device="cuda", train_step=distances)
     assert "aten::_euclidean_dist" in dict(estimate.unknown)
-    assert [doubt.nbytes for doubt in estimate.log.doubts] == [CUBLAS] * 2
+    assert [doubt.nbytes > CUBLAS for doubt in estimate.log.doubts] == [True] * 2
     assert estimate.peak_range[1] > estimate.peak_bytes
+
+
+@pytest.mark.usefixtures("passing")
+def test_a_workspace_of_one_of_several_products_comes_on_top_of_the_rest() -> None:
+    """A doubt is booked once the kernel's own scratch memory is freed: both matrices, copied and with two columns."""
+    spaces, args = Workspaces("cuda", AMPERE), (meta(64, 8), meta(64, 8))
+    assert spaces.lasting("aten::_euclidean_dist", args, {}, meta(64, 64)) == ()
+    assert spaces.scratch("aten::_euclidean_dist", args, {}, meta(64, 64))
+    copies = 2 * 64 * (8 + 2) * 4
+    assert CUBLAS + copies <= spaces.take_doubt()[0] <= CUBLAS + 2 * copies
 
 
 @pytest.mark.parametrize(("release", "asked", "is_kept"), [(True, "", False), (True, "1", True), (False, "0", True)])

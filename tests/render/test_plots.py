@@ -168,9 +168,9 @@ def test_phases_are_marked_where_they_are() -> None:
 
 def test_a_limit_is_drawn_at_what_fits_grants() -> None:
     estimate = gpt2()
-    limit = estimate.reserved_bytes + estimate.device_bytes[1]
+    limit = 2 * estimate.peak_bytes + estimate.device_bytes[1] - estimate.reserved_bytes
     ax = estimate.plot_timeline(memory=limit, ax=axes())
-    level = 2 * estimate.reserved_bytes / 1024**2
+    level = 2 * estimate.peak_bytes / 1024**2
     assert [level, level] in [list(line.get_ydata()) for line in ax.lines]
     assert ax.get_ylim()[1] > level
     far = estimate.plot_timeline(memory="RTX 4090", ax=axes())

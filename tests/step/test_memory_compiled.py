@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import COMPILED
 
@@ -51,6 +52,7 @@ def test_compiled_code_is_named_and_its_range_is_open(make: Callable[[], Made]) 
     assert found.at_peak["parameters"] < low < found.peak_bytes < high
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_a_source_that_is_not_compiled_is_exact() -> None:
     torch.compile(plain())
     found = estimate_memory(plain(), (8,), 16, "cuda", progress=False)

@@ -165,6 +165,7 @@ class Padded(nn.Module):
         return self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize(("length", "copies"), [(1024, 3), (1025, 5)])
 def test_masked_scores_on_a_gpu_are_filled_first_if_their_rows_are_long(length: int, copies: int) -> None:
     """Source: ``masked_softmax_cuda`` in ATen/native/cuda/SoftMax.cu. cuBLAS's workspace is one more copy."""

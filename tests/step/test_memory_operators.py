@@ -209,7 +209,7 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
 def repeated(count: int) -> Callable[[Tensor], Tensor]:
     """Define an operator, again if it is there, that repeats its argument beside its result."""
 
-    @torch.library.custom_op("torchsummary_plus_tests::repeated", mutates_args=())
+    @torch.library.custom_op("torchsummary_plus_tests::repeated", mutates_args=(), schema="(Tensor x) -> Tensor")
     def operator(x: Tensor) -> Tensor:
         return x.repeat(count, 1)[: len(x)] * 1
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from tests.truth.memory_truth import measure, measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
+from torchsummary_plus.live.versions import since
 
 WIDTH = 64
 
@@ -211,7 +212,8 @@ def test_a_tangent_that_differs_under_a_mode_is_measured(name: str) -> None:
     model, x = DualOf(DUAL[name]), torch.randn(16, WIDTH)
     estimate = estimate_memory(model, input_data=x, mode="eval")
     assert estimate.peak_bytes == measure_memory(model, input_data=x, mode="eval").peak_bytes
-    assert "differentiates forwards" in estimate.assumptions[0]
+    runs_on_fakes = name != "a number" or since("2.10")
+    assert ("differentiates forwards" if runs_on_fakes else "cannot run on fake tensors") in estimate.assumptions[0]
 
 
 @pytest.mark.parametrize("has_tangent", [True, False])

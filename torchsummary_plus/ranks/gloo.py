@@ -41,7 +41,7 @@ def gathered_anew(out: Tensor, *_: Any, **__: Any) -> int:
 def _with_divisor(nbytes: int, tensors: Any, operators: tuple[Any, ...]) -> int | AtMost:
     """Return the bytes with those of an average's number of ranks, as an int64 and in the tensors' dtype.
 
-    Before torch 2.11, Python cannot tell an average from a sum.
+    Before torch 2.10, Python cannot tell an average from a sum.
     """
     kinds = {_is_average(operator) for operator in operators}
     if not kinds - {False}:

@@ -27,6 +27,7 @@ from ..ops.scratch.registry import (
     Alloc,
     AtMost,
     Course,
+    Free,
     Phase,
     Rule,
 )
@@ -122,7 +123,7 @@ class Workspaces:
         phases = self._scratch(name, args, kwargs, out)
         passing, self._passing = self._passing, 0
         if passing and name not in blas.ONE_PRODUCT:
-            self._note(name, passing)
+            self._note(name, passing + _most(phases))
             return phases
         return _with_workspace(phases, passing) if passing else phases
 
@@ -142,8 +143,9 @@ class Workspaces:
             self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
             return _guessed(phases)
         if phases is None or isinstance(phases, AtMost):
-            self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
-            return (*(() if phases is None else phases.phases), AT_LAST)
+            known = () if phases is None else phases.phases
+            self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes + _most(known))
+            return (*known, AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
         if not phases or not isinstance(phases[0], Phase):
@@ -254,6 +256,21 @@ def _with_workspace(phases: tuple[Phase, ...] | Course, nbytes: int) -> tuple[Ph
     if isinstance(last, Phase):
         return (*cast("list[Phase]", before), last._replace(nbytes=last.nbytes + nbytes))
     return (*cast("Course", phases), Alloc(nbytes))
+
+
+def _most(phases: tuple[Phase, ...] | Course) -> int:
+    """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is booked."""
+    live: list[int] = []
+    most = 0
+    for step in phases:
+        if isinstance(step, Phase):
+            most = max(most, step.nbytes + sum(dict(step.blocks).values()))
+        elif isinstance(step, Alloc):
+            live.append(step.nbytes)
+            most = max(most, sum(live))
+        elif isinstance(step, Free):
+            live[step.buffer] = 0
+    return most
 
 
 def _is_unsure(phases: Any) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_truth_history import reduce_history, replay_history
+from tests.truth.releases import from_release
 from torchsummary_plus import MemTracker, estimate_memory, measure_memory
 
 
@@ -41,7 +42,10 @@ class Grouped(nn.Module):
         return nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
 
 
-@pytest.mark.parametrize("autocast", [None, torch.float16], ids=str)
+PLANNED = from_release("2.13", "a cuDNN that plans grouped attention on the no-op runtime")
+
+
+@pytest.mark.parametrize("autocast", [None, pytest.param(torch.float16, marks=PLANNED)], ids=str)
 def test_grouped_attention_measured_is_as_predicted(autocast: torch.dtype | None) -> None:
     """By the kernels that the installed torch chooses, with the states that these keep."""
     asked = {"optimizer": "sgd", "autocast": autocast}

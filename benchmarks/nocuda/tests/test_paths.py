@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.nocuda.runtime import active_card_path
+from tests.truth.releases import from_release
 from torchsummary_plus import MemTracker, compare, estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.memory.contexts import context_bytes
 
@@ -225,6 +226,7 @@ def test_a_model_stays_partly_on_the_cpu() -> None:
     assert abs(torch.cuda.max_memory_allocated() - others - predicted.peak_bytes) < 4096
 
 
+@from_release("2.13", "the Triton kernel of outer products")
 def test_triton_multiplies_columns_by_rows() -> None:
     """Without cuBLAS, whose workspace would be larger than the product."""
     a, b = torch.zeros(4, 8, 1, device="cuda"), torch.zeros(4, 1, 6, device="cuda")

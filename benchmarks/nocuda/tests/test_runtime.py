@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.nocuda.runtime import active_card_path
+from tests.truth.releases import from_release
 
 MIB = 1 << 20
 
@@ -84,6 +85,7 @@ def test_a_convolution_has_the_workspace_that_cudnn_names() -> None:
             assert workspace(lambda: F.conv2d(x, torch.empty(64, 1, 3, 3, device="cuda"), padding=1, groups=64)) < MIB
 
 
+@from_release("2.13", "the Triton kernel of outer products")
 def test_a_triton_kernel_is_compiled_and_does_nothing() -> None:
     """torch multiplies columns by rows in Triton, from whatever strides, without a handle of cuBLAS."""
     column, row = torch.empty(8, 64, 1, device="cuda"), torch.empty(8, 1, 64, device="cuda")[:, :, ::2]

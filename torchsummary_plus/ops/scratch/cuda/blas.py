@@ -62,6 +62,11 @@ def workspace_bytes(capability: Capability) -> int:
     return 32 * MIB if capability[0] >= 9 else 1024 * (2 * 4096 + 8 * 16)
 
 
+def passing_bytes(capability: Capability) -> int:
+    """Return the bytes of the workspace that a product allocates and frees; 0 if torch keeps it."""
+    return 0 if are_workspaces_kept() else workspace_bytes(capability)
+
+
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
 def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""

@@ -20,6 +20,8 @@ from .cudnn.route import Convolution
 class Allocations:
     """A course as it is written."""
 
+    workspace: int
+    """The bytes of cuBLAS's workspace if torch frees it after each product, else 0."""
     steps: list[Result | Alloc | Free] = field(default_factory=list)
     buffers: int = 0
 
@@ -40,6 +42,10 @@ class Allocations:
     def free(self, *buffers: int) -> None:
         """Free buffers."""
         self.steps += (Free(buffer) for buffer in buffers)
+
+    def multiply(self) -> None:
+        """Multiply matrices."""
+        self.free(self.buffer(self.workspace))
 
     def course(self) -> Course:
         """Return the course, whose end frees what is left: cuBLAS requests its own workspace before that."""
@@ -107,10 +113,13 @@ class Unfolded:
 
 
 def forward_course(
-    conv: Convolution, before: int, x: Strided, weight: Strided, rows: tuple[int, ...], biased: bool
+    conv: Convolution, before: int, x: Strided, weight: Strided, rows: tuple[int, ...], biased: bool, workspace: int = 0
 ) -> Course:
-    """Return the allocations of the forward, after ``before`` bytes of a copied line."""
-    done, call = _begun(conv, before, x, weight, rows)
+    """Return the allocations of the forward, after ``before`` bytes of a copied line.
+
+    ``workspace`` is what each product allocates and frees.
+    """
+    done, call = _begun(conv, before, x, weight, rows, workspace)
     if conv.groups == 1:
         _forward(call, done, done.result, biased)
         return done.course()
@@ -129,9 +138,9 @@ def output_bytes(conv: Convolution, x: Strided, weight: Strided, rows: tuple[int
 
 
 def _begun(
-    conv: Convolution, before: int, x: Strided, weight: Strided, rows: tuple[int, ...]
+    conv: Convolution, before: int, x: Strided, weight: Strided, rows: tuple[int, ...], workspace: int
 ) -> tuple[Allocations, Unfolded]:
-    done, call = Allocations(), Unfolded(conv, x.contiguous(), weight.contiguous(), rows)
+    done, call = Allocations(workspace), Unfolded(conv, x.contiguous(), weight.contiguous(), rows)
     for nbytes in (before, copied(x, call.x), copied(weight, call.weight)):
         done.buffer(nbytes)
     return done, call
@@ -146,14 +155,16 @@ def _forward(call: Unfolded, done: Allocations, take: Take, biased: bool) -> Non
         take(0)
     unfolded = done.buffer(call.columns if call.needs_columns else 0)
     ones = done.buffer(prod(call.rows) * call.x.itemsize if biased and call.conv.transposed else 0)
+    done.multiply()
     done.free(ones, unfolded)
 
 
 def backward_course(
-    conv: Convolution, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool]
-) -> Course:
-    """Return the allocations of the gradients, after ``before`` bytes of a copied line."""
-    done, call = _begun(conv, before, x, weight, grad.shape[2:])
+    conv: Convolution, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool],
+    workspace: int = 0,
+) -> Course:  # fmt: skip
+    """Return the allocations of the gradients, as :func:`forward_course` does."""
+    done, call = _begun(conv, before, x, weight, grad.shape[2:], workspace)
     if conv.groups == 1:
         _backward(call, done, done.result, grad, wanted)
         return done.course()
@@ -191,6 +202,8 @@ def _backward(call: Unfolded, done: Allocations, take: Take, grad: Strided, want
         take(bias)
     if unfolded is None:
         unfolded = done.buffer(call.columns if for_input or for_weight else 0)
+    if for_input or for_weight:
+        done.multiply()
     if for_bias and not call.is_plain_2d:
         done.free(done.buffer(call.channels * call.x.itemsize))
     done.free(unfolded, ready)
@@ -202,11 +215,14 @@ def _backward_transposed(call: Unfolded, done: Allocations, take: Take, slope: i
     if for_input:
         ready = done.buffer(slope)
         take(0)
-        done.free(done.buffer(call.columns), ready)
+        unfolded = done.buffer(call.columns)
+        done.multiply()
+        done.free(unfolded, ready)
     if for_weight:
         take(int(for_input))
     if for_bias:
         take(int(for_input) + int(for_weight))
     if for_weight:
-        ready = done.buffer(slope)
-        done.free(done.buffer(call.columns), ready)
+        ready, unfolded = done.buffer(slope), done.buffer(call.columns)
+        done.multiply()
+        done.free(unfolded, ready)

@@ -16,7 +16,7 @@ import torch
 from ....data.capability import Capability
 from ..registry import Alloc, Course, Free, Phase, Result, lasting, reserve, scratch
 from ..strided import Strided, copied, laid_out, strided
-from .blas import HANDLES, workspace_bytes
+from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
 from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes
 from .cudnn.asker import Question
@@ -46,7 +46,8 @@ def convolution(
     taken = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        return forward_course(conv, copied(given, line), line, kernel, strided(out).shape[2:], bias is not None)
+        rows, passing = strided(out).shape[2:], passing_bytes(capability)
+        return forward_course(conv, copied(given, line), line, kernel, rows, bias is not None, passing)
     last = taken is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
     before += (("x", copied(line, read)),)
@@ -74,7 +75,7 @@ def convolution_backward(
     taken = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        return backward_course(conv, copied(given, line), line, kernel, slope, wanted)
+        return backward_course(conv, copied(given, line), line, kernel, slope, wanted, passing_bytes(capability))
     if taken is Route.DEPTHWISE and grad.dim() == 5:
         return depthwise_backward_3d(capability, copied(given, line), line, kernel, grad, wanted)
     bias = for_bias(capability, grad, before, wanted)
@@ -111,8 +112,8 @@ def backward_handle(
 
 
 def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
-    """Return cuBLAS's workspace if the convolution multiplies columns."""
-    if not x.numel():
+    """Return cuBLAS's workspace if the convolution multiplies columns and torch keeps it; else it is in the course."""
+    if not x.numel() or not are_workspaces_kept():
         return ()
     given = strided(x)
     line = given.contiguous() if x.dim() == 3 else given
