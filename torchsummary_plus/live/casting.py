@@ -64,7 +64,8 @@ class _Listening(TorchDispatchMode):
         self.heard: bool = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.heard = self.heard or compat.has_kernel(func.name(), self.key)
+        if compat.has_kernel(func.name(), self.key):
+            self.heard = True
         return func(*args, **(kwargs or {}))
 
 
