@@ -72,7 +72,8 @@ class _Listening(TorchDispatchMode):
 def _calls_cast_operators(kernel: Callable[..., Any], device: str, args: Sequence[Any]) -> bool:
     """Whether a composite kernel calls operators that autocast has a kernel for; it runs on meta tensors."""
     metas = tree_map(lambda value: _meta(value) if isinstance(value, Tensor) else value, list(args))
-    with compat.no_modes(), _Listening(device) as listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
+    listening = _Listening(device)
+    with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
         kernel(*metas)
     return listening.heard
 
