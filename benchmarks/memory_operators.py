@@ -3,7 +3,7 @@
 For every operator with a gradient, the database's largest and first samples run as the forward of a small model whose
 parameters are the sample's tensors. Each operator with a different peak in any phase of the step is printed.
 ``--mode eval`` runs every operator without gradients, ``--dtype`` uses another dtype, and ``--autocast`` runs the
-forward under autocast. ``--form`` writes in place, or to a tensor given as ``out=``.
+forward under autocast. ``--form`` writes in place, or to a tensor given as ``out=``, or differentiates forwards.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from benchmarks.limits import Timeout, time_limit
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
@@ -81,6 +84,33 @@ def written_out(operator: Any) -> Callable[..., Any] | None:
     return call
 
 
+def tangents(operator: Any, count: int | None = None) -> Callable[..., Any] | None:
+    """Return a call that gives the results' tangents, or None if the operator has no forward-mode derivative.
+
+    The first ``count`` floating-point arguments have a tangent of ones; with None, all have one.
+    """
+    if not operator.supports_forward_ad:
+        return None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values, structure = tree_flatten((args, kwargs))
+        places = [place for place, value in enumerate(values) if isinstance(value, Tensor) and not is_integral(value)]
+        with forward_ad.dual_level():
+            for place in places[:count]:
+                values[place] = forward_ad.make_dual(values[place], torch.ones_like(values[place]))
+            own, named = tree_unflatten(values, structure)
+            found = [
+                forward_ad.unpack_dual(one) for one in tree_leaves(operator(*own, **named)) if isinstance(one, Tensor)
+            ]
+            return [one.primal if one.tangent is None else one.tangent for one in found]
+
+    return call
+
+
+def is_integral(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
 def results_of(result: Any) -> list[Tensor]:
     return [result] if isinstance(result, Tensor) else list(result)
 
@@ -89,6 +119,8 @@ FORMS: dict[str, Callable[[Any], Callable[..., Any] | None]] = {
     "function": lambda operator: operator,
     "in place": in_place,
     "out": written_out,
+    "tangents": tangents,
+    "a tangent": partial(tangents, count=1),
 }
 """How an operator is called."""
 
@@ -113,7 +145,7 @@ def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list
 
 def elements(sample: Any) -> int:
     """Return the number of elements of a sample."""
-    found = torch.utils._pytree.tree_leaves([sample.input, sample.args, sample.kwargs])
+    found = tree_leaves([sample.input, sample.args, sample.kwargs])
     return sum(value.numel() for value in found if isinstance(value, Tensor))
 
 
@@ -124,7 +156,7 @@ class Sampled(nn.Module):
         super().__init__()
         self.operator = operator
         self.layer = nn.Linear(WIDTH, WIDTH)
-        values, self.structure = torch.utils._pytree.tree_flatten(arguments)
+        values, self.structure = tree_flatten(arguments)
         self.values = [value for value in values if not isinstance(value, Tensor)]
         self.names = [f"tensor{number}" if isinstance(value, Tensor) else "" for number, value in enumerate(values)]
         for name, value in zip(self.names, values):
@@ -137,7 +169,7 @@ class Sampled(nn.Module):
         """Return the operator's result for views of the tensors."""
         others = iter(self.values)
         values = [view(getattr(self, name)) if name else next(others) for name in self.names]
-        first, args, kwargs = torch.utils._pytree.tree_unflatten(values, self.structure)
+        first, args, kwargs = tree_unflatten(values, self.structure)
         return self.operator(first, *args, **kwargs)
 
     def forward(self, x: Tensor) -> Any:

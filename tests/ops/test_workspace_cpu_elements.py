@@ -66,6 +66,8 @@ def floating() -> Iterable[Call]:
     for operator in (aten.xlogy.Tensor, aten.copysign.Tensor, aten.special_chebyshev_polynomial_t.default):
         yield operator, INTEGERS, INTEGERS
         yield operator, TABLE, INTEGERS
+    for x in (TABLE + 9, TABLE.to(HALF) + 9, TABLE.double() + 9):
+        yield aten.mvlgamma.default, x, 3
 
 
 def test_functions_of_integers() -> None:

@@ -203,6 +203,11 @@ DUAL: dict[str, Callable[[Tensor], Tensor]] = {
     "log softmax": lambda x: x.log_softmax(-1),
     "logsumexp": lambda x: x.logsumexp(-1),
     "product": lambda x: x.prod(-1),
+    "cumulative logsumexp": lambda x: x.logcumsumexp(-1),
+    "maximum norm": lambda x: torch.linalg.vector_norm(x, float("inf"), -1),
+    "safe softmax": lambda x: torch.ops.aten._safe_softmax(x, -1),  # type: ignore[no-any-return]
+    "hinge loss": lambda x: functional.hinge_embedding_loss(x, torch.ones(16, WIDTH)),
+    "cross-entropy": lambda x: functional.binary_cross_entropy(x.sigmoid(), torch.ones(16, WIDTH)),
     "a number": lambda x: x * x * 2,
 }
 

@@ -2,25 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from . import compat
 
-_CAST_WITHIN = frozenset({"aten::_trilinear", "aten::linalg_pinv.atol_rtol_tensor"})
-"""Operators whose composite kernels multiply through the dispatcher, below autograd (Linear.cpp, LinearAlgebra.cpp)."""
+_COMPOSITES = (
+    torch.DispatchKey.CompositeExplicitAutograd,
+    torch.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
+_ON_CUDA = ("aten::_foreach_", "aten::_fused_", "aten::_grouped_mm", "aten::_chunk_cat", "aten::convolution_backward")
+"""Composite operators with another kernel in torch's CUDA builds, which a CPU build does not list."""
+
+
+def kernel_cast_within(operator: Any, device: str, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the composite kernel of an operator that autocast reaches only inside, or None.
+
+    Such a kernel calls operators through the dispatcher, below autograd, and autocast has kernels for some of them.
+    """
+    kernel = _composite(operator, device)
+    if kernel is None:
+        return None
+    tensors = [value for value in tree_leaves(args) if isinstance(value, Tensor)]
+    if not all(tensor.layout is torch.strided for tensor in tensors):
+        return None
+    key = operator, device, *((tensor.dtype, tensor.dim()) for tensor in tensors)
+    if key not in _known:
+        _known[key] = _calls_cast_operators(kernel, device, args)
+    return kernel if _known[key] else None
+
+
+_known: dict[Any, bool] = {}
 
 
 @cache
-def kernel_cast_within(operator: Any) -> Callable[..., Any] | None:
-    """Return the composite kernel of an operator that autocast reaches only inside, or None."""
-    if operator.name() not in _CAST_WITHIN:
+def _composite(operator: Any, device: str) -> Callable[..., Any] | None:
+    """Return the kernel below autograd that composes one of torch's operators of others on a device, or None."""
+    name = operator.name()
+    own = "CPU", device.upper(), f"Autocast{device.upper()}"
+    if operator.namespace != "aten" or operator.is_view or any(compat.has_kernel(name, key) for key in own):
         return None
-    return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutogradNonFunctional)
+    if device == "cuda" and name.startswith(_ON_CUDA):
+        return None
+    keys = (key for key in _COMPOSITES if compat.has_kernel(name, key.name))
+    return next((partial(operator._op_dk, key) for key in keys), None)
+
+
+class _Listening(TorchDispatchMode):
+    """Whether an operator that autocast has a kernel for was called."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.key = f"Autocast{device.upper()}"
+        self.heard: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if compat.has_kernel(func.name(), self.key):
+            self.heard = True
+        return func(*args, **(kwargs or {}))
+
+
+def _calls_cast_operators(kernel: Callable[..., Any], device: str, args: Sequence[Any]) -> bool:
+    """Whether a composite kernel calls operators that autocast has a kernel for; it runs on meta tensors."""
+    metas = tree_map(lambda value: _meta(value) if isinstance(value, Tensor) else value, list(args))
+    listening = _Listening(device)
+    with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
+        kernel(*metas)
+    return listening.heard
+
+
+def _meta(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def is_cast_inside(device: str) -> bool:

@@ -59,18 +59,14 @@ class SparseResults(Listener):
 
 
 TANGENTS_UNDER_MODES = {
-    "_softmax",
-    "_log_softmax",
-    "logsumexp",
-    "prod",
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "native_group_norm",
-    "native_layer_norm",
+    *("_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "prod", "linalg_vector_norm"),
+    *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
+    *("native_group_norm", "native_layer_norm", "binary_cross_entropy", "clamp_min", "clamp_min_", "linalg_lu_solve"),
 }
-"""Operators whose tangents take other memory where a mode is active, found by comparison with real steps.
+"""Operators whose tangents take other memory where a mode is active.
 
-Their formulas are in torch/csrc/autograd/FunctionsManual.cpp; those of norms add out of place under a mode.
+``benchmarks.memory_operators --form tangents`` and ``--form "a tangent"`` find them, with this set empty. Under a mode,
+norms add out of place and losses clamp so (torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATen/native/Loss.cpp).
 """
 
 

@@ -102,6 +102,13 @@ def _in_degrees(out: Any, x: Any) -> int:
     return _cast(x, out.dtype) + _cast(1.0, out.dtype)
 
 
+@scratch("cpu", "aten::mvlgamma", source=f"{NATIVE}UnaryOps.cpp, mvlgamma", band=0.0)
+def _multivariate_gamma(out: Any, x: Any, p: int) -> tuple[Phase, ...]:
+    """Half the steps up to ``p`` are added to each element, the results summed, and a number is added to the sum."""
+    terms = p * elements(out) * itemsize(out)
+    return Phase(0, p * itemsize(out) + terms), Phase(ALL_RESULTS, terms + _cast(1.0, out.dtype))
+
+
 @scratch("cpu", "aten::logit", source=ITERATOR, band=0.0)
 def _logit(out: Any, x: Any, eps: Any = None) -> int:
     return _cast(x, out.dtype)
