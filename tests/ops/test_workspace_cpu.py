@@ -166,12 +166,16 @@ def interpolation() -> Iterable[Call]:
         R(1, 4, 40, 40),
         last(R(1, 4, 40, 40)),
         last(R(1, 2, 40, 40)),
+        R(1, 3, 40, 40),
+        last(R(1, 3, 40, 40)),
+        turned(1, 3, 40, 40),
     ):
         sizes = [2 * x.shape[2], 2 * x.shape[3]]
         for operator in two:
             yield (operator.default, x, sizes) if "nearest" in str(operator) else (operator.default, x, sizes, False)
         yield aten._upsample_bilinear2d_aa.default, x, sizes, False
         yield aten._upsample_bicubic2d_aa.default, x, [x.shape[2] // 2, x.shape[3]], False
+    yield aten.upsample_bilinear2d.default, R(1, 3, 40, 40, dtype=HALF), [100, 60], False
     for x in (R(2, 6, 4, 4, 4), last(R(2, 6, 4, 4, 4))):
         yield aten.upsample_nearest3d.default, x, [8, 8, 8]
         yield aten.upsample_trilinear3d.default, x, [8, 8, 8], False
@@ -185,6 +189,12 @@ def interpolation() -> Iterable[Call]:
 def test_interpolation() -> None:
     """Points and weights of each axis, or the images channels last."""
     agree(interpolation())
+
+
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_large_colour_images_on_two_threads() -> None:
+    """Only a single thread interpolates a large image of three channels in channels-last."""
+    agree((aten.upsample_bilinear2d.default, x, [100, 60], False) for x in (R(1, 3, 40, 40), last(R(1, 3, 40, 40))))
 
 
 def patches() -> Iterable[Call]:

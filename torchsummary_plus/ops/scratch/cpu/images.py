@@ -69,12 +69,17 @@ def _upsampled(points: int) -> Callable[..., int]:
             is_last = layout is not torch.contiguous_format
             if is_last and x.shape[1] > 3:
                 return copied(x, layout)
-            if len(sizes) == 2 and sum(sizes) <= SMALL_IMAGE:
+            if len(sizes) == 2 and (sum(sizes) <= SMALL_IMAGE or (points == 2 and _is_colour_on_one_thread(x))):
                 last = torch.channels_last
                 return copied(x, layout) if is_last else copied(x, last) + copied(out, last)
         return points * sum(sizes) * (INT64 + itemsize(out))
 
     return formula
+
+
+def _is_colour_on_one_thread(x: Any) -> bool:
+    """Whether bilinear interpolation takes the channels-last kernel for an image of three channels, however large."""
+    return x.shape[1] == 3 and x.is_floating_point() and torch.get_num_threads() == 1
 
 
 def _antialiased(points: int) -> Callable[..., int]:
