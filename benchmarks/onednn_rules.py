@@ -173,9 +173,8 @@ def sought(count: int, chosen: Sequence[Rule]) -> None:
                 verdicts = [verdict(operator) for operator in operators]
                 with disabled(rule):
                     wrong = sum(not is_the_same(threads_used, *each) for each in zip(operators, verdicts))
-                print(
-                    f"{threads_used} threads {rule.name:42} {len(changed):5,} changed; {wrong} of {len(operators)} differ"
-                )
+                outcome = f"{len(changed):5,} changed; {wrong} of {len(operators)} differ"
+                print(f"{threads_used} threads {rule.name:42} {outcome}", flush=True)
 
 
 def _plans(case: Convolution) -> list[Any]:
