@@ -8,13 +8,8 @@ reserved bytes differ. Programs that do not run there do not count.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
-import sys
-import warnings
-from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,13 +22,13 @@ from torch.nn import functional as F
 
 from benchmarks import gpu_truth_ways, programs_judge
 from benchmarks.gpu_drawn_models import Maps, Sequences
-from benchmarks.gpu_programs import differing
-from benchmarks.gpu_truth import in_child, placed, warm_up
+from benchmarks.gpu_programs import differing, print_verdicts, requested
+from benchmarks.gpu_truth import in_child, placed
 from benchmarks.gpu_truth_meters import CudaMeter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.gpu_truth_ways import AUTOCAST, MAKERS, PARAMETERS, STEPS, Way, flags, inference
 from benchmarks.nocuda.cards import card_path
-from benchmarks.nocuda.runtime import active_card_path, is_active
+from benchmarks.nocuda.runtime import active_card_path
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 SIZES = {1: (4096, 8192, 16000), 2: (64, 96, 160, 224), 3: (16, 32)}
@@ -89,13 +84,13 @@ class Drawn:
 
     def build(self) -> nn.Module:
         """Return the model on ``meta``."""
-        rng, one = random.Random(self.drawn["seed"]), self.drawn
+        rng, drawn = random.Random(self.drawn["seed"]), self.drawn
         model: nn.Module
         with torch.device("meta"):
-            if one["axes"]:
-                model = Maps(rng, one["axes"], one["channels"], self.has("checkpointed"))
+            if drawn["axes"]:
+                model = Maps(rng, drawn["axes"], drawn["channels"], self.has("checkpointed"))
             else:
-                model = Sequences(rng, one["vocabulary"], one["side"], self.has("checkpointed"))
+                model = Sequences(rng, drawn["vocabulary"], drawn["side"], self.has("checkpointed"))
         model = model.to(PARAMETERS.get(self.way.precision, torch.float32))
         if self.has("channels_last"):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -103,11 +98,11 @@ class Drawn:
 
     def inputs(self, device: str) -> Tensor:
         """Return the model's input on a device."""
-        one = self.drawn
-        if not one["axes"]:
-            return torch.zeros(one["batch"], one["side"], dtype=torch.long, device=device)
+        drawn = self.drawn
+        if not drawn["axes"]:
+            return torch.zeros(drawn["batch"], drawn["side"], dtype=torch.long, device=device)
         layout = torch.channels_last if self.has("channels_last") else torch.contiguous_format
-        shape, dtype = (one["batch"], one["channels"], *[one["side"]] * one["axes"]), self.way.precision
+        shape, dtype = (drawn["batch"], drawn["channels"], *[drawn["side"]] * drawn["axes"]), self.way.precision
         x = torch.empty(shape, dtype=PARAMETERS.get(dtype, torch.float32), device="meta", memory_format=layout)
         return torch.zeros_like(x, device=device)
 
@@ -116,10 +111,10 @@ class Drawn:
         autocast = AUTOCAST.get(self.way.precision)
         if self.way.mode == "eval":
             return inference(autocast)
-        made = MAKERS[self.way.optimizer]
-        assert made is not None
+        make = MAKERS[self.way.optimizer]
+        assert make is not None
         optimizer, scaler = (
-            made(list(model.parameters())),
+            make(list(model.parameters())),
             torch.amp.GradScaler("cuda", enabled=autocast == torch.float16),
         )
         average = deepcopy(model).requires_grad_(False) if self.has("averaged") else None
@@ -229,25 +224,9 @@ def named(card: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", default="H100", help="GPUs of benchmarks/nocuda, which take turns (A100,T4)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
-    parser.add_argument("--count", type=int, default=50, help="number of programs to draw")
-    parser.add_argument("--program", type=int, help="only this program")
-    options = parser.parse_args()
-    cards = options.card.split(",")
-    if not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_drawn"]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    warnings.simplefilter("ignore")
-    warm_up()
-    numbers = range(options.first, options.first + options.count)
-    chosen = numbers if options.program is None else [options.program]
-    words = Counter(judged(Drawn(options.seed, number), cards[number % len(cards)]) for number in chosen)
-    count = sum(words.values()) - words[programs_judge.INVALID]
-    for word, found in words.most_common():
-        print(f"{found:6,} {found / max(1, count):7.2%} {word}")
+    asked = requested("benchmarks.gpu_drawn", __doc__, count=50)
+    cards = asked.cards
+    print_verdicts(judged(Drawn(asked.seed, number), cards[number % len(cards)]) for number in asked.numbers)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
@@ -112,25 +112,42 @@ def differing(real: list[list[Any]], found: list[list[Any]]) -> str:
     return "\n".join(line for line in text.getvalue().splitlines() if "bytes: " in line)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", default="H100", help="a GPU of benchmarks/nocuda")
-    parser.add_argument("--seed", type=int, default=0)
+def requested(module: str, description: str | None, count: int) -> argparse.Namespace:
+    """Return the options of a benchmark of drawn programs, once it runs on the no-op runtime.
+
+    ``cards`` are the GPUs and ``numbers`` those of the programs.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--card", default="H100", help="GPUs of benchmarks/nocuda, which take turns (A100,T4)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the programs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
-    parser.add_argument("--count", type=int, default=500, help="number of programs to draw")
+    parser.add_argument("--count", type=int, default=count, help="number of programs to draw")
     parser.add_argument("--program", type=int, help="only this program")
     options = parser.parse_args()
+    options.cards = options.card.split(",")
     if not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_programs"]
+        judge = ["-m", "benchmarks.nocuda", "--card", options.cards[0], "-m", module]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
     warnings.simplefilter("ignore")
     warm_up()
-    numbers = range(options.first, options.first + options.count)
-    chosen = numbers if options.program is None else [options.program]
-    words = Counter(judged(options.seed, number, options.card) for number in chosen)
-    count = sum(words.values()) - words[programs_judge.INVALID]
-    for word, found in words.most_common():
-        print(f"{found:6,} {found / max(1, count):7.2%} {word}")
+    options.numbers = range(options.first, options.first + options.count)
+    if options.program is not None:
+        options.numbers = [options.program]
+    return options
+
+
+def print_verdicts(verdicts: Iterable[str]) -> None:
+    """Print how often each verdict was reached, and its share of the programs that ran."""
+    counts = Counter(verdicts)
+    ran_in_all = max(1, sum(counts.values()) - counts[programs_judge.INVALID])
+    for verdict, count in counts.most_common():
+        print(f"{count:6,} {count / ran_in_all:7.2%} {verdict}")
+
+
+def main() -> None:
+    asked = requested("benchmarks.gpu_programs", __doc__, count=500)
+    cards = asked.cards
+    print_verdicts(judged(asked.seed, number, cards[number % len(cards)]) for number in asked.numbers)
 
 
 if __name__ == "__main__":

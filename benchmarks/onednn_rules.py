@@ -6,7 +6,8 @@ Each rule is disabled in turn: a size becomes 0, a condition False, a plan empty
   the re-estimated steps change their peak. Convolutions are the same for every optimizer, so one training step
   represents five recorded ones, and at most ``--sample`` steps are estimated again, the fastest first.
 - *profiled*: random convolutions, measured by torch's profiler on one and on four threads, that are no longer exact, or
-  no longer within their range. ``--part 0/1`` leaves the models out.
+  no longer within their range. ``--part 0/1`` leaves the models out. Few random convolutions meet a rule for special
+  shapes: ``--seek 2500`` draws so many of three kinds and profiles only those whose plan the rule changes.
 
 ``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
 """
@@ -16,10 +17,10 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -27,7 +28,8 @@ import torch
 
 from benchmarks.cpu_truth import BATCHES, MODES, Case, built, isa, predict
 from benchmarks.cpu_truth_models import SUBJECTS
-from tests.ops.convs import Seen, random_cases, seen, verdict
+from tests.ops.convs import Case as Convolution
+from tests.ops.convs import Seen, random_cases, seen, special_cases, verdict, wide_cases
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus.ops.scratch.cpu import convolution as calls
 from torchsummary_plus.ops.scratch.cpu import half as half_calls
@@ -50,6 +52,9 @@ WITHOUT: dict[Any, Any] = {int: 0, float: 0.0, bool: False, Plan: Plan(0, 0, 0),
 
 CACHED = products.by_blocks
 """The rule that caches its results."""
+
+PROFILED = 20
+"""Most convolutions that are profiled for a rule, where those are sought that it changes."""
 
 Key = tuple[Any, ...]
 
@@ -153,6 +158,36 @@ def profiled(count: int) -> list[tuple[int, Seen, str]]:
     return found
 
 
+def sought(count: int, chosen: Sequence[Rule]) -> None:
+    """Print, for each rule, the convolutions whose plan it changes, and of some of them the operators it gets right."""
+    cases = list(chain.from_iterable(islice(draw, count) for draw in (
+        random_cases(5, (torch.float32,)), special_cases(5), wide_cases(5)
+    )))  # fmt: skip
+    for threads_used in (1, 4):
+        with threads_set_to(threads_used):
+            usual = [_plans(case) for case in cases]
+            for rule in chosen:
+                with disabled(rule):
+                    changed = [case for case, plans in zip(cases, usual) if _plans(case) != plans]
+                operators = [operator for pair in seen(changed[:PROFILED]) for operator in pair]
+                verdicts = [verdict(operator) for operator in operators]
+                with disabled(rule):
+                    wrong = sum(not is_the_same(threads_used, *each) for each in zip(operators, verdicts))
+                outcome = f"{len(changed):5,} changed; {wrong} of {len(operators)} differ"
+                print(f"{threads_used} threads {rule.name:42} {outcome}", flush=True)
+
+
+def _plans(case: Convolution) -> list[Any]:
+    """Return the plans of a convolution's forward, input gradient and weight gradient."""
+    with torch.device("meta"):
+        x, weight, bias = case.tensors()
+        y = torch.empty(case.batch, case.channels[1], *case.output)
+    stride, padding, dilation, transposed, _, groups = case.settings
+    conv = calls.described(x, weight, y, bias is not None, stride, padding, dilation, transposed, groups)
+    call, _ = calls.called(conv, transposed, x, weight)
+    return [answer((calls._planned, call, calls._goes_last(call), part)) for part in range(3)]
+
+
 def is_the_same(threads_used: int, one: Seen, usual: str) -> bool:
     with threads_set_to(threads_used):
         try:
@@ -175,8 +210,13 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=6, help="maximum number of steps to estimate again for a rule")
     parser.add_argument("--convolutions", type=int, default=150, help="number of profiled convolutions")
     parser.add_argument("--rules", nargs="*", default=[""], help="only rules whose names contain one of these texts")
+    parser.add_argument("--seek", type=int, help="draw so many convolutions of each kind for those that a rule changes")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    chosen = [rule for rule in rules() if any(text in rule.name for text in options.rules)]
+    if options.seek:
+        sought(options.seek, chosen)
+        return
     torch.set_num_threads(1)
     done = list(steps(*map(int, options.part.split("/"))))
     keys = frozenset().union(*(step.asked for step in done))
@@ -185,7 +225,7 @@ def main() -> None:
     peaks = sum(step.stands_for for step in done)
     print(f"{isa()}: {peaks:,} recorded peaks, {len(keys):,} kernels, {len(truths):,} profiled operators")
     print(f"{'rule':42} {'recorded':>9} {'of sample':>10} {'profiled':>9}")
-    for rule in (rule for rule in rules() if any(text in rule.name for text in options.rules)):
+    for rule in chosen:
         with disabled(rule):
             changed = {key for key in keys if answer(key) != usual[key]}
             touched = sorted((step for step in done if step.asked & changed), key=lambda step: step.seconds)

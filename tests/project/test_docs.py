@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -30,6 +32,31 @@ def test_every_public_name_is_among_the_calls(pages: Path) -> None:
     text = (pages / "api.html").read_text(encoding="utf-8")
     names = [name for name in torchsummary_plus.__all__ if name != "__version__"]
     assert [name for name in names if f'.{name}"' not in text] == []
+
+
+def test_every_public_name_has_a_sentence_and_an_example() -> None:
+    lacking = []
+    for name in set(torchsummary_plus.__all__) - {"__version__"}:
+        value = getattr(torchsummary_plus, name)
+        text = inspect.getdoc(value) or ""
+        is_error = inspect.isclass(value) and issubclass(value, Exception)
+        if not text.partition("\n")[0].endswith((".", ":")) or (">>>" not in text and not is_error):
+            lacking.append(name)
+    assert not lacking
+
+
+def test_every_public_method_has_a_sentence() -> None:
+    public = (getattr(torchsummary_plus, name) for name in torchsummary_plus.__all__)
+    homes = {home for value in public if inspect.isclass(value) for home in value.__mro__}
+    methods = {
+        f"{home.__qualname__}.{name}": method
+        for home in homes
+        if home.__module__.startswith("torchsummary_plus")
+        for name, method in vars(home).items()
+        if not name.startswith("_") and isinstance(method, (FunctionType, property, classmethod))
+    }
+    assert len(methods) > 50
+    assert [name for name, method in methods.items() if not (method.__doc__ or "").strip()] == []
 
 
 def test_what_was_measured_is_on_its_page(pages: Path) -> None:

@@ -343,3 +343,21 @@ def test_a_check_for_numbers_holds_one_mask(asks: Callable[[Tensor], Tensor]) ->
             Checked()(x)
 
     assert predicted.peak_bytes == measure_run(run, [x])
+
+
+@pytest.mark.parametrize("is_custom", [False, True])
+def test_existing_gradients_count_only_in_a_custom_step(is_custom: bool) -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        squared(model(x)).backward()
+
+    model = nn.Linear(256, 256)
+    options: dict[str, Any] = {"train_step": step} if is_custom else {"optimizer": "sgd"}
+    options |= {"device": "cpu", "steps": 1}
+    before = estimate_memory(model, (256,), batch_size=4, **options).peak_bytes
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    grads = [parameter.grad for parameter in model.parameters()]
+    after = estimate_memory(model, (256,), batch_size=4, **options).peak_bytes
+    assert (after > before) is is_custom
+    assert all(parameter.grad is grad for parameter, grad in zip(model.parameters(), grads))
+    assert measure_memory(model, (256,), batch_size=4, **options).peak_bytes == after

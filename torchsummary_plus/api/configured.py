@@ -37,6 +37,14 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     and nothing is downloaded. Raises :class:`InputError` for a config that is malformed, has entries that transformers
     refuses, or describes more than 500,000 modules, :class:`UnsupportedError` for a model that transformers does not
     have, and :class:`MissingExtraError` without transformers.
+
+    >>> import json, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2}
+    ...     _ = pathlib.Path(folder, "config.json").write_text(json.dumps(config))
+    ...     model = from_config(folder, n_layer=1)
+    >>> sum(parameter.numel() for parameter in model.parameters()), next(model.parameters()).device.type
+    (3332096, 'meta')
     """
     place = Path(path) if Path(path).name == "config.json" else Path(path) / "config.json"
     entries = _read(place)

@@ -43,6 +43,13 @@ class ContextLimit:
     ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many tokens fit, or more.
     ``position_limit`` is the longest context that the model supports (None if its configuration states none).
     ``traced`` lists the lengths of the prompts that were traced.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
+    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64, **tokens))
+    >>> limit = max_context(model, "8GiB", progress=False)
+    >>> limit.is_beyond_positions, limit.peak_bytes <= limit.memory_bytes
+    (True, True)
     """
 
     context: int
@@ -158,6 +165,13 @@ def max_context(
     as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Of ``options``, those
     of an optimizer and a loss do not matter. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
     does not generate.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
+    >>> config = GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64, **tokens)
+    >>> limit = max_context(GPT2LMHeadModel(config), "8GiB", progress=False)
+    >>> limit.context > 1_000_000, limit.position_limit
+    (True, 64)
     """
     own = {"gpu": gpu, "autocast": autocast, "allocator": allocator, "cudnn": cudnn}
     settings = StepOptions.of("max_context", options, {}, device=device_of_limit(device, options), **own)

@@ -33,6 +33,13 @@ class FirstStep:
 
     ``later`` is the prediction for the steps after it, which start with the optimizer's state. ``measured_bytes`` is
     None on a device that reports no peak.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import estimate_memory, summary
+    >>> layer = nn.Linear(8, 8)
+    >>> step = estimate_memory(layer, (8,), 4, device="cpu", optimizer="sgd")
+    >>> sorted(FirstStep(summary(layer, (8,), verbose=0), step, step, None).figures)
+    ['memory/predicted_later_peak_bytes', 'memory/predicted_peak_bytes']
     """
 
     summary: ModelSummary
@@ -108,7 +115,11 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
     CPU by torch's profiler, which makes that one step slower. The prediction is for one process and the model's own
     loss. Raises :class:`MissingExtraError` without transformers.
 
-    Usage: ``Trainer(model, args, train_dataset=data, callbacks=[trainer_callback()])``.
+    Pass it to the trainer: ``Trainer(model, args, train_dataset=data, callbacks=[trainer_callback()])``.
+
+    >>> callback = trainer_callback(log=str)
+    >>> callback.result is None  # It is set at the end of the first optimizer step.
+    True
     """
     base = need_extra("transformers", "transformers").TrainerCallback
 
@@ -163,7 +174,7 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
     automatic optimization and a ``training_step`` that does not use ``self.trainer``. Raises :class:`MissingExtraError`
     without ``lightning`` or ``pytorch_lightning``.
 
-    Usage: ``Trainer(callbacks=[lightning_callback()])``.
+    >>> trainer = Trainer(callbacks=[lightning_callback()])  # doctest: +SKIP
     """
     base = _lightning().Callback
 

@@ -30,6 +30,14 @@ def weights(path: str | Path) -> WeightsFile:
     file (the extra ``onnx``; data beside it is not read). Raises :class:`InputError` for another kind of file, and for
     a header that is malformed, contradicts the file's size, or declares more than 100,000,000 bytes or 10,000,000
     items, and for an ``.onnx`` file of more than 2 GiB.
+
+    >>> import json, pathlib, tempfile
+    >>> header = json.dumps({"scale": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}).encode()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "tiny.safetensors")
+    ...     _ = path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    ...     weights(path).tensors[0].shape
+    (3,)
     """
     if not is_weights(path):
         raise choice_error("the suffix of the file", "".join(Path(path).suffixes[-2:]), SUFFIXES)

@@ -41,6 +41,12 @@ class BatchSizeLimit:
     Both peaks exclude optional scratch memory, which kernels do without when memory is short. ``batch_size`` is 0 if a
     batch of 1 does not fit; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH`` if that fits, and more may.
     ``traced`` lists the batches whose step was traced.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import max_batch_size
+    >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), "1GiB", device="cpu", optimizer="sgd", progress=False)
+    >>> limit.batch_size > 50_000, limit.peak_bytes <= limit.memory_bytes
+    (True, True)
     """
 
     batch_size: int

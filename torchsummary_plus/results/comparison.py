@@ -37,6 +37,12 @@ class Comparison(Compared, Views, Figures):
 
     The main table has a row per figure, with the best value marked; the second (``table=1`` in formats with a single
     table) has the layers, aligned by type and shapes.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import compare
+    >>> result = compare({"narrow": nn.Linear(3, 2), "wide": nn.Linear(3, 4)}, input_size=(3,))
+    >>> "*8" in result.to_text()
+    True
     """
 
     view: Presentation = field(default_factory=Presentation)

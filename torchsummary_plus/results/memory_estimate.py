@@ -42,6 +42,12 @@ class MemoryEstimate(Estimate, Views, Figures):
     those of that table: at the peak ``peak_own_bytes``, ``peak_inclusive_bytes`` and ``peak_parameters_bytes`` or any
     other kind; over the whole step ``output_bytes``, ``saved_bytes``, ``param_bytes``, ``grad_bytes``,
     ``optimizer_bytes``. Modules below ``depth`` are folded into the one above.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import estimate_memory
+    >>> step = estimate_memory(nn.Linear(1024, 1024), (1024,), batch_size=64, device="cpu", optimizer="sgd")
+    >>> step.peak_phase, step.fits("16GiB")
+    ('backward', True)
     """
 
     def render(self, width: int = 64, units: str | None = None) -> str:

@@ -27,6 +27,12 @@ class ModelGraph(Views):
     :meth:`to_mermaid`, :meth:`to_dot` and :meth:`to_svg` draw it. An edge means that its target reads a tensor that its
     source produced. The main table has a row per node, with the columns ``kind``, ``connected_to``, ``output_size``,
     ``num_params``, ``mult_adds``, ``output_bytes`` and ``repeats``; the second has a row per edge.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import graph
+    >>> drawing = graph(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (3,))
+    >>> [node.kind for node in drawing.nodes]
+    ['input', 'group', 'module', 'module', 'output']
     """
 
     name: str

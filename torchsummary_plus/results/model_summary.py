@@ -58,6 +58,12 @@ class ModelSummary(Report, Views, Figures):
     """The result of :func:`summary`: immutable data, printed by ``str()``, :meth:`render` and the other views.
 
     It holds no tensors or modules: it outlives the model, can be pickled, and compares by value.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import summary
+    >>> table = summary(nn.Linear(3, 2), (3,), verbose=0)
+    >>> table.total_params, len(table.rows)
+    (8, 1)
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "active_params", "total_bytes")

@@ -24,6 +24,13 @@ class StepComparison(Views, Figures):
 
     The table has a row per figure in bytes (the peak by kind and by phase; allocated, reserved and device memory), a
     column per step, and the difference of each further step from the first.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import compare, estimate_memory
+    >>> layer, request = nn.Linear(8, 8), {"input_size": (8,), "device": "cpu"}
+    >>> steps = {name: estimate_memory(layer, **request, optimizer=name) for name in ("sgd", "adam")}
+    >>> compare(steps).to_csv().splitlines()[0]
+    'figure,path,level,sgd,adam,adam-sgd'
     """
 
     names: tuple[str, ...]

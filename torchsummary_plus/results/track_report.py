@@ -26,6 +26,14 @@ class TrackReport(Tracking, Views, Figures):
     The main table has a row per point, with the columns ``where``, ``time``, ``storages``, ``tensor_bytes``,
     ``appeared_bytes``, ``gone_bytes``, ``allocated_bytes``, ``reserved_bytes``, ``peak_bytes``, ``used_bytes`` and
     ``process_bytes``; the second has the watched modules.
+
+    >>> import io
+    >>> import torch
+    >>> from torchsummary_plus import MemTracker
+    >>> tracker = MemTracker(stream=io.StringIO(), device="cpu")
+    >>> before, scale, after = tracker.track("before"), torch.zeros(256), tracker.track("after")
+    >>> [point.label for point in tracker.report().points]
+    ['before', 'after']
     """
 
     def plot(self, *, ax: Axes | None = None) -> Axes:

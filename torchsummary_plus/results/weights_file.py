@@ -20,6 +20,9 @@ class WeightsFile(Views):
     """The result of :func:`weights`: the tensors of a file as immutable data.
 
     With a ``depth``, tensors whose names begin with the same parts are summed.
+
+    >>> WeightsFile("tiny", (WeightEntry("scale", (3,), "F32", 12, "tiny.safetensors"),)).total_params
+    3
     """
 
     name: str

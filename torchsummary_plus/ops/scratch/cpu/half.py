@@ -13,8 +13,8 @@ from ....live import compat
 from ...processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_fp16_tiles, has_tiles, is_half, multiplies
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import copied, elements, nbytes
-from .onednn.description import threads
-from .onednn.products import BATCH_ELEMENT, FLOAT, Product, about_by_tiles, by_blocks, by_gemm
+from .onednn.description import BATCH_ELEMENT, FLOAT, threads
+from .onednn.products import Product, about_by_tiles, by_blocks, by_gemm
 
 SMALL = 16 * 16 * 16
 """Multiply-adds up to which torch multiplies itself."""

@@ -13,7 +13,9 @@ from ....live.versions import since
 from ...dtypes import HALVES
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import nbytes
-from .chips import chip_of
+from .allocations import results
+from .attention_choice import requires_determinism
+from .chips import LITTLE_SHARED_MEMORY, chip_of
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
@@ -55,8 +57,8 @@ def flash(
     if splits == 1:
         return 0
     sums = 4 * splits * batch * heads * rows
-    rest = (Result(place) for place in range(2, len(_given(out))))
-    return (Result(0), Result(1), Alloc(sums), Alloc(sums * _rounded(width)), *rest)
+    first, second, *rest = results(out)
+    return first, second, Alloc(sums), Alloc(sums * _rounded(width)), *rest
 
 
 def _splits(blocks: int, room: int, most: int) -> int:
@@ -108,17 +110,17 @@ def cudnn_results(
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)
 def cudnn(out: Any, *_: Any, **__: Any) -> Course:
     """Seed and offset are allocated first."""
-    tensors = range(len(_given(out)))
-    return (*(Result(place) for place in tensors[2:]), *(Result(place) for place in tensors[:2]), Alloc(STATE))
+    output, logsumexp, *state = results(out)
+    return *state, output, logsumexp, Alloc(STATE)
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
 def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
     """The queries' gradient in fp32 and one number per row; grouped heads as in flash attention."""
     batch, heads, rows, width = query.shape
-    held: int = batch * heads * rows * (4 * width + 4)
-    shared: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
-    return held + (0 if key.shape[1] == heads else shared) + STATE
+    gradient: int = batch * heads * rows * (4 * width + 4)
+    grouped: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
+    return gradient + (0 if key.shape[1] == heads else grouped) + STATE
 
 
 @reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
@@ -164,7 +166,7 @@ def efficient_backward(
     half = query.element_size() == 2
     copies = () if _is_turned(grad) else (Alloc(nbytes(grad)),)
     spread = () if key.shape[1] == heads else tuple(Alloc(heads // t.shape[1] * nbytes(t)) for t in (key, value))
-    steps: list[Alloc | Result | Free] = [*copies, *(Result(place) for place in range(len(_given(out)))), *spread]
+    steps: list[Alloc | Result | Free] = [*copies, *results(out), *spread]
     in_registers = half and limit <= tile
     if half and (in_registers or not (7, 0) <= capability < (7, 5)):
         steps.append(Alloc(4 * batch * heads * rows))
@@ -177,19 +179,10 @@ def efficient_backward(
         splits = 1
     if summed:
         splits = min(splits, 200 // (batch * heads))
-    splits = max(1, splits) if capability >= (7, 0) and not _is_deterministic() else 1
+    splits = max(1, splits) if capability >= (7, 0) and not requires_determinism() else 1
     shares = splits * keys * (round_up(width, tile) + round_up(value.shape[-1], tile)) if summed else 0
     queries = ceil_div(rows, tile) * ceil_div(width, keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
     return (*steps, Alloc(4 * batch * heads * round_up(shares + queries, 4)))
-
-
-def _is_deterministic() -> bool:
-    """Whether torch insists on deterministic algorithms, for which the keys are not split."""
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _given(out: Any) -> list[Any]:
-    return [tensor for tensor in out if isinstance(tensor, torch.Tensor)]
 
 
 def _row_sums(first: int, grad: Any, output: Any) -> list[Alloc | Free]:
@@ -206,15 +199,13 @@ def _row_sums(first: int, grad: Any, output: Any) -> list[Alloc | Free]:
     return [*singles, whole, sums, *([sums] if is_copied else []), *freed]
 
 
-LITTLE_SHARED = frozenset({(8, 6), (8, 9), (12, 0), (12, 1)})
-"""Capabilities whose 99 KiB of shared memory per block are too small for fp32 tiles of 128 queries, and for
-half-precision ones of 128 queries and 128 keys."""
-
-
 def _tile(capability: Capability, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
-    """Return the queries and keys per tile of the first kernel that can run, and the widest head it supports."""
+    """Return the queries and keys per tile of the first kernel that can run, and the widest head it supports.
+
+    99 KiB of shared memory are too little for fp32 tiles of 128 queries, and for halves' of 128 queries and 128 keys.
+    """
     limit = next(limit for limit in (32, 64, 128, 1 << 16) if widest <= limit)
-    is_little = capability in LITTLE_SHARED
+    is_little = capability in LITTLE_SHARED_MEMORY
     if limit <= 64 or capability < (7, 0):
         return 64, 64, limit
     if dtype not in HALVES:

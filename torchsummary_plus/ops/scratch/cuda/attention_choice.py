@@ -15,12 +15,10 @@ import torch
 from ....data.capability import Capability
 from ....live.versions import since
 from ...dtypes import HALVES
+from .chips import LITTLE_SHARED_MEMORY
 
 GROUPED_IN_EFFICIENT = since("2.15")
 """Whether the memory-efficient kernel supports grouped-query attention."""
-
-_CONSUMER = ((8, 6), (8, 9), (12, 0), (12, 1))
-"""Capabilities on which flash attention cannot train some wide heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +93,18 @@ def _is_half(capability: Capability, call: Attention) -> bool:
     return bool(same) and (dtype is torch.float16 or (dtype is torch.bfloat16 and capability >= (8, 0)))
 
 
+def requires_determinism() -> bool:
+    """Whether torch raises an error for algorithms that are not deterministic, and so avoids them."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
 def _is_for_cudnn(capability: Capability, call: Attention) -> bool:
     if not torch.backends.cuda.cudnn_sdp_enabled() or not call.is_batched or call.is_empty or call.trains_mask:
         return False
     width, wide = call.query.shape[-1], call.value.shape[-1]
     widest = 256 if capability == (9, 0) else 128
-    strict = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
     return bool(
-        not strict
+        not requires_determinism()
         and (capability >= (8, 0) and call.dropout * 16 % 1 == 0)
         and (_is_half(capability, call) and call.has_heads(grouped=True) and call.has_rows(but_single=True))
         and min(call.query.shape[2], call.key.shape[2]) > 1
@@ -122,9 +124,16 @@ def _is_for_flash(capability: Capability, call: Attention) -> bool:
         and call.has_heads(grouped=True)
         and call.has_rows(but_single=True)
         and not (
-            call.trains and capability in _CONSUMER and (192 < width <= 224 or (width > 224 and call.dropout > 0.0))
+            call.trains
+            and capability in LITTLE_SHARED_MEMORY
+            and (192 < width <= 224 or (width > 224 and call.dropout > 0.0))
         )
     )
+
+
+def _is_too_wide(width: int, dropout: float) -> bool:
+    """Whether flash attention's backward needs more shared memory than a consumer GPU has."""
+    return 192 < width <= 224 or (width > 224 and dropout > 0.0)
 
 
 def _is_for_efficient(capability: Capability, call: Attention) -> bool:

@@ -77,15 +77,15 @@ class Products:
             product = left * right
             self._take(nbytes(product))
             return product
-        with self._scope() as made:
-            left, right = (self._summed(one, other, axes) for one, other in ((left, right), (right, left)))
+        with self._scope() as kept:
+            left, right = (self._summed(*sides, axes) for sides in ((left, right), (right, left)))
             shared, of_left, of_right = _roles(left, right, axes)
             ordered = sorted(axes)
             a = self._matrices(left, [shared, of_left, ordered])
             b = self._matrices(right, [shared, ordered, of_right])
             product = torch.bmm(a, b)
             self.use_cublas |= not is_outer_product(a, b)
-            made.append(self._take(nbytes(product)))
+            kept.append(self._take(nbytes(product)))
             with self._scope():
                 self._follow(batch_product(product, a, b))
         sizes = [left.shape[axis] for axis in (*shared, *of_left)]

@@ -1,4 +1,4 @@
-"""CUDA: workspaces of cuBLAS, of powers and of the CTC loss."""
+"""CUDA: workspaces of cuBLAS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from ....data.capability import Capability
 from ....data.units import MIB
 from ....live.versions import since
-from ..registry import Alloc, Course, Result, lasting, scratch
+from ..registry import lasting
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 PRODUCTS = (
@@ -125,45 +125,3 @@ def _is_shared() -> bool:
     """Whether cublasLt uses the kept workspace of cuBLAS."""
     usual = "1" if since(ONE_WORKSPACE_SINCE) else "0"
     return are_workspaces_kept() and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", usual) == "1"
-
-
-LENGTH_BYTES = 8
-
-
-@scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor", band=0.0)
-def power(out: Any, *_: Any) -> int:
-    """The base as a tensor."""
-    return LENGTH_BYTES
-
-
-@scratch(
-    *("cuda", "aten::_ctc_loss", "aten::_ctc_loss.Tensor"),
-    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_gpu_template",
-    band=0.0,
-)
-def ctc(out: Any, scores: Any, *_: Any, **__: Any) -> Course:
-    """The lengths of inputs and targets, and the targets' offsets."""
-    each = Alloc(scores.shape[1] * LENGTH_BYTES)
-    return each, each, each, Result(1), Result(0)
-
-
-@scratch(
-    *("cuda", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
-    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_backward_gpu_template",
-    band=0.01,
-)
-def ctc_backward(
-    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
-    zero_infinity: bool = False,
-) -> int | Course:  # fmt: skip
-    """The forward's table again, lengths and offsets; for large problems also the sums over every other column."""
-    steps, batch, labels = scores.shape
-    number = scores.element_size()
-    held: int = table.numel() * number + 3 * batch * LENGTH_BYTES
-    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
-        each = Alloc(batch * LENGTH_BYTES)
-        return each, each, each, Alloc(table.numel() * number)
-    blanks: int = batch * steps * (table.shape[2] // 2 + 1) * number
-    highest: int = batch * steps * number
-    infinite: int = scores.numel() * number if zero_infinity else 0
-    return held + max(2 * blanks + 2 * highest, infinite)

@@ -141,6 +141,9 @@ MULTIPROCESSORS: dict[str, int] = {
 THREADS: dict[Capability, int] = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 """Most threads per multiprocessor, where it is not 2,048."""
 
+LITTLE_SHARED_MEMORY = frozenset({(8, 6), (8, 9), (12, 0), (12, 1)})
+"""Capabilities with 99 KiB of shared memory per block, less than that of data-centre GPUs of their generation."""
+
 TYPICAL: dict[Capability, int] = {
     (6, 0): 56,
     (6, 1): 28,

@@ -8,55 +8,30 @@ NaiveConvolutionTranspose2d.cu and ...3d.cu. Groups run one after another and ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
-from ..registry import Alloc, Course, Free, Result
+from ..registry import Course, Free
 from ..strided import Strided, copied
+from .allocations import Allocations
 from .cudnn.route import Convolution
 
 
 @dataclass(slots=True)
-class Allocations:
-    """A course as it is written."""
+class Products(Allocations):
+    """A course that multiplies matrices."""
 
-    workspace: int
-    """The bytes of cuBLAS's workspace if torch frees it after each product, else 0."""
-    steps: list[Result | Alloc | Free] = field(default_factory=list)
-    buffers: int = 0
-
-    def result(self, place: int) -> None:
-        """Allocate a result."""
-        self.steps.append(Result(place))
-
-    def buffer(self, nbytes: int) -> int:
-        """Allocate a buffer and return its number."""
-        self.steps.append(Alloc(nbytes))
-        self.buffers += 1
-        return self.buffers - 1
-
-    def keep(self, nbytes: int) -> None:
-        """Allocate a buffer that lives to the end: a group's part of a result."""
-        self.buffer(nbytes)
-
-    def free(self, *buffers: int) -> None:
-        """Free buffers."""
-        self.steps += (Free(buffer) for buffer in buffers)
+    workspace: int = 0
+    """Bytes of cuBLAS's workspace if torch frees it after each product, else 0."""
 
     def multiply(self) -> None:
         """Multiply matrices."""
-        self.free(self.buffer(self.workspace))
-
-    def course(self) -> Course:
-        """Return the course, whose end frees what is left: cuBLAS requests its own workspace before that."""
-        steps = list(self.steps)
-        while steps and isinstance(steps[-1], Free):
-            steps.pop()
-        return tuple(steps)
+        if self.workspace:
+            self.temporary(self.workspace)
 
 
-Take = Callable[[int], None]
-"""Allocates the result at a place, or for a group its part of it."""
+Take = Callable[[int], object]
+"""Allocates the result at a place, or a group's part of it, which lives to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +92,19 @@ def forward_course(
 ) -> Course:
     """Return the allocations of the forward, after ``before`` bytes of a copied line.
 
-    ``workspace`` is what each product allocates and frees.
+    ``workspace`` is the bytes that each product allocates and frees.
     """
-    done, call = _begun(conv, before, x, weight, rows, workspace)
+    steps, call = _begun(conv, before, x, weight, rows, workspace)
     if conv.groups == 1:
-        _forward(call, done, done.result, biased)
-        return done.course()
+        _forward(call, steps, steps.result, biased)
+        return _without_last_frees(steps)
     part = call.group()
     for _ in range(conv.groups):
-        read = done.buffer(copied(call.x.part(1, conv.groups), part.x))
-        _forward(part, done, lambda _: done.keep(part.storage), biased)
-        done.free(read)
-    done.result(0)
-    return done.course()
+        read = steps.buffer(copied(call.x.part(1, conv.groups), part.x))
+        _forward(part, steps, lambda _: steps.buffer(part.storage), biased)
+        steps.free(read)
+    steps.result(0)
+    return _without_last_frees(steps)
 
 
 def output_bytes(conv: Convolution, x: Strided, weight: Strided, rows: tuple[int, ...]) -> int:
@@ -139,24 +114,32 @@ def output_bytes(conv: Convolution, x: Strided, weight: Strided, rows: tuple[int
 
 def _begun(
     conv: Convolution, before: int, x: Strided, weight: Strided, rows: tuple[int, ...], workspace: int
-) -> tuple[Allocations, Unfolded]:
-    done, call = Allocations(workspace), Unfolded(conv, x.contiguous(), weight.contiguous(), rows)
+) -> tuple[Products, Unfolded]:
+    steps, call = Products(workspace=workspace), Unfolded(conv, x.contiguous(), weight.contiguous(), rows)
     for nbytes in (before, copied(x, call.x), copied(weight, call.weight)):
-        done.buffer(nbytes)
-    return done, call
+        steps.buffer(nbytes)
+    return steps, call
 
 
-def _forward(call: Unfolded, done: Allocations, take: Take, biased: bool) -> None:
+def _without_last_frees(steps: Products) -> Course:
+    """Return the course without its last frees: cuBLAS requests its workspace before them, and the end frees all."""
+    course = list(steps.course())
+    while course and isinstance(course[-1], Free):
+        course.pop()
+    return tuple(course)
+
+
+def _forward(call: Unfolded, steps: Products, take: Take, biased: bool) -> None:
     if call.conv.transposed and call.is_deep and call.written > call.x.nbytes:
-        small = done.buffer(call.x.nbytes)
+        small = steps.buffer(call.x.nbytes)
         take(0)
-        done.free(small)
+        steps.free(small)
     else:
         take(0)
-    unfolded = done.buffer(call.columns if call.needs_columns else 0)
-    ones = done.buffer(prod(call.rows) * call.x.itemsize if biased and call.conv.transposed else 0)
-    done.multiply()
-    done.free(ones, unfolded)
+    unfolded = steps.buffer(call.columns if call.needs_columns else 0)
+    ones = steps.buffer(prod(call.rows) * call.x.itemsize if biased and call.conv.transposed else 0)
+    steps.multiply()
+    steps.free(ones, unfolded)
 
 
 def backward_course(
@@ -164,36 +147,36 @@ def backward_course(
     workspace: int = 0,
 ) -> Course:  # fmt: skip
     """Return the allocations of the gradients, as :func:`forward_course` does."""
-    done, call = _begun(conv, before, x, weight, grad.shape[2:], workspace)
+    steps, call = _begun(conv, before, x, weight, grad.shape[2:], workspace)
     if conv.groups == 1:
-        _backward(call, done, done.result, grad, wanted)
-        return done.course()
+        _backward(call, steps, steps.result, grad, wanted)
+        return _without_last_frees(steps)
     part, slope = call.group(), grad.part(1, conv.groups)
     ready = slope.contiguous(slope.suggests_last)
     sizes = part.x.nbytes, part.weight.nbytes, part.channels * x.itemsize
     asked = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
     for _ in range(conv.groups):
-        held = done.buffer(copied(slope, ready)), done.buffer(copied(call.x.part(1, conv.groups), part.x))
-        _backward(part, done, lambda place: done.keep(asked[place]), ready, wanted)
-        done.free(*reversed(held))
+        inputs = steps.buffer(copied(slope, ready)), steps.buffer(copied(call.x.part(1, conv.groups), part.x))
+        _backward(part, steps, lambda place: steps.buffer(asked[place]), ready, wanted)
+        steps.free(*reversed(inputs))
     for place in range(sum(wanted)):
-        done.result(place)
-    return done.course()
+        steps.result(place)
+    return _without_last_frees(steps)
 
 
-def _backward(call: Unfolded, done: Allocations, take: Take, grad: Strided, wanted: Sequence[bool]) -> None:
+def _backward(call: Unfolded, steps: Products, take: Take, grad: Strided, wanted: Sequence[bool]) -> None:
     """Allocate the gradients, as far as ``wanted``, of the input, the weight and the bias."""
     for_input, for_weight, for_bias = wanted
     weight, bias = int(for_input), int(for_input) + int(for_weight)
     slope = copied(grad, grad.contiguous())
     if call.conv.transposed:
-        _backward_transposed(call, done, take, slope, wanted)
+        _backward_transposed(call, steps, take, slope, wanted)
         return
-    ready, unfolded = done.buffer(slope), None
+    ready, unfolded = steps.buffer(slope), None
     if for_input:
         take(0)
     if call.is_plain_2d:
-        unfolded = done.buffer(call.columns) if for_input else None
+        unfolded = steps.buffer(call.columns) if for_input else None
         if for_bias:
             take(bias)
     if for_weight:
@@ -201,28 +184,28 @@ def _backward(call: Unfolded, done: Allocations, take: Take, grad: Strided, want
     if for_bias and not call.is_plain_2d:
         take(bias)
     if unfolded is None:
-        unfolded = done.buffer(call.columns if for_input or for_weight else 0)
+        unfolded = steps.buffer(call.columns if for_input or for_weight else 0)
     if for_input or for_weight:
-        done.multiply()
+        steps.multiply()
     if for_bias and not call.is_plain_2d:
-        done.free(done.buffer(call.channels * call.x.itemsize))
-    done.free(unfolded, ready)
+        steps.temporary(call.channels * call.x.itemsize)
+    steps.free(unfolded, ready)
 
 
-def _backward_transposed(call: Unfolded, done: Allocations, take: Take, slope: int, wanted: Sequence[bool]) -> None:
+def _backward_transposed(call: Unfolded, steps: Products, take: Take, slope: int, wanted: Sequence[bool]) -> None:
     """Allocate as the two kernels of a transposed convolution, each of which copies the gradient's ``slope`` bytes."""
     for_input, for_weight, for_bias = wanted
     if for_input:
-        ready = done.buffer(slope)
+        ready = steps.buffer(slope)
         take(0)
-        unfolded = done.buffer(call.columns)
-        done.multiply()
-        done.free(unfolded, ready)
+        unfolded = steps.buffer(call.columns)
+        steps.multiply()
+        steps.free(unfolded, ready)
     if for_weight:
         take(int(for_input))
     if for_bias:
         take(int(for_input) + int(for_weight))
     if for_weight:
-        ready, unfolded = done.buffer(slope), done.buffer(call.columns)
-        done.multiply()
-        done.free(unfolded, ready)
+        ready, unfolded = steps.buffer(slope), steps.buffer(call.columns)
+        steps.multiply()
+        steps.free(unfolded, ready)

@@ -16,6 +16,7 @@ import torch
 from ....data.capability import Capability
 from ..registry import Alloc, Course, Free, Phase, Result, lasting, reserve, scratch
 from ..strided import Strided, copied, laid_out, strided
+from .allocations import buffers, joined
 from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
 from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes
@@ -42,17 +43,17 @@ def convolution(
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     given, kernel = strided(x), strided(weight)
-    line = given.contiguous() if x.dim() == 3 else given
-    taken = route(conv, line, kernel, capability)
+    line = as_line(x, given)
+    path = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
-    if taken is Route.COLUMNS:
+    if path is Route.COLUMNS:
         rows, passing = strided(out).shape[2:], passing_bytes(capability)
         return forward_course(conv, copied(given, line), line, kernel, rows, bias is not None, passing)
-    last = taken is Route.CUDNN and goes_last(conv, line, kernel)
+    last = path is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
     before += (("x", copied(line, read)),)
     then = (*before, ("weight", copied(kernel, kernel.contiguous(last))))
-    if taken is Route.DEPTHWISE:
+    if path is Route.DEPTHWISE:
         return Phase(0, 0, blocks=before), Phase(1, 0, blocks=then)
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
     if transposed:
@@ -71,15 +72,15 @@ def convolution_backward(
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     given, kernel, slope = strided(x), strided(weight), strided(grad)
-    line = given.contiguous() if x.dim() == 3 else given
-    taken = route(conv, line, kernel, capability)
+    line = as_line(x, given)
+    path = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
-    if taken is Route.COLUMNS:
+    if path is Route.COLUMNS:
         return backward_course(conv, copied(given, line), line, kernel, slope, wanted, passing_bytes(capability))
-    if taken is Route.DEPTHWISE and grad.dim() == 5:
+    if path is Route.DEPTHWISE and grad.dim() == 5:
         return depthwise_backward_3d(capability, copied(given, line), line, kernel, grad, wanted)
     bias = for_bias(capability, grad, before, wanted)
-    if taken is Route.DEPTHWISE:
+    if path is Route.DEPTHWISE:
         return *depthwise_backward(line, kernel, slope, before, wanted), *bias
     read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
     before += (("x", copied(line, read)),)
@@ -115,9 +116,7 @@ def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> t
     """Return cuBLAS's workspace if the convolution multiplies columns and torch keeps it; else it is in the course."""
     if not x.numel() or not are_workspaces_kept():
         return ()
-    given = strided(x)
-    line = given.contiguous() if x.dim() == 3 else given
-    if route(conv, line, strided(weight), capability) is not Route.COLUMNS:
+    if route(conv, as_line(x, strided(x)), strided(weight), capability) is not Route.COLUMNS:
         return ()
     return (("cublas", workspace_bytes(capability)),)
 
@@ -134,6 +133,11 @@ def unfolded_storage(
     if route(conv, strided(x), strided(weight), capability) is not Route.COLUMNS:
         return ()
     return (output_bytes(conv, strided(x), strided(weight), tuple(out.shape[2:])),)
+
+
+def as_line(x: Any, given: Strided) -> Strided:
+    """Return a single spatial axis contiguous, as ATen makes it before it runs the kernel; images as they are."""
+    return given.contiguous() if x.dim() == 3 else given
 
 
 def gradients(x: Any, weight: Any, transposed: bool) -> tuple[Kind, ...]:
@@ -157,10 +161,10 @@ def for_input(
     """Return the phases of ``cudnn_convolution_backward_input`` or ``..._transpose_backward_input``."""
     last = goes_last(conv, grad, weight)
     copies = ("weight", copied(weight, weight.contiguous(last))), ("slope", copied(grad, grad.contiguous(last)))
-    held = (*before, *copies)
+    live = (*before, *copies)
     if conv.transposed:
-        return run(conv, cudnn, capability, Kind.FORWARD, last, grad.shape, weight, x.shape, 1, held)
-    return run(conv, cudnn, capability, Kind.BACKWARD_DATA, last, x.shape, weight, grad.shape, 1, held)
+        return run(conv, cudnn, capability, Kind.FORWARD, last, grad.shape, weight, x.shape, 1, live)
+    return run(conv, cudnn, capability, Kind.BACKWARD_DATA, last, x.shape, weight, grad.shape, 1, live)
 
 
 def for_weights(
@@ -171,24 +175,24 @@ def for_weights(
     last = goes_last(conv, x, grad)
     read, given = (grad, x) if conv.transposed else (x, grad)
     copies = ("given", copied(given, given.contiguous(last))), ("read", copied(read, read.contiguous(last)))
-    held = (*before, *copies)
+    live = (*before, *copies)
     kernel = run(
-        conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, held
+        conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, live
     )
-    return Phase(results, 0, blocks=held), *kernel
+    return Phase(results, 0, blocks=live), *kernel
 
 
-def for_bias(capability: Capability, grad: Any, held: Blocks, wanted: Sequence[bool]) -> tuple[Phase, ...]:
+def for_bias(capability: Capability, grad: Any, before: Blocks, wanted: Sequence[bool]) -> tuple[Phase, ...]:
     """Return the phases of the bias's gradient, a sum over all axes but the channels' (``grad_output.sum``)."""
     if not wanted[2]:
         return ()
     axes = [axis for axis in range(grad.dim()) if axis != 1]
-    live, buffers = dict(held), 0
+    live, count = dict(before), 0
     phases: list[Phase] = []
     for step in sum_course(chip_of(capability), grad, axes):
         if isinstance(step, Alloc):
-            live[f"sum {buffers}"] = step.nbytes
-            buffers += 1
+            live[f"sum {count}"] = step.nbytes
+            count += 1
         elif isinstance(step, Free):
             del live[f"sum {step.buffer}"]
         phases.append(Phase(sum(wanted), 0, blocks=tuple(live.items())))
@@ -197,9 +201,9 @@ def for_bias(capability: Capability, grad: Any, held: Blocks, wanted: Sequence[b
 
 def run(
     conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
-    weight: Strided, y: tuple[int, ...], results: int, held: Blocks, later: tuple[Kind, ...] = (),
+    weight: Strided, y: tuple[int, ...], results: int, live: Blocks, later: tuple[Kind, ...] = (),
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """Return the phases of one cuDNN kernel, with ``results`` tensors already allocated; ``later`` come its gradients'.
+    """Return the phases of one cuDNN kernel, with ``results`` tensors allocated; its gradients' kernels come ``later``.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
     (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown.
@@ -220,19 +224,23 @@ def run(
         low, high = 0, largest
         if cudnn.is_new(question):
             band = 0.0 if plans else 1.0
-            trials = (Phase(results, largest, band, (largest // 2, 0), held, empties=True),)
+            trials = (Phase(results, largest, band, (largest // 2, 0), live, empties=True),)
     band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
-    return *trials, Phase(results, tried[0], band, tried[1:], held)
+    return *trials, Phase(results, tried[0], band, tried[1:], live)
 
 
 def depthwise_backward(
     x: Strided, weight: Strided, grad: Strided, before: Blocks, wanted: Sequence[bool]
 ) -> tuple[Phase, ...]:
     """Return the phases of torch's own depthwise kernels, which need contiguous tensors; weights come first."""
-    held = (*before, ("grad", copied(grad, grad.contiguous())))
-    made = int(wanted[0]) + int(wanted[1])
-    weights = Phase(0, 0, blocks=held, first=(1,)) if wanted[1] else Phase(0, 0, blocks=held)
-    return Phase(0, 0, blocks=held), weights, Phase(made, 0, blocks=held), Phase(sum(wanted), 0)
+    live = (*before, ("grad", copied(grad, grad.contiguous())))
+    weights_first = (1,) if wanted[1] else ()
+    return (
+        Phase(0, 0, blocks=live),
+        Phase(0, 0, blocks=live, first=weights_first),
+        Phase(wanted[0] + wanted[1], 0, blocks=live),
+        Phase(sum(wanted), 0),
+    )
 
 
 def depthwise_backward_3d(
@@ -241,11 +249,10 @@ def depthwise_backward_3d(
     """Return the course of the 3-d kernels, which hold contiguous copies while they sum the bias's gradient."""
     results = tuple(Result(place) for place in range(sum(wanted)))
     first = int(wanted[0]) + int(wanted[1])
-    copies = [copied(one, one.contiguous()) for one in (strided(grad), x, weight)]
-    held = *((Alloc(line),) if line else ()), *(Alloc(nbytes) for nbytes in copies if nbytes)
+    contiguous = buffers(line, *(copied(tensor, tensor.contiguous()) for tensor in (strided(grad), x, weight)))
     axes = [axis for axis in range(grad.dim()) if axis != 1]
-    summed = sum_course(chip_of(capability), grad, axes, len(held)) if wanted[2] else ()
-    return *results[:first], *held, *results[first:], *summed
+    summed = sum_course(chip_of(capability), grad, axes) if wanted[2] else ()
+    return joined(results[:first], contiguous, results[first:], summed)
 
 
 def described(

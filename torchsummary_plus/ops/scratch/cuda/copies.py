@@ -5,7 +5,7 @@ Source: the kernels' files in aten/src/ATen/native/cuda, each by its ``contiguou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,42 +13,34 @@ import torch
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import INT64, copied, itemsize, nbytes, suggested
+from .allocations import buffers, copies, joined, results
 from .cub import half_scan, long_scan, scan
 
 SOURCE = "aten/src/ATen/native/cuda/"
-
-
-def _results(out: Any) -> Course:
-    tensors = out if isinstance(out, (tuple, list)) else (out,)
-    return tuple(Result(place) for place, tensor in enumerate(tensors) if tensor is not None)
-
-
-def _blocks(*sizes: int) -> Course:
-    return tuple(Alloc(size) for size in sizes if size)
 
 
 def _plain(*positions: int) -> Callable[..., Course]:
     """Return a formula: the results, then contiguous copies of the arguments at these positions."""
 
     def formula(out: Any, *args: Any, **_: Any) -> Course:
-        return *_results(out), *_blocks(*(copied(args[place]) for place in positions))
+        return *results(out), *copies(*(args[place] for place in positions))
 
     return formula
 
 
 def _plain_first(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input, ahead of the results."""
-    return *_blocks(copied(x)), *_results(out)
+    return *copies(x), *results(out)
 
 
 def _in_own_format(out: Any, x: Any, *_: Any) -> Course:
     """A copy of an input that is neither contiguous nor channels-last."""
-    return *_results(out), *_blocks(copied(x, suggested(x)))
+    return *results(out), *buffers(copied(x, suggested(x)))
 
 
 def _in_own_format_first(out: Any, x: Any, *_: Any) -> Course:
     """The same, ahead of the results."""
-    return *_blocks(copied(x, suggested(x))), *_results(out)
+    return *buffers(copied(x, suggested(x))), *results(out)
 
 
 def _in_inputs_format(*others: int) -> Callable[..., Course]:
@@ -56,27 +48,23 @@ def _in_inputs_format(*others: int) -> Callable[..., Course]:
 
     def formula(out: Any, grad: Any, x: Any, *args: Any) -> Course:
         read = (x, grad, *(args[place - 2] for place in others))
-        return *_results(out), *_blocks(*(copied(tensor, suggested(x)) for tensor in read))
+        return *results(out), *buffers(*(copied(tensor, suggested(x)) for tensor in read))
 
     return formula
 
 
 def _all_plain(out: Any, x: Any, *_: Any) -> Course:
     """Results that are not contiguous are computed apart, from a contiguous input."""
-    return *_results(out), *_blocks(*(copied(result) for result in _each(out)), copied(x))
-
-
-def _each(out: Any) -> Iterator[Any]:
-    yield from out if isinstance(out, (tuple, list)) else (out,)
+    return *results(out), *copies(*(out if isinstance(out, (tuple, list)) else (out,)), x)
 
 
 def _average_backward(out: Any, grad: Any, x: Any) -> Course:
     """A contiguous gradient for a contiguous input; channels-last kernels read any strides."""
-    return *_results(out), *_blocks(copied(grad) if suggested(x) is torch.contiguous_format else 0)
+    return *results(out), *buffers(copied(grad) if suggested(x) is torch.contiguous_format else 0)
 
 
 def _greatest_backward(out: Any, grad: Any, x: Any, places: Any) -> Course:
-    return *_results(out), *_blocks(copied(grad), copied(places), copied(out))
+    return *results(out), *copies(grad, places, out)
 
 
 _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
@@ -111,13 +99,13 @@ for _formula, _file, _names in _RULES:
 @scratch("cuda", "aten::max_pool3d_with_indices_backward", source=f"{SOURCE}DilatedMaxPool3d.cu", band=0.0)
 def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
     """Gradient and indices in the input's format."""
-    return *_results(out), *_blocks(copied(grad, suggested(x)), copied(args[5], suggested(x)))
+    return *results(out), *buffers(copied(grad, suggested(x)), copied(args[5], suggested(x)))
 
 
 @scratch("cuda", "aten::unfold_backward", source="aten/src/ATen/native/UnfoldBackward.h", band=0.0)
 def unfold_backward(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> Course:
     """Where windows overlap, the positions along the axis."""
-    return Result(0), *_blocks(INT64 * out.shape[dim] if out.dim() and step < size else 0)
+    return Result(0), *buffers(INT64 * out.shape[dim] if out.dim() and step < size else 0)
 
 
 SEGMENTS = f"{SOURCE}SegmentReduce.cu"
@@ -126,8 +114,7 @@ SEGMENTS = f"{SOURCE}SegmentReduce.cu"
 @scratch("cuda", "aten::segment_reduce", source=SEGMENTS, band=0.0)
 def segments(out: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any) -> Course:
     """Contiguous copies of what is read; offsets from lengths, or the other way round."""
-    read = _blocks(*map(copied, (x, lengths, offsets)))
-    return *read, Result(0), *_bounds(lengths, offsets, len(read))
+    return joined(copies(x, lengths, offsets), (Result(0),), _bounds(lengths, offsets))
 
 
 @scratch("cuda", "aten::_segment_reduce_backward", source=SEGMENTS, band=0.0)
@@ -135,20 +122,19 @@ def segments_backward(
     out: Any, grad: Any, result: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any
 ) -> Course:
     """As :func:`segments`."""
-    read = _blocks(*map(copied, (grad, result, x, lengths, offsets)))
-    return *read, Result(0), *_bounds(lengths, offsets, len(read))
+    return joined(copies(grad, result, x, lengths, offsets), (Result(0),), _bounds(lengths, offsets))
 
 
-def _bounds(lengths: Any, offsets: Any, first: int) -> Course:
-    """The differences of offsets; or lengths behind a zero each, added up in place. ``first`` buffers are before."""
+def _bounds(lengths: Any, offsets: Any) -> Course:
+    """The differences of offsets; or lengths behind a zero each, added up in place."""
     if lengths is None:
         rows = offsets.numel() // max(1, offsets.shape[-1])
-        return _blocks((offsets.numel() - rows) * itemsize(offsets))
+        return buffers((offsets.numel() - rows) * itemsize(offsets))
     rows = lengths.numel() // max(1, lengths.shape[-1])
     count = lengths.numel() + rows
     zeros, whole = Alloc(rows * itemsize(lengths)), Alloc(count * itemsize(lengths))
-    added = (Alloc(long_scan(count) if itemsize(lengths) == INT64 else scan(count)),) if rows == 1 else ()
-    return zeros, whole, Free(first), *added
+    storage = long_scan(count) if itemsize(lengths) == INT64 else scan(count)
+    return zeros, whole, Free(0), *buffers(storage if rows == 1 else 0)
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
@@ -159,7 +145,7 @@ def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     """
     converted = nbytes(out) if x.dtype is not out.dtype else 0
     plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
-    return *_results(out), *_blocks(converted, plain, _scan(out, x, dim))
+    return *results(out), *buffers(converted, plain, _scan(out, x, dim))
 
 
 def _scan(out: Any, x: Any, dim: int) -> int:
@@ -170,23 +156,23 @@ def _scan(out: Any, x: Any, dim: int) -> int:
 @scratch("cuda", "aten::logcumsumexp", source=f"{SOURCE}LogcumsumexpKernel.cu, ScanUtils.cuh", band=0.0)
 def running_logsumexp(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input, and for one row of numbers CUB's storage."""
-    return *_results(out), *_blocks(copied(x), _scan(out, x, dim))
+    return *results(out), *buffers(copied(x), _scan(out, x, dim))
 
 
 @scratch("cuda", "aten::_cummax_helper", "aten::_cummin_helper", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
 def running_extreme(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input."""
-    return _blocks(copied(x))
+    return copies(x)
 
 
 @scratch("cuda", "aten::cummax", "aten::cummin", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
 def running_extremes(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """As :func:`running_extreme`, once values and indices are there."""
-    return *_results(out), *_blocks(copied(x))
+    return *results(out), *copies(x)
 
 
 @scratch("cuda", "aten::mode", source=f"{SOURCE}TensorModeKernel.cpp", band=0.0)
 def mode(out: Any, x: Any, dim: int = -1, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input with the axis last."""
     is_there = x.is_contiguous() and (not x.dim() or dim % x.dim() == x.dim() - 1)
-    return *_results(out), *_blocks(0 if is_there else nbytes(x))
+    return *results(out), *buffers(0 if is_there else nbytes(x))

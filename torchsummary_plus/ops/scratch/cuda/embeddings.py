@@ -11,11 +11,11 @@ import torch
 
 from ....data.capability import Capability
 from ..bag_modes import MAX
-from ..registry import Alloc, Course, Free, Result, reserve, scratch
-from ..sizes import INT64, copied, itemsize, nbytes
+from ..registry import Course, Result, reserve, scratch
+from ..sizes import INT64, itemsize, nbytes
+from .allocations import Allocations, copies, joined
 from .chips import Chip, chip_of
-from .cub import long_scan, radix_sort, unique, unique_by_key
-from .cub import scan as running_sum
+from .cub import long_scan, radix_sort, scan, unique, unique_by_key
 from .sorting import SMALL as IN_PLACE
 
 SOURCE = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
@@ -38,57 +38,55 @@ def embedding_backward(
     scale_by_frequency: bool,
 ) -> Course:  # fmt: skip
     """A contiguous gradient; more than 3,072 indices are sorted."""
-    copies = (Alloc(copied(grad)),) if copied(grad) else ()
     if indices.numel() <= SORTED_FROM and not scale_by_frequency:
-        return *copies, Result(0)
+        return *copies(grad), Result(0)
     chip = chip_of(capability)
     adds = _adds_atomically(chip, indices.numel(), num_weights)
-    return *copies, *_summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, len(copies), adds)
+    return joined(copies(grad), _summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, adds))
 
 
 def _adds_atomically(chip: Chip, count: int, num_weights: int) -> bool:
+    """Whether parts of a small table's rows are added atomically, because each row is looked up often."""
     is_common = count > COMMON * num_weights and num_weights < SMALL_TABLE * chip.multiprocessors
     return is_common and not torch.are_deterministic_algorithms_enabled()
 
 
 def _summed_in_order(
-    chip: Chip, grad: Any, indices: Any, num_weights: int, scale_by_frequency: bool, first: int, adds: bool = False
+    chip: Chip, grad: Any, indices: Any, num_weights: int, scale_by_frequency: bool, adds: bool = False
 ) -> Course:
     """Return the course of sorting indices and adding up rows of the same index in fp32, in parts of 10.
 
     If the kernel ``adds`` the parts to the table atomically, it needs each part's row, and a table in fp32; otherwise,
-    it stores their sums. ``first`` is the number of buffers allocated before.
+    it stores their sums.
     """
-    count, index = indices.numel(), itemsize(indices)
-    width: int = grad.shape[-1]
-    each = Alloc(count * index)
+    count, index, width = indices.numel(), itemsize(indices), int(grad.shape[-1])
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
-    part = Alloc(parts * index)
-    if adds:
-        sums: Course = (part, *((Alloc(num_weights * width * FP32),) if itemsize(grad) < FP32 else ()))
-    else:
-        sums = (Alloc(parts * width * max(FP32, itemsize(grad))),)
-    few = Alloc(segments * index)
-    sort = Alloc(radix_sort(chip, count, index, index, num_weights.bit_length()))
-    found, scan = Alloc(INT64), Alloc(SCAN_BYTES)
-    summed = Alloc(long_scan(segments) if index == INT64 else running_sum(segments))
-    counts: Course = (each, *_briefly(first + 5, scan), *_briefly(first + 6, scan)) if scale_by_frequency else ()
-    after = first + 4 + sum(isinstance(step, Alloc) for step in counts)
-    return (
-        *(each, each, each, sort, Free(first + 3), Free(first + 2)),
-        *counts,
-        *(Result(0), each, found),
-        *_briefly(after + 2, each, Alloc(unique_by_key(chip, count, index))),
-        *(few, few),
-        *_briefly(after + 6, summed),
-        *(found, part, *sums),
-    )
-
-
-def _briefly(first: int, *buffers: Alloc) -> Course:
-    """Return buffers that are freed immediately, numbered from ``first``."""
-    return (*buffers, *(Free(first + place) for place in reversed(range(len(buffers)))))
+    steps = Allocations()
+    _sorted, _order, places = (steps.buffer(count * index) for _ in range(3))
+    storage = steps.buffer(radix_sort(chip, count, index, index, num_weights.bit_length()))
+    steps.free(storage, places)
+    if scale_by_frequency:
+        steps.buffer(count * index)
+        steps.temporary(SCAN_BYTES)
+        steps.temporary(SCAN_BYTES)
+    steps.result(0)
+    steps.buffer(count * index)
+    steps.buffer(INT64)
+    keys, storage = steps.buffer(count * index), steps.buffer(unique_by_key(chip, count, index))
+    steps.free(storage, keys)
+    steps.buffer(segments * index)
+    steps.buffer(segments * index)
+    steps.temporary(long_scan(segments) if index == INT64 else scan(segments))
+    steps.buffer(INT64)
+    steps.buffer(parts * index)
+    if not adds:
+        steps.buffer(parts * width * max(FP32, itemsize(grad)))
+        return steps.course()
+    steps.buffer(parts * index)
+    if itemsize(grad) < FP32:
+        steps.buffer(num_weights * width * FP32)
+    return steps.course()
 
 
 @reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG, band=0.0)
@@ -114,10 +112,9 @@ def bag_backward(
     """A contiguous gradient, then the rows summed in order; maxima are added at once."""
     if sparse:
         return None
-    copies = (Alloc(copied(grad)),) if copied(grad) else ()
     if mode == MAX or not indices.numel():
-        return *copies, Result(0)
-    return *copies, *_summed_in_order(chip_of(capability), grad, indices, rows, by_frequency, len(copies))
+        return *copies(grad), Result(0)
+    return joined(copies(grad), _summed_in_order(chip_of(capability), grad, indices, rows, by_frequency))
 
 
 @scratch("cuda", "aten::embedding_renorm_", source=SOURCE, band=0.0, by_capability=True)
@@ -126,7 +123,13 @@ def embedding_renorm(capability: Capability, out: Any, weight: Any, indices: Any
     count, index = indices.numel(), itemsize(indices)
     if not count:
         return ()
-    chip, each, order = chip_of(capability), Alloc(count * index), Alloc(INT64 * count)
-    storage = (Alloc(radix_sort(chip, count, index, INT64)), Free(4)) if count > IN_PLACE else ()
-    chosen = Alloc(INT64), Alloc(unique(chip, count, index))
-    return each, each, order, order, *storage, Free(3), Free(2), each, *chosen
+    chip, steps = chip_of(capability), Allocations()
+    steps.buffer(count * index)
+    steps.buffer(count * index)
+    order, sorted_order = steps.buffer(INT64 * count), steps.buffer(INT64 * count)
+    if count > IN_PLACE:
+        steps.temporary(radix_sort(chip, count, index, INT64))
+    steps.free(sorted_order, order)
+    for size in (count * index, INT64, unique(chip, count, index)):
+        steps.buffer(size)
+    return steps.course()

@@ -80,7 +80,7 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
     """
     shape = tuple(tensor.shape)
     reduced = {axis % len(shape) for axis in axes} if axes and shape else set(range(len(shape)))
-    strides = tensor.stride() if itemsize is None else _strides_of_copy(shape, tensor.stride())
+    strides = tensor.stride() if itemsize is None else strides_of_copy(shape, tensor.stride())
     itemsize = itemsize or tensor.element_size()
     inputs = [stride * itemsize for stride in strides]
     outputs, step = [0] * len(shape), out_itemsize
@@ -94,7 +94,7 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
     return Reduction(sizes, written, read, tensor.storage_offset())
 
 
-def _strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+def strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
     """Return the strides of the copy: unchanged for a dense tensor, else contiguous with the same axis order."""
     copy, step = [0] * len(shape), 1
     for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):

@@ -1,6 +1,6 @@
-"""CUDA: scratch memory of losses that torch computes element by element and then averages or adds up.
+"""CUDA: scratch memory of losses, most of which torch computes element by element and then averages or adds up.
 
-Source: aten/src/ATen/native/Loss.cpp, aten/src/ATen/native/cuda/Loss.cu and LinearAlgebra.cpp (``dist``).
+Source: aten/src/ATen/native/Loss.cpp, aten/src/ATen/native/cuda/Loss.cu, and the files named beside each rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import torch
 
 from ....data.capability import Capability
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
-from ..sizes import copied, itemsize, nbytes
+from ..sizes import INT64, itemsize, nbytes
+from .allocations import Allocations, buffers, copies, joined
 from .chips import chip_of
 from .reductions import sum_course
 
@@ -26,11 +27,10 @@ def _paired(x: Any, other: Any) -> int:
     return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
 
 
-def _reduced(capability: Capability, out: Any, count: int, before: int) -> Course:
-    """Return the staging buffers of a mean or sum of ``count`` losses, after ``before`` other buffers."""
+def _reduced(capability: Capability, out: Any, count: int) -> Course:
+    """Return the staging buffers of a mean or sum of ``count`` losses."""
     losses = torch.empty(count, dtype=out.dtype, device="meta")
-    staging = sum_course(chip_of(capability), losses, [0])
-    return tuple(Free(step.buffer + before) if isinstance(step, Free) else step for step in staging)
+    return sum_course(chip_of(capability), losses, [0])
 
 
 @reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0)
@@ -45,7 +45,7 @@ def squared_loss(capability: Capability, out: Any, x: Any, target: Any, reductio
     if not reduction:
         return ()
     count = _paired(x, target)
-    return Alloc(count * itemsize(out)), *_reduced(capability, out, count, 1)
+    return joined((Alloc(count * itemsize(out)),), _reduced(capability, out, count))
 
 
 @scratch("cuda", "aten::huber_loss", source=SOURCE, band=0.0, by_capability=True)
@@ -53,7 +53,7 @@ def huber_loss(capability: Capability, out: Any, x: Any, target: Any, reduction:
     """A loss per element, ahead of the result."""
     if not reduction:
         return ()
-    return Alloc(nbytes(x)), Result(0), *_reduced(capability, out, x.numel(), 1)
+    return joined((Alloc(nbytes(x)), Result(0)), _reduced(capability, out, x.numel()))
 
 
 @reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=SOURCE, band=0.0)
@@ -67,13 +67,18 @@ def cross_entropy(
     capability: Capability, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN
 ) -> Course:
     """The losses are in the result's storage; the mean is copied there."""
-    return (Alloc(itemsize(out)), *_reduced(capability, out, x.numel(), 1)) if reduction else ()
+    return _stored(capability, out, x) if reduction else ()
+
+
+def _stored(capability: Capability, out: Any, x: Any) -> Course:
+    """Return the mean of losses that are in the result's storage, and its staging buffers."""
+    return joined((Alloc(itemsize(out)),), _reduced(capability, out, x.numel()))
 
 
 @scratch("cuda", "aten::soft_margin_loss", source=SOURCE, band=0.0, by_capability=True)
 def soft_margin(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN) -> Course:
     """As :func:`cross_entropy`."""
-    return (Alloc(itemsize(out)), *_reduced(capability, out, x.numel(), 1)) if reduction else ()
+    return _stored(capability, out, x) if reduction else ()
 
 
 @scratch("cuda", "aten::soft_margin_loss_backward", source=SOURCE, band=0.0)
@@ -89,19 +94,18 @@ def cross_entropy_with_logits(
     reduction: int = MEAN,
 ) -> Course:  # fmt: skip
     """``log_sigmoid``, which ``pos_weight`` multiplies by a weight per element; then ``1 - target``, the later loss."""
-    steps: list[Any] = [Alloc(nbytes(x))]
+    steps = Allocations()
+    steps.buffer(nbytes(x))
     if pos_weight is not None:
-        weights = _paired(pos_weight, target) * itemsize(x)
-        steps += [Alloc(nbytes(pos_weight)), Alloc(weights), Free(2), Free(1)]
-    if not reduction:
-        return *steps, Result(0)
-    buffers = sum(isinstance(step, Alloc) for step in steps) + 1
-    return *steps, Alloc(nbytes(target)), Result(0), *_reduced(capability, out, x.numel(), buffers)
-
-
-def _copies(*read: Any) -> Course:
-    """Return contiguous copies of those of the tensors that need one."""
-    return tuple(Alloc(copied(tensor)) for tensor in read if copied(tensor))
+        less_one = steps.buffer(nbytes(pos_weight))
+        log_weight = steps.buffer(_paired(pos_weight, target) * itemsize(x))
+        steps.free(log_weight, less_one)
+    if reduction:
+        steps.buffer(nbytes(target))
+    steps.result(0)
+    if reduction:
+        steps.append(_reduced(capability, out, x.numel()))
+    return steps.course()
 
 
 LIKELIHOOD = "aten/src/ATen/native/cuda/NLLLoss.cu"
@@ -110,13 +114,13 @@ LIKELIHOOD = "aten/src/ATen/native/cuda/NLLLoss.cu"
 @scratch("cuda", "aten::nll_loss_forward", source=LIKELIHOOD, band=0.0)
 def likelihood(out: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
     """Contiguous copies of the input, the target and the weights."""
-    return Result(0), Result(1), *_copies(x, target, weight)
+    return Result(0), Result(1), *copies(x, target, weight)
 
 
 @scratch("cuda", "aten::nll_loss_backward", source=LIKELIHOOD, band=0.0)
 def likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
     """Contiguous copies of the target, the input, the weights and the gradient."""
-    return Result(0), *_copies(target, x, weight, grad)
+    return Result(0), *copies(target, x, weight, grad)
 
 
 LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
@@ -125,13 +129,13 @@ LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
 @scratch("cuda", "aten::nll_loss2d_forward", source=LIKELIHOOD_2D, band=0.0)
 def pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
     """A contiguous copy of the weights, and of input and target for a mean or sum."""
-    return Result(0), Result(1), *_copies(*((x, weight, target) if reduction else (weight,)))
+    return Result(0), Result(1), *copies(*((x, weight, target) if reduction else (weight,)))
 
 
 @scratch("cuda", "aten::nll_loss2d_backward", source=LIKELIHOOD_2D, band=0.0)
 def pixel_likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
     """A contiguous copy of the weights, and of the target for a mean or sum."""
-    return Result(0), *_copies(*((target, weight) if reduction else (weight,)))
+    return Result(0), *copies(*((target, weight) if reduction else (weight,)))
 
 
 MARGIN = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
@@ -140,21 +144,33 @@ MARGIN = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
 @scratch("cuda", "aten::multilabel_margin_loss_forward", source=MARGIN, band=0.0)
 def label_margin(out: Any, x: Any, target: Any, *_: Any) -> Course:
     """Contiguous copies of the input and the target, ahead of the results."""
-    return *_copies(x, target), Result(1), Result(0)
+    return *copies(x, target), Result(1), Result(0)
 
 
 @scratch("cuda", "aten::multilabel_margin_loss_backward", source=MARGIN, band=0.0)
 def label_margin_backward(out: Any, grad: Any, x: Any, target: Any, reduction: int, is_target: Any) -> Course:
     """Contiguous copies of all that is read."""
-    return Result(0), *_copies(x, target, is_target, grad)
+    return Result(0), *copies(x, target, is_target, grad)
 
 
-@scratch("cuda", "aten::multi_margin_loss_backward", source="aten/src/ATen/native/cuda/MultiMarginLoss.cu", band=0.0)
+MULTI_MARGIN = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"
+
+
+@scratch("cuda", "aten::multi_margin_loss", source=MULTI_MARGIN, band=0.0)
+def multi_margin(
+    out: Any, x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
+) -> Course:
+    """Contiguous copies, and where rows are reduced a loss for each."""
+    rows = len(x) if reduction and x.dim() > 1 else 0
+    return Result(0), *copies(x, target, weight), *buffers(rows * itemsize(x))
+
+
+@scratch("cuda", "aten::multi_margin_loss_backward", source=MULTI_MARGIN, band=0.0)
 def multi_margin_backward(
     out: Any, grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any = None, *_: Any
 ) -> Course:
     """Contiguous copies of the input, the gradient, the target and the weights."""
-    return Result(0), *_copies(x, grad, target, weight)
+    return Result(0), *copies(x, grad, target, weight)
 
 
 @reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)
@@ -163,8 +179,33 @@ def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
     return None, 0
 
 
-@scratch("cuda", "aten::dist", source="aten/src/ATen/native/LinearAlgebra.cpp", band=0.0, by_capability=True)
-def distance(capability: Capability, out: Any, x: Any, other: Any, *_: Any) -> Course:
-    """The difference, whose norm is the result."""
-    count = _paired(x, other)
-    return Alloc(count * itemsize(out)), Result(0), *_reduced(capability, out, count, 1)
+@scratch(
+    *("cuda", "aten::_ctc_loss", "aten::_ctc_loss.Tensor"),
+    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_gpu_template",
+    band=0.0,
+)
+def ctc(out: Any, scores: Any, *_: Any, **__: Any) -> Course:
+    """The lengths of inputs and targets, and the targets' offsets."""
+    each = Alloc(scores.shape[1] * INT64)
+    return each, each, each, Result(1), Result(0)
+
+
+@scratch(
+    *("cuda", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
+    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_backward_gpu_template",
+    band=0.01,
+)
+def ctc_backward(
+    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
+    zero_infinity: bool = False,
+) -> int | Course:  # fmt: skip
+    """The forward's table again, lengths and offsets; for large problems also the sums over every other column."""
+    steps, batch, labels = scores.shape
+    lengths_bytes, table_bytes = batch * INT64, nbytes(table)
+    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
+        each = Alloc(lengths_bytes)
+        return each, each, each, Alloc(table_bytes)
+    blanks = batch * steps * (table.shape[2] // 2 + 1) * itemsize(scores)
+    maxima = batch * steps * itemsize(scores)
+    infinite = nbytes(scores) if zero_infinity else 0
+    return int(3 * lengths_bytes + table_bytes + max(2 * blanks + 2 * maxima, infinite))

@@ -6,12 +6,14 @@ Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cubla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ...shapes.registry import is_dense
 from ..conjugates import is_resolved
 from ..registry import Alloc, Course, scratch
+from ..sizes import nbytes
 from .blas import is_outer_product
 
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
@@ -56,14 +58,14 @@ def added_by_vector(out: Any, added: Any, matrix: Any, vector: Any, *_: Any, **_
 def _by_vector(matrix: Any, vector: Any) -> Course:
     if not matrix.numel():
         return ()
-    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(vector.numel() * vector.element_size()),)
+    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(nbytes(vector)),)
     return *copies, *_copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
 
 
-def _copies(*tensors: Any, is_readable: Any) -> Course:
+def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Course:
     if not all(tensor.numel() for tensor in tensors):
         return ()
-    return tuple(Alloc(t.numel() * t.element_size()) for t in tensors if not is_readable(t))
+    return tuple(Alloc(nbytes(t)) for t in tensors if not is_readable(t))
 
 
 def _is_readable(matrix: Any) -> bool:

@@ -13,6 +13,7 @@ from ....data.capability import Capability
 from ....data.rounding import round_up
 from ....data.units import MIB
 from ..registry import Alloc, Course, Result, lasting, reserve, scratch
+from .allocations import copies
 from .chips import chip_of
 
 CUDNN_RNN = (
@@ -153,9 +154,8 @@ def cudnn_rnn_scratch(
     *_: Any,
 ) -> Course:  # fmt: skip
     """A copy of a non-contiguous input, and the workspace."""
-    copied = () if x.is_contiguous() else (Alloc(x.numel() * x.element_size()),)
     run = recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes)
-    return (*copied, Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes(train)), Result(3))
+    return (*copies(x), Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes(train)), Result(3))
 
 
 STATES = "aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_init_dropout_state; cudnnDropoutGetStatesSize is assumed"

@@ -14,9 +14,10 @@ import torch
 
 from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
-from ..registry import Alloc, Course, Free, scratch
+from ..registry import Course, scratch
+from .allocations import Allocations
 from .chips import Chip, chip_of
-from .iterator import Reduction, reduction
+from .iterator import Reduction, reduction, strides_of_copy
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32
@@ -33,6 +34,26 @@ class Kind:
     dtype: torch.dtype
 
 
+def summing(dtype: torch.dtype) -> Kind:
+    """Return the kind of a sum: halves accumulate in float32."""
+    return Kind(4 if dtype in HALVES else dtype.itemsize, 8 if dtype.itemsize == 2 else 4, dtype)
+
+
+def welford(dtype: torch.dtype) -> Kind:
+    """Return the kind of a variance, which accumulates mean, deviation and count (as integer and as float)."""
+    return Kind(24 if dtype is torch.float64 else 16, 2, dtype)
+
+
+def extreme(dtype: torch.dtype) -> Kind:
+    """Return the kind of a maximum or minimum, or of ``any`` and ``all``."""
+    return Kind(dtype.itemsize, 4, dtype)
+
+
+def _indexed(dtype: torch.dtype) -> Kind:
+    """Return the kind of an ``argmax``, which accumulates a value and its index, aligned to 8."""
+    return Kind(16, 4, dtype)
+
+
 def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
     """Return the bytes of one launch's buffer and semaphores; None if no output is shared among blocks.
 
@@ -42,39 +63,44 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
     """
     outputs = what.num_outputs
     inputs = what.numel // outputs
-    along = what.num_reduced == len(what.shape) or what.input[0] < what.input[what.num_reduced]
-    fastest = what.input[0 if along else what.num_reduced]
-    wide, high, vector = (inputs, outputs, 1) if along else (outputs, inputs, 1)
-    if fastest == kind.dtype.itemsize:
-        if along and wide >= 128 and what.num_reduced == 1:
-            wide //= kind.vector
-        elif not along:
-            vector = _output_vector(what, kind.dtype.itemsize)
-            wide //= vector
-    width, height = _block(wide, high, (256 if kind.dtype is torch.complex128 else 512) // vector)
-    step_in, step_out = (width, 1) if along else (1, width)
-    shares_warps = ceil_div(inputs, step_in) >= min(height * 16, MOST)
-    if shares_warps:
-        step_in *= height
+    on_fastest = what.num_reduced == len(what.shape) or what.input[0] < what.input[what.num_reduced]
+    across, down, vector = _launch(what, kind, on_fastest, inputs, outputs)
+    width, height = _block(across, down, (256 if kind.dtype is torch.complex128 else 512) // vector)
+    input_step, output_step = (width, 1) if on_fastest else (1, width)
+    splits_input = ceil_div(inputs, input_step) >= min(height * 16, MOST)
+    if splits_input:
+        input_step *= height
     else:
-        step_out *= height
-    values = ceil_div(inputs, step_in)
-    target = chip.multiprocessors * (chip.threads // (width * height))
-    grid = ceil_div(outputs // vector, step_out)
-    if not shares_warps or values < MOST or grid > target:
+        output_step *= height
+    values = ceil_div(inputs, input_step)
+    resident = chip.multiprocessors * (chip.threads // (width * height))
+    grid = ceil_div(outputs // vector, output_step)
+    if not splits_input or values < MOST or grid > resident:
         return None
-    blocks = max(min(ceil_div(target, grid), ceil_div(values, FEWEST)), ceil_div(values, MOST))
-    if blocks <= 1:
+    sharing = max(min(ceil_div(resident, grid), ceil_div(values, FEWEST)), ceil_div(values, MOST))
+    if sharing <= 1:
         return None
-    return kind.accumulated * outputs * blocks * (1 if along else width * vector), 4 * grid
+    return kind.accumulated * outputs * sharing * (1 if on_fastest else width * vector), 4 * grid
 
 
-def _block(wide: int, high: int, most: int) -> tuple[int, int]:
-    """Return the width and height of a thread block."""
-    wide, high = (most if size >= most else power_of_two_below(size) for size in (wide, high))
-    width = min(wide, WARP)
-    height = min(high, most // width)
-    return min(wide, most // height), height
+def _launch(what: Reduction, kind: Kind, on_fastest: bool, inputs: int, outputs: int) -> tuple[int, int, int]:
+    """Return the elements across and down a grid, and the outputs per thread; ``on_fastest``, inputs go across."""
+    across, down = (inputs, outputs) if on_fastest else (outputs, inputs)
+    is_dense = what.input[0 if on_fastest else what.num_reduced] == kind.dtype.itemsize
+    if is_dense and not on_fastest:
+        vector = _output_vector(what, kind.dtype.itemsize)
+        return across // vector, down, vector
+    if is_dense and across >= 128 and what.num_reduced == 1:
+        across //= kind.vector
+    return across, down, 1
+
+
+def _block(across: int, down: int, most: int) -> tuple[int, int]:
+    """Return the width and height of a thread block of at most so many threads."""
+    across, down = (most if size >= most else power_of_two_below(size) for size in (across, down))
+    width = min(across, WARP)
+    height = min(down, most // width)
+    return min(across, most // height), height
 
 
 def _output_vector(what: Reduction, itemsize: int) -> int:
@@ -88,93 +114,64 @@ def _output_vector(what: Reduction, itemsize: int) -> int:
     return vector
 
 
-def course(
-    chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind, first: int = 0
-) -> Course:
-    """Return a reduction's allocations besides its result: a cast copy, an accumulation buffer, staging buffers.
-
-    ``first`` is the number of buffers that the operator has allocated before.
-    """
-    steps: list[Alloc | Free] = []
+def course(chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind) -> Course:
+    """Return a reduction's allocations besides its result: a cast copy, an accumulation buffer, staging buffers."""
     if tensor.numel() < 2:
         return ()
-    copied = None
+    steps, itemsize = Allocations(), None
     if tensor.dtype is not kind.dtype:
-        copied = kind.dtype.itemsize
-        steps.append(Alloc(tensor.numel() * copied))
-    whole = reduction(tensor, axes, out_dtype.itemsize, copied)
+        itemsize = kind.dtype.itemsize
+        steps.buffer(tensor.numel() * itemsize)
+    whole = reduction(tensor, axes, out_dtype.itemsize, itemsize)
     accumulates = kind.dtype in HALVES and out_dtype is kind.dtype
     if accumulates and not whole.has_short_offsets and kind.accumulated > out_dtype.itemsize:
-        steps.append(Alloc(whole.num_outputs * kind.accumulated))
-    number = first + len(steps)
+        steps.buffer(whole.num_outputs * kind.accumulated)
     for part in whole.parts():
         sizes = staged(chip, part, kind)
         if sizes is not None:
-            steps += [Alloc(sizes[0]), Alloc(sizes[1]), Free(number + 1), Free(number)]
-            number += 2
-    return tuple(steps)
+            partial, semaphores = map(steps.buffer, sizes)
+            steps.free(semaphores, partial)
+    return steps.course()
 
 
-def sum_course(chip: Chip, tensor: Any, axes: Collection[int], first: int = 0) -> Course:
+def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Course:
     """Return the allocations of a sum in the tensor's own dtype, besides its result."""
-    return course(chip, tensor, axes, tensor.dtype, Kind(*sum_like(tensor.dtype), tensor.dtype), first)
+    return course(chip, tensor, axes, tensor.dtype, summing(tensor.dtype))
 
 
-def _accumulator(dtype: torch.dtype) -> int:
-    """Return the bytes of the accumulator type for sums of a dtype."""
-    return 4 if dtype in HALVES else dtype.itemsize
+def mask_like(tensor: Any) -> torch.Tensor:
+    """Return a mask on ``meta``, laid out as a comparison of a tensor's elements returns it."""
+    strides = strides_of_copy(tuple(tensor.shape), tensor.stride())
+    return torch.empty_strided(tensor.shape, strides, dtype=torch.bool, device="meta")
 
 
-def _axes(dim: Any) -> list[int]:
+def axes_of(dim: Any) -> list[int]:
+    """Return the axes that a ``dim`` argument names; an empty list stands for all."""
     return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
 
 
-def _first(out: Any) -> Any:
-    return out[0] if isinstance(out, (tuple, list)) else out
-
-
-Sized = Callable[[torch.dtype], tuple[int, int]]
-
-
-def sum_like(dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of a sum's accumulator, and the inputs loaded at once."""
-    return _accumulator(dtype), 8 if dtype.itemsize == 2 else 4
-
-
-def welford(dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of mean, deviation and count (as integer and as float), and the inputs loaded at once."""
-    return (24 if dtype is torch.float64 else 16), 2
-
-
-def _extreme(dtype: torch.dtype) -> tuple[int, int]:
-    return dtype.itemsize, 4
-
-
-def _indexed(dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of a value and its index, aligned to 8, and the inputs loaded at once."""
-    return 16, 4
-
-
-def _register(operators: Collection[str], sized: Sized, dim_at: int | None, casts: bool = False) -> None:
+def _register(
+    operators: Collection[str], kind_of: Callable[[torch.dtype], Kind], dim_at: int | None, casts: bool = False
+) -> None:
     """Register reductions whose axes are at one position among the arguments after the tensor."""
 
     @scratch("cuda", *(f"aten::{name}" for name in operators), source=SOURCE, band=0.0, by_capability=True)
     def formula(capability: Any, out: Any, tensor: Any, *args: Any, **kwargs: Any) -> Course:
         dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
-        result = _first(out).dtype
+        result = (out[0] if isinstance(out, (tuple, list)) else out).dtype
         lowered = tensor.dtype in HALVES and result is torch.float32
         magnitudes = tensor.is_complex() and not result.is_complex
         dtype = tensor.dtype if lowered or magnitudes or not casts else result
-        return course(chip_of(capability), tensor, _axes(dim), result, Kind(*sized(dtype), dtype))
+        return course(chip_of(capability), tensor, axes_of(dim), result, kind_of(dtype))
 
 
-_register(("sum", "mean", "prod", "nansum"), sum_like, None, casts=True)
-_register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), sum_like, 0, casts=True)
-_register(("linalg_vector_norm",), sum_like, 1, casts=True)
-_register(("norm.ScalarOpt_dim",), sum_like, 1)
-_register(("norm.Scalar",), sum_like, None)
+_register(("sum", "mean", "prod", "nansum"), summing, None, casts=True)
+_register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), summing, 0, casts=True)
+_register(("linalg_vector_norm",), summing, 1, casts=True)
+_register(("norm.ScalarOpt_dim",), summing, 1)
+_register(("norm.Scalar",), summing, None)
 _register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), welford, 0)
-_register(("amax", "amin"), _extreme, 0)
-_register(("max", "min", "any", "all"), _extreme, None)
-_register(("any.dim", "all.dim", "any.dims", "all.dims"), _extreme, 0)
+_register(("amax", "amin"), extreme, 0)
+_register(("max", "min", "any", "all"), extreme, None)
+_register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
 _register(("argmax", "argmin"), _indexed, 0)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..masks import fills, is_mask, masked_rows, most_rows, written_rows
+from ..masks import fills, is_mask, mask_axes, masked_rows, masks_of, most_rows, written_rows
 from ..registry import Alloc, AtMost, Course, Free, Result, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes
+from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
 from .cub import count_sum, long_scan, radix_sort, select
 
@@ -24,32 +25,27 @@ INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
 COUNT_BYTES = 4
 
 
-def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, first: int = 0) -> Course:
+def positions(chip: Chip, count: int, copy: int, result: Alloc | Result) -> Course:
     """Return the course of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
 
-    ``copy`` is the bytes of a contiguous copy, if one is needed; ``first`` buffers were allocated before. The
-    ``result`` alone outlives the course.
+    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the course.
     """
     if not count:
         return (result,)
-    copies = [Alloc(copy)] if copy else []
-    at = first + len(copies)
-    taken = isinstance(result, Alloc)
-    counted = (Alloc(COUNT_BYTES), Alloc(count_sum(chip, count)), Free(at + 1))
-    selection = (result, Alloc(select(chip, count)), Free(at + 2 + taken), Free(at))
-    return *copies, *counted, *selection, *(Free(first + place) for place in range(len(copies)))
+    steps = Allocations()
+    copies = steps.append(buffers(copy))
+    number = steps.buffer(COUNT_BYTES)
+    steps.temporary(count_sum(chip, count))
+    steps.append((result,))
+    steps.temporary(select(chip, count))
+    steps.free(number, *copies)
+    return steps.course()
 
 
-def _buffers(steps: Sequence[Any]) -> int:
-    return sum(isinstance(step, Alloc) for step in steps)
-
-
-def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> list[Any]:
+def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
     """Return the courses of all masks among indices, each of which selects ``rows`` positions."""
-    steps: list[Any] = []
-    for mask in filter(is_mask, indices):
-        steps += positions(chip, elements(mask), copied(mask), Alloc(INT64 * rows * mask.dim()), _buffers(steps))
-    return steps
+    masks = filter(is_mask, indices)
+    return joined(*(positions(chip, elements(m), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
 
 
 @scratch("cuda", "aten::nonzero", source=SOURCE, band=0.0, by_capability=True)
@@ -68,8 +64,8 @@ def _selected(capability: Capability, out: Any, x: Any, mask: Any) -> Course:
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     count = int(prod(shape))
     copy = copied(mask) if mask.shape == shape else count * itemsize(mask)
-    found = positions(chip_of(capability), count, copy, Alloc(INT64 * elements(out) * max(1, len(shape))))
-    return *found, Result(0)
+    selected = Alloc(INT64 * elements(out) * max(1, len(shape)))
+    return *positions(chip_of(capability), count, copy, selected), Result(0)
 
 
 @scratch("cuda", "aten::index.Tensor", source=INDEXING, band=0.0, by_capability=True)
@@ -86,40 +82,42 @@ def index_put(
 ) -> Course | AtMost:
     """The positions of masks; when accumulating, all linear indices and their order, before, after and in the sort."""
     chip = chip_of(capability)
-    masks = list(filter(is_mask, indices))
-    if masks and not accumulate and fills(indices, values):
-        return ()
-    steps: list[Any] = []
-    if masks:
+    masked: Course = ()
+    if any(map(is_mask, indices)):
+        if not accumulate and fills(indices, values):
+            return ()
         rows = written_rows(x, indices, values)
         if rows is None:
-            ranks = sum(mask.dim() for mask in masks) + 6 * accumulate
+            ranks = mask_axes(masks_of(indices)) + 6 * accumulate
             return AtMost(INT64 * ranks * most_rows(indices))
-        count, steps = rows, _expanded(chip, indices, rows)
+        masked = _expanded(chip, indices, rows)
     else:
-        count = int(prod(torch.broadcast_shapes(*(given.shape for given in indices if given is not None))))
-    if accumulate:
-        steps += _sorted_writes(chip, x, indices, values, count, _buffers(steps))
-    return tuple(steps)
+        rows = int(prod(torch.broadcast_shapes(*(given.shape for given in indices if given is not None))))
+    return joined(masked, _sorted_writes(chip, x, indices, values, rows) if accumulate else ())
 
 
-def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int, first: int) -> list[Any]:
+def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int) -> Course:
     """Return a course that sorts linear indices, so that equal ones are written one after the other.
 
     A tensor that is not contiguous is copied, and one whose indexed axes are not adjacent, which it then has in front.
     Values are expanded to all elements that are written.
     """
     if not count or not elements(x):
-        return []
+        return ()
     axes = _indexed_axes(indices)
     places = prod(x.shape[axis] for axis in axes)
     written = count * (elements(x) // places)
     expanded = copied(values) if elements(values) == written else written * itemsize(values)
-    own = [Alloc(copied(x))] if copied(x) else []
-    each = Alloc(INT64 * count)
-    copies = [Alloc(size) for size in (expanded, nbytes(x) if _moves(x, axes) else 0) if size]
-    sort = Alloc(radix_sort(chip, count, INT64, INT64, max(1, (places - 1).bit_length())))
-    return [*own, each, each, Free(first + len(own)), *copies, each, each, each, sort]
+    steps = Allocations()
+    steps.append(copies(x))
+    unwrapped = steps.buffer(INT64 * count)
+    steps.buffer(INT64 * count)
+    steps.free(unwrapped)
+    steps.append(buffers(expanded, nbytes(x) if _moves(x, axes) else 0))
+    for _ in range(3):
+        steps.buffer(INT64 * count)
+    steps.buffer(radix_sort(chip, count, INT64, INT64, max(1, (places - 1).bit_length())))
+    return steps.course()
 
 
 def _indexed_axes(indices: Sequence[Any]) -> list[int]:
@@ -151,9 +149,11 @@ def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     if not count:
         return ()
     copy = copied(mask) if mask.shape == out.shape else count
-    masked = (Alloc(copy),) if copy else ()
-    running = (Alloc(INT64 * count), *masked, Alloc(long_scan(count)), Free(1 + len(masked)))
-    return *running, *((Alloc(copied(source)),) if copied(source) else ())
+    steps = Allocations()
+    steps.append((Alloc(INT64 * count), *buffers(copy)))
+    steps.temporary(long_scan(count))
+    steps.append(copies(source))
+    return steps.course()
 
 
 @scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95,

@@ -15,10 +15,11 @@ from ....data.capability import Capability
 from ....data.rounding import round_up
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
-from ..sizes import INT64, copied, elements, itemsize, nbytes
+from ..sizes import INT64, elements, itemsize, nbytes
+from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
 from .cub import ALIGNED, SLACK, long_scan, radix_sort, scan, select
-from .reductions import Kind, course, sum_like
+from .reductions import course, summing
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 SMALL = 4096
@@ -33,28 +34,37 @@ def sort(capability: Capability, out: Any, x: Any, *args: Any, **kwargs: Any) ->
     dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
     if not x.dim() or not elements(x):
         return ()
-    results = (Result(0), Result(1))
+    steps = Allocations()
+    steps.result(0, 1)
     length = int(x.shape[dim])
     if length <= SMALL:
-        return *results, Alloc(INT64 * length)
-    copies: tuple[Alloc, ...] = ()
-    if x.stride(dim) != 1 or not is_dense(x):
-        copies = (Alloc(nbytes(x)),)
-    if x.stride(dim) != 1 and is_dense(x):
-        copies += (Alloc(nbytes(x)), Alloc(INT64 * elements(x)))
-    return *results, *copies, *rows_sorted(chip_of(capability), elements(x), length, itemsize(x), len(copies))
+        steps.buffer(INT64 * length)
+        return steps.course()
+    is_permuted = x.stride(dim) != 1
+    if is_permuted or not is_dense(x):
+        steps.buffer(nbytes(x))
+    if is_permuted and is_dense(x):
+        steps.buffer(nbytes(x))
+        steps.buffer(INT64 * elements(x))
+    steps.append(rows_sorted(chip_of(capability), elements(x), length, itemsize(x)))
+    return steps.course()
 
 
-def rows_sorted(chip: Chip, count: int, length: int, key: int, first: int) -> Course:
-    """Return the course of sorting long rows into results that exist; ``first`` buffers were allocated before."""
-    rows = count // length
+def rows_sorted(chip: Chip, count: int, length: int, key: int) -> Course:
+    """Return the course of sorting long rows of ``key``-byte elements, ``count`` in all, into results that exist."""
+    rows, steps = count // length, Allocations()
     if rows == 1 or length >= LARGE:
-        return Alloc(INT64 * length), Alloc(radix_sort(chip, length, key, INT64)), Free(first + 1), Free(first)
-    if rows >= FEW:
-        return Alloc(INT64 * count), Alloc((key + INT64) * count + 255)
-    pairs = Alloc(INT64 * count)
-    whole = (pairs, pairs, Alloc(key * count), Alloc(radix_sort(chip, count, key, INT64)), Free(first + 3))
-    return *whole, Free(first + 2), Alloc(radix_sort(chip, count, INT64, 0, rows.bit_length(), overwrites=True))
+        order, storage = steps.buffer(INT64 * length), steps.buffer(radix_sort(chip, length, key, INT64))
+        steps.free(storage, order)
+    elif rows >= FEW:
+        steps.buffer(INT64 * count)
+        steps.buffer((key + INT64) * count + SLACK)
+    else:
+        _pairs, _sorted_pairs, keys = (steps.buffer(size * count) for size in (INT64, INT64, key))
+        storage = steps.buffer(radix_sort(chip, count, key, INT64))
+        steps.free(storage, keys)
+        steps.buffer(radix_sort(chip, count, INT64, 0, rows.bit_length(), overwrites=True))
+    return steps.course()
 
 
 MEDIAN = "aten/src/ATen/native/cuda/Sorting.cpp, median_impl"
@@ -63,40 +73,39 @@ MEDIAN = "aten/src/ATen/native/cuda/Sorting.cpp, median_impl"
 @scratch("cuda", "aten::median", source=MEDIAN, band=0.0, by_capability=True)
 def median(capability: Capability, out: Any, x: Any) -> Course:
     """All elements are sorted."""
-    steps = _all_sorted(capability, x)
-    return (*steps, Result(0), Alloc(itemsize(x))) if steps else ()
+    return joined(_all_sorted(capability, x), (Result(0), Alloc(itemsize(x)))) if elements(x) else ()
 
 
 @scratch("cuda", "aten::nanmedian", source=MEDIAN, band=0.0, by_capability=True)
 def median_of_numbers(capability: Capability, out: Any, x: Any) -> Course:
     """All elements are sorted; then the numbers that are not NaN are counted, and one of them is looked up."""
-    steps = _all_sorted(capability, x)
-    if not steps:
+    if not elements(x):
         return ()
-    first, chip = sum(isinstance(step, Alloc) for step in steps), chip_of(capability)
+    steps = Allocations()
+    steps.append(_all_sorted(capability, x))
+    is_nan, nans = steps.buffer(elements(x)), steps.buffer(INT64)
     flags = torch.empty(elements(x), dtype=torch.bool, device="meta")
-    counting = course(chip, flags, [0], torch.int64, Kind(*sum_like(torch.int64), torch.int64), first + 2)
-    place = first + 2 + sum(isinstance(step, Alloc) for step in counting)
-    single, double = Alloc(4), Alloc(INT64)
-    looked_up = double, single, double, *(Free(buffer) for buffer in (place + 1, place, first + 1, first))
-    cast = (Free(first + 2),) if counting else ()
-    return *steps, Alloc(elements(x)), double, *counting, *cast, *looked_up, Result(0)
+    cast = steps.append(course(chip_of(capability), flags, [0], torch.int64, summing(torch.int64)))[:1]
+    steps.free(*cast)
+    middle, place = steps.buffer(INT64), steps.buffer(4)
+    steps.buffer(INT64)
+    steps.free(place, middle, nans, is_nan)
+    steps.result(0)
+    return steps.course()
 
 
 def _all_sorted(capability: Capability, x: Any) -> Course:
-    """Return the course of a sort of all elements, of which the sorted ones are left."""
-    count = elements(x)
-    if not count:
-        return ()
-    copies = (Alloc(copied(x)),) if copied(x) else ()
-    first = len(copies)
-    order = Alloc(INT64 * count)
-    steps: tuple[Any, ...] = (*copies, Alloc(nbytes(x)), order)
+    """Return the course of a sort of all elements, of which the sorted ones remain."""
+    count, steps = elements(x), Allocations()
+    steps.append(copies(x))
+    steps.buffer(nbytes(x))
+    order = steps.buffer(INT64 * count)
     if count <= SMALL:
-        steps += (order, Free(first + 2))
+        steps.temporary(INT64 * count)
     else:
-        steps += rows_sorted(chip_of(capability), count, count, itemsize(x), first + 2)
-    return *steps, Free(first + 1)
+        steps.append(rows_sorted(chip_of(capability), count, count, itemsize(x)))
+    steps.free(order)
+    return steps.course()
 
 
 UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
@@ -116,18 +125,21 @@ def unique(
     chip, count = chip_of(capability), elements(x)
     if not count:
         return ()
-    order, copies = Alloc(INT64 * count), ((Alloc(copied(x)),) if copied(x) else ())
-    first = len(copies)
-    chosen = (Alloc(INT64), Alloc(select(chip, count)))
+    steps = Allocations()
     if not inverse and not counts:
-        storage = Alloc(radix_sort(chip, count, itemsize(x), 0))
-        return Result(0), *copies, storage, Free(first), Alloc(nbytes(x)), *chosen
-    storage = Alloc(radix_sort(chip, count, itemsize(x), INT64))
-    ranked = (order, order, Alloc(scan(count)), Free(first + 4), Free(first + 3))
-    return (
-        *(*copies, Result(0), Result(1), order, storage, Free(first + 1), Free(first)),
-        *(*ranked, Alloc(nbytes(x)), *chosen),
-    )
+        steps.result(0)
+        steps.append(copies(x))
+        steps.temporary(radix_sort(chip, count, itemsize(x), 0))
+    else:
+        steps.append(copies(x))
+        steps.result(0, 1)
+        order, storage = steps.buffer(INT64 * count), steps.buffer(radix_sort(chip, count, itemsize(x), INT64))
+        steps.free(storage, order)
+        _flags, ranks, storage = (steps.buffer(size) for size in (INT64 * count, INT64 * count, scan(count)))
+        steps.free(storage, ranks)
+    for size in (nbytes(x), INT64, select(chip, count)):
+        steps.buffer(size)
+    return steps.course()
 
 
 @reserve("cuda", "aten::unique_dim", source=UNIQUE, band=0.0)
@@ -143,15 +155,21 @@ def unique_rows_scratch(
     out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
 ) -> Course:
     """The rows' order, and as much to merge it in, or to find the rows' places; then where each row begins."""
-    nbytes_of_order = INT64 * x.shape[dim]
-    if not nbytes_of_order or not elements(x):
+    rows = x.shape[dim]
+    if not rows or not elements(x):
         return ()
-    copies = (Alloc(nbytes(x)),) if dim % x.dim() or copied(x) else ()
-    order, merge = Alloc(nbytes_of_order), Alloc(round_up(nbytes_of_order, ALIGNED) + ALIGNED + SLACK)
-    place = len(copies) + 2
-    scanned = (order, Alloc(long_scan(x.shape[dim])), Free(place + 1), Free(place)) if inverse else ()
-    begins = (Alloc(nbytes_of_order + INT64),) if counts else ()
-    return *copies, order, merge, Free(place - 1), Result(1), *scanned, *begins, Result(0), Result(2)
+    steps = Allocations()
+    steps.append(buffers(nbytes(x)) if dim % x.dim() else copies(x))
+    steps.buffer(INT64 * rows)
+    steps.temporary(round_up(INT64 * rows, ALIGNED) + ALIGNED + SLACK)
+    steps.result(1)
+    if inverse:
+        places, storage = steps.buffer(INT64 * rows), steps.buffer(long_scan(rows))
+        steps.free(storage, places)
+    if counts:
+        steps.buffer(INT64 * (rows + 1))
+    steps.result(0, 2)
+    return steps.course()
 
 
 @scratch("cuda", "aten::randperm", source="aten/src/ATen/native/cuda/Randperm.cu", band=0.0, by_capability=True)
@@ -176,8 +194,7 @@ def multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: 
     if replacement and samples > 1:
         return Result(0), weights, weights, weights
     checks = (Alloc(itemsize(p)), Alloc(itemsize(p)), Alloc(1), Alloc(1))
-    copies = (weights,) if copied(p) and is_dense(p) else ()
-    drawn = (Alloc(elements(out) * itemsize(p)), *copies) if samples > 1 else ()
+    drawn = (Alloc(elements(out) * itemsize(p)), *(copies(p) if is_dense(p) else ())) if samples > 1 else ()
     return Result(0), *checks, weights, *drawn
 
 

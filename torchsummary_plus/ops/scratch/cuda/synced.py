@@ -9,17 +9,19 @@ buffer, with a semaphore for each column of blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....data.capability import Capability
-from ....data.rounding import power_of_two_below
+from ....data.rounding import ceil_div, power_of_two_below
 from ..registry import Alloc, Course, Free, Phase, Result, scratch
 from ..sizes import copied, nbytes, suggested
+from .allocations import Allocations, buffers, results
 from .chips import chip_of
-from .reductions import Kind, course, welford
+from .reductions import course, welford
 
 SOURCE = "aten/src/ATen/native/cuda/Normalization.cuh"
 
@@ -51,8 +53,8 @@ def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Course:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
-    given = mean, mu, rstd
-    return _backward(out, grad, x, weight, given, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
+    statistics = mean, mu, rstd
+    return _backward(out, grad, x, weight, statistics, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0, by_capability=True)
@@ -66,8 +68,8 @@ def batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, update: bool, *_: Any
 ) -> Course:
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
-    given = mean, mu, rstd
-    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, given, update)
+    statistics = mean, mu, rstd
+    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, statistics, update)
 
 
 def _forward(capability: Capability, x: Tensor, weight: Any, bias: Any, training: bool) -> Course:
@@ -82,46 +84,50 @@ def _forward(capability: Capability, x: Tensor, weight: Any, bias: Any, training
         sizes = _staging(x, 4 * SUM_BYTES.get(x.dtype, 4)) if training and is_rows else ()
         return *results, *map(Alloc, sizes)
     single = torch.float64 if x.dtype is torch.float64 else torch.float32
-    axes = [axis for axis in range(x.dim()) if axis != 1]
-    read = torch.float16 if x.dtype is torch.float16 else single
-    steps = course(chip_of(capability), x, axes, single, Kind(*welford(single), read)) if training else ()
-    freed = {step.buffer for step in steps if isinstance(step, Free)}
-    count = sum(isinstance(step, Alloc) for step in steps)
-    scalars = sum(one is None for one in (weight, bias))
-    scalar = Alloc(SUM_BYTES.get(x.dtype, 4))
-    return *results, *steps, *(Free(place) for place in range(count) if place not in freed), *(scalar,) * scalars
+    steps = Allocations()
+    steps.result(0, 1, 2)
+    if training:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        kind = replace(welford(single), dtype=x.dtype if x.dtype is torch.float16 else single)
+        reducing = course(chip_of(capability), x, axes, single, kind)
+        freed = {step.buffer for step in reducing if isinstance(step, Free)}
+        steps.free(*(buffer for buffer in steps.append(reducing) if buffer not in freed))
+    for parameter in (weight, bias):
+        if parameter is None:
+            steps.buffer(SUM_BYTES.get(x.dtype, 4))
+    return steps.course()
 
 
 def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
-    copy = copied(grad, suggested(x))
-    return *((Alloc(copy),) if copy else ()), *_results(out).values()
+    return *buffers(copied(grad, suggested(x))), *results(out)
 
 
-def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, given: Sequence[Any], training: bool) -> Course:
+def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, statistics: Sequence[Any], training: bool) -> Course:
     """Return a course with sums for each channel; one kernel does without, for an input that is not rows of channels.
 
-    ``given`` are the running mean, and the saved mean and deviation, which cuDNN leaves empty in evaluation.
+    The ``statistics`` are the running mean, and the saved mean and deviation, which cuDNN leaves empty in evaluation.
     """
     reduces = training or out[1] is not None or out[2] is not None
     if not x.numel() or (reduces and out[0] is not None and not _is_rows(x)):
         return ()
-    results = _results(out)
-    running, mean, deviation = given
+    places = _results(out)
+    running, mean, deviation = statistics
     size = SUM_BYTES.get(x.dtype, 4)
-    each = Alloc(x.shape[1] * size)
-    steps: list[Any] = [each] if not mean.numel() and reduces and running.element_size() != size else []
-    steps += [each] if not deviation.numel() else []
+    per_channel, steps = Alloc(x.shape[1] * size), Allocations()
+    if not mean.numel() and reduces and running.element_size() != size:
+        steps.append((per_channel,))
+    if not deviation.numel():
+        steps.append((per_channel,))
     if reduces and _is_rows(x) and _is_rows(grad):
-        steps += [each, each]
+        steps.append((per_channel, per_channel))
         if weight is not None:
-            steps += [results.get(place, Alloc(nbytes(weight))) for place in (1, 2)]
-        first = sum(isinstance(step, Alloc) for step in steps)
-        staging = _staging(x, 2 * size)
-        steps += [*map(Alloc, staging), *(Free(first + place) for place in range(len(staging)))]
+            steps.append(places.get(place, Alloc(nbytes(weight))) for place in (1, 2))
+        steps.free(*steps.append(map(Alloc, _staging(x, 2 * size))))
     elif reduces:
-        steps += [each, each] if out[0] is not None else []
-        steps += [results[place] for place in (1, 2) if place in results]
-    return *steps, *(() if out[0] is None else (results[0],))
+        steps.append((per_channel, per_channel) if out[0] is not None else ())
+        steps.append(places[place] for place in (1, 2) if place in places)
+    steps.append(() if out[0] is None else (places[0],))
+    return steps.course()
 
 
 def _results(out: Any) -> dict[int, Result]:
@@ -145,7 +151,7 @@ def _is_cudnns(x: Tensor, weight: Any) -> bool:
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)
 def batch_norm_backward_reduce(out: Any, grad: Tensor, x: Tensor, mean: Tensor, *_: Any) -> tuple[Phase, ...]:
     """Two values for each channel and row of blocks."""
-    return _staged(x, mean, 2, sum(one is not None for one in out))
+    return _staged(x, mean, 2, sum(tensor is not None for tensor in out))
 
 
 @scratch(
@@ -182,8 +188,8 @@ def blocks(reduced: int, channels: int) -> tuple[int, int]:
     (2, 16)
     """
     wide = min(power_of_two_below(channels), TILE)
-    high = min(power_of_two_below(-(-reduced // EACH)), THREADS // wide)
+    high = min(power_of_two_below(ceil_div(reduced, EACH)), THREADS // wide)
     if wide * high != THREADS:
         wide = min(power_of_two_below(channels), THREADS // high)
-    rows = min(-(-reduced // (high * EACH)), MOST_ROWS)
-    return -(-channels // wide), rows if rows >= FEWEST_ROWS else 1
+    rows = min(ceil_div(reduced, high * EACH), MOST_ROWS)
+    return ceil_div(channels, wide), rows if rows >= FEWEST_ROWS else 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..registry import Alloc, Course, Result, scratch
-from ..strided import strided
+from ..sizes import copied, nbytes, suggested
+from .allocations import buffers, copies
 
 NEAREST = "aten/src/ATen/native/cuda/UpSampleNearest2d.cu"
 BILINEAR = "aten/src/ATen/native/cuda/UpSampleBilinear2d.cu, upsample_bilinear2d_backward_out_cuda_template"
@@ -46,12 +49,13 @@ def bilinear_backward(out: Any, grad: Any, *_: Any) -> Course:
 )
 def plain_backward(out: Any, grad: Any, *_: Any) -> Course:
     """The input's gradient, and a contiguous copy of the output's."""
-    return Result(0), *(() if grad.is_contiguous() else (Alloc(grad.numel() * grad.element_size()),))
+    return Result(0), *copies(grad)
 
 
 def _copies(out: Any, read: Any) -> Course:
-    given = strided(read)
-    if given.suggests_last and read.shape[1] >= FEWEST_CHANNELS:
-        return () if given.is_contiguous(True) else (Alloc(given.nbytes),)
-    written = (Alloc(strided(out).nbytes),) if given.suggests_last else ()
-    return (*written, *(() if given.is_contiguous() else (Alloc(given.nbytes),)))
+    """Return the copies of what is read and written, in the layout of the kernel that runs."""
+    if suggested(read) is not torch.channels_last:
+        return copies(read)
+    if read.shape[1] >= FEWEST_CHANNELS:
+        return buffers(copied(read, torch.channels_last))
+    return Alloc(nbytes(out)), *copies(read)

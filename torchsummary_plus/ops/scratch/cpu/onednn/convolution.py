@@ -11,10 +11,7 @@ from math import prod
 
 from .....data.rounding import ceil_div, round_up
 from . import threads as shared
-from .description import PAGE, Conv, Plan, aligned, lanes, threads
-
-BATCH_ELEMENT = 40
-"""Bytes of ``brgemm_batch_element_t``."""
+from .description import BATCH_ELEMENT, PAGE, Conv, Plan, aligned, lanes, threads
 
 CODE_BYTES, INSTRUCTION_BYTES = 256 * 1024, 15
 """Room for generated code, and oneDNN's bound on an instruction (``jit_avx512_common_conv_kernel.cpp``)."""

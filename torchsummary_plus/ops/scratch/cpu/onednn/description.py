@@ -13,6 +13,10 @@ from ....processor import has_avx512
 PAGE = 4096
 CACHE_LINES = 128
 """Default alignment of a piece of scratch (``memory_tracking.hpp``)."""
+BATCH_ELEMENT = 40
+"""Bytes of ``brgemm_batch_element_t``."""
+FLOAT = 4
+"""Bytes of the float32 in which half-precision kernels sum."""
 
 
 def lanes() -> tuple[int, ...]:

@@ -14,9 +14,8 @@ from typing import Any
 from ....processor import is_half
 from ...registry import AtMost, Phase
 from ..general import sums_apart
-from .description import Conv, threads
+from .description import FLOAT, Conv, threads
 
-FLOAT = 4
 WIDE = 16
 TILES = 128 * 1024
 """Most bytes of a thread's tiles, tables and pages; up to 62 KiB were measured."""

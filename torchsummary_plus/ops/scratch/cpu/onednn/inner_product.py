@@ -8,8 +8,7 @@ from math import prod
 from .....data.rounding import round_up
 from .....live.versions import since
 from ....processor import has_avx512
-from .convolution import BATCH_ELEMENT
-from .description import PAGE, Conv, Plan, aligned, threads
+from .description import BATCH_ELEMENT, PAGE, Conv, Plan, aligned, threads
 
 LARGE_KERNEL = 27
 """Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""

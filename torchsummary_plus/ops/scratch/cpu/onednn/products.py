@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from .....data.rounding import ceil_div, round_up
-from .description import aligned
+from .description import BATCH_ELEMENT, FLOAT, aligned
 
-FLOAT = 4
-BATCH_ELEMENT = 40
-"""Bytes of ``brgemm_batch_element_t``; each thread has 16 per block of a batch."""
+PRODUCTS_AT_ONCE = 16
+"""Products per block of a batch, each with a ``brgemm_batch_element_t``."""
 TILES = 4096
 """Bytes of a result's four tiles."""
 COLUMNS = 64
@@ -64,7 +63,7 @@ def by_blocks(product: Product, threads: int, copies_a: bool) -> int:
         width += LINE // product.itemsize
     first = product.itemsize * rows * width if copies_a else 0
     second = product.itemsize * COLUMNS * round_up(depth, granule(product))
-    parts = (16 * BATCH_ELEMENT, first, second, result)
+    parts = (PRODUCTS_AT_ONCE * BATCH_ELEMENT, first, second, result)
     return sum(aligned(threads * part) for part in parts)
 
 
@@ -76,7 +75,7 @@ def about_by_tiles(product: Product, threads: int) -> int:
     depth = product.k + 24
     second = depth * min(product.n + 24, 64 if product.turned[1] else 128)
     first = depth * min(product.m, 256) if product.turned[0] else 0
-    return threads * (16 * BATCH_ELEMENT + TILES + product.itemsize * (first + second))
+    return threads * (PRODUCTS_AT_ONCE * BATCH_ELEMENT + TILES + product.itemsize * (first + second))
 
 
 def granule(product: Product) -> int:
@@ -108,7 +107,7 @@ def _blocks(product: Product, threads: int, copies_a: bool) -> tuple[int, int, i
     best, lowest = (least, columns, 1, depth, 1), 1.0
     deep = shares > 1
     for share in range(shares, 0, -1):
-        found = False
+        is_balanced = False
         for chunk in range(min(16 if copies_a else 1, chunks), 0, -1):
             for rows in range(most, least - 1, -1):
                 score = _imbalance(product, threads, (rows, columns, chunk, depth, share))
@@ -117,8 +116,8 @@ def _blocks(product: Product, threads: int, copies_a: bool) -> tuple[int, int, i
                 if work < 3 * busy and work % busy and not deep:
                     continue
                 if score < lowest:
-                    best, lowest, found = (rows, columns, chunk, depth, share), score, True
-        if not found:
+                    best, lowest, is_balanced = (rows, columns, chunk, depth, share), score, True
+        if not is_balanced:
             candidate = (least, columns, 1, depth, share)
             score = _imbalance(product, threads, candidate)
             if score < lowest:

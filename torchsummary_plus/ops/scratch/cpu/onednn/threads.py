@@ -305,15 +305,16 @@ def _by_images(conv: Conv, images: int, size: int, channels: int) -> bool:
 
 
 def gemm_for_weights(conv: Conv, columns: int) -> int:
-    """Return columns and partial sums per thread; the kernel takes the weights' bytes for their number of elements.
-
-    All threads take part if images are small and there are several, or several groups.
-    """
-    workers = threads()
-    if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
-        workers = 1
+    """Return columns and partial sums per thread; the kernel takes the weights' bytes for their number of elements."""
+    workers = _workers_for_weights(conv)
     sums = aligned(4 * conv.weights * workers)
     return sums + _gemm_columns(conv, columns, workers, sums, 0.05)
+
+
+def _workers_for_weights(conv: Conv) -> int:
+    """Return the threads of the im2col kernel's weight gradient: all if images are small, and images or groups many."""
+    is_small = prod(conv.out[-2:]) // threads() < 256
+    return threads() if is_small and (conv.batch > 1 or conv.groups > 2) else 1
 
 
 def gemm_for_data_last(conv: Conv) -> int:
@@ -325,9 +326,7 @@ def gemm_for_data_last(conv: Conv) -> int:
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:
     """Return the same for channels-last, where an image is first transposed."""
-    workers = threads()
-    if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
-        workers = 1
+    workers = _workers_for_weights(conv)
     image = prod(conv.inp) * conv.ic * conv.itemsize
     return _allowed(conv, sum(aligned(size * workers) for size in (columns, 4 * conv.weights, image)))
 

@@ -81,7 +81,7 @@ def workspaces(
     """
     with ExitStack() as stack:
         device = device_descriptor(device_text)
-        heuristics = _made(stack, Kind.HEURISTICS)
+        heuristics = _descriptor(stack, Kind.HEURISTICS)
         heuristics.set_descriptors(HEURISTICS_GRAPH, _graph(stack, question))
         heuristics.set_numbers(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
         heuristics.set_descriptors(HEURISTICS_DEVICE, device).finalize()
@@ -115,7 +115,7 @@ def _plan_bytes(config: Descriptor, device: Descriptor) -> int | None:
 
 
 def _graph(stack: ExitStack, question: Question) -> Descriptor:
-    convolution = _made(stack, Kind.CONVOLUTION)
+    convolution = _descriptor(stack, Kind.CONVOLUTION)
     compute = question.dtype if question.dtype == "float64" else "float32"
     convolution.set_numbers(COMPUTE_TYPE, Type.DATA_TYPE, DATA_TYPES[compute])
     convolution.set_numbers(MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
@@ -124,18 +124,18 @@ def _graph(stack: ExitStack, question: Question) -> Descriptor:
         convolution.set_numbers(attribute, Type.INT64, *question.padding)
     convolution.set_numbers(DILATIONS, Type.INT64, *question.dilation)
     convolution.set_numbers(STRIDES, Type.INT64, *question.stride).finalize()
-    operation, first = _made(stack, question.kind), OPERATIONS[question.kind]
+    operation, first = _descriptor(stack, question.kind), OPERATIONS[question.kind]
     scale = Type.DOUBLE if compute == "float64" else Type.FLOAT
     operation.set_numbers(first, scale, 1.0).set_numbers(first + 1, scale, 0.0)
     operation.set_descriptors(first + 2, convolution)
     for attribute, name, sizes in zip(range(first + 3, first + 6), "wxy", (question.w, question.x, question.y)):
         operation.set_descriptors(attribute, _tensor(stack, name, sizes, question))
-    graph = _made(stack, Kind.GRAPH)
+    graph = _descriptor(stack, Kind.GRAPH)
     return graph.set_descriptors(GRAPH_OPERATIONS, operation.finalize()).finalize()
 
 
 def _tensor(stack: ExitStack, name: str, sizes: tuple[int, ...], question: Question) -> Descriptor:
-    tensor = _made(stack, Kind.TENSOR)
+    tensor = _descriptor(stack, Kind.TENSOR)
     tensor.set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
     tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes)
     tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *(channels_last if question.last else contiguous)(sizes))
@@ -143,7 +143,7 @@ def _tensor(stack: ExitStack, name: str, sizes: tuple[int, ...], question: Quest
     return tensor.set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT).finalize()
 
 
-def _made(stack: ExitStack, kind: Kind) -> Descriptor:
+def _descriptor(stack: ExitStack, kind: Kind) -> Descriptor:
     return stack.enter_context(Descriptor(kind))
 
 

@@ -66,3 +66,9 @@ def test_an_estimate_counts_the_conversion() -> None:
 
     found = estimate_memory(Counts(), (1000,), 100, "cuda", mode="eval", progress=False)
     assert found.at_peak["workspace"] >= 8 * 100 * 1000
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_safe_softmax_has_two_masks_also_of_a_single_element(rows: int) -> None:
+    scores = meta(rows, 1)
+    assert scratch_bytes(AMPERE, "aten::_safe_softmax", (scores, -1), scores) == rows + rows + 4

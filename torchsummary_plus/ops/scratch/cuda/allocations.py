@@ -1,0 +1,90 @@
+"""Courses of a CUDA kernel's allocations, written with named buffers instead of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..registry import Alloc, Course, Free, Result
+from ..sizes import copied
+
+
+def results(out: Any) -> tuple[Result, ...]:
+    """Return an operator's result tensors in order, without numbers and those that an output mask leaves out."""
+    values = out if isinstance(out, (tuple, list)) else (out,)
+    return tuple(Result(place) for place in range(sum(isinstance(value, torch.Tensor) for value in values)))
+
+
+def buffers(*sizes: int) -> tuple[Alloc, ...]:
+    """Return a buffer for each size in bytes, except 0."""
+    return tuple(Alloc(size) for size in sizes if size)
+
+
+def copies(*tensors: Any) -> tuple[Alloc, ...]:
+    """Return the contiguous copies of those of the tensors that are not contiguous."""
+    return buffers(*map(copied, tensors))
+
+
+@dataclass(slots=True)
+class Allocations:
+    """A course as it is written.
+
+    >>> steps = Allocations()
+    >>> scores, order = steps.buffer(400), steps.buffer(800)
+    >>> steps.free(scores)
+    >>> steps.course()
+    (Alloc(nbytes=400, lasts=False), Alloc(nbytes=800, lasts=False), Free(buffer=0))
+    """
+
+    steps: list[Result | Alloc | Free] = field(default_factory=list)
+    count: int = 0
+    """Number of buffers."""
+
+    def result(self, *places: int) -> None:
+        """Allocate results."""
+        self.steps += map(Result, places)
+
+    def buffer(self, nbytes: int) -> int:
+        """Allocate a buffer and return its number."""
+        self.steps.append(Alloc(nbytes))
+        self.count += 1
+        return self.count - 1
+
+    def optional(self, nbytes: int) -> list[int]:
+        """Allocate a buffer unless it is empty, and return its number in a list."""
+        return [self.buffer(nbytes)] if nbytes else []
+
+    def free(self, *numbers: int) -> None:
+        """Free buffers."""
+        self.steps += map(Free, numbers)
+
+    def temporary(self, nbytes: int) -> None:
+        """Allocate a buffer and free it."""
+        self.free(self.buffer(nbytes))
+
+    def append(self, course: Iterable[Result | Alloc | Free]) -> range:
+        """Append another course, whose buffers count from 0, and return the numbers that its buffers get."""
+        first = self.count
+        for step in course:
+            self.steps.append(Free(step.buffer + first) if isinstance(step, Free) else step)
+            self.count += isinstance(step, Alloc)
+        return range(first, self.count)
+
+    def course(self) -> Course:
+        """Return the course."""
+        return tuple(self.steps)
+
+
+def joined(*courses: Iterable[Result | Alloc | Free]) -> Course:
+    """Return courses one after another, each of which counts its buffers from 0.
+
+    >>> joined((Alloc(8),), (Alloc(4), Free(0)))
+    (Alloc(nbytes=8, lasts=False), Alloc(nbytes=4, lasts=False), Free(buffer=1))
+    """
+    steps = Allocations()
+    for course in courses:
+        steps.append(course)
+    return steps.course()
