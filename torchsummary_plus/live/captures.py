@@ -1,4 +1,4 @@
-"""What modules that are imported during a pass copy from torch while parts of it are replaced."""
+"""Undo copies of replaced torch functions in modules that are imported during a pass."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 def captures_undone(answers: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
     """Give modules imported inside this context torch's own functions and classes where they copied an answer.
 
-    ``answers`` are by module and name, and not in place yet. For example, ``torch._dynamo`` copies ``torch.cuda.Event``
-    into a class when it is imported, and would use the stand-in as long as the process lives.
+    ``answers`` are the replacements by module and name, not yet installed. For example, ``torch._dynamo`` copies
+    ``torch.cuda.Event`` into a class when it is imported, and would use the replacement as long as the process lives.
     """
     own: dict[int, Any] = {}
     for place, answer in answers.items():
         own.setdefault(id(answer), getattr(*place, None))
-    there = set(sys.modules)
+    imported_before = set(sys.modules)
     try:
         yield
     finally:
-        for name in sys.modules.keys() - there:
+        for name in sys.modules.keys() - imported_before:
             module = sys.modules[name]
             if isinstance(module, ModuleType):
                 for holder in (module, *_classes_of(module, name)):

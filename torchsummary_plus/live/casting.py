@@ -1,4 +1,4 @@
-"""Where autocast is on inside an operator's kernel, and where it is off."""
+"""Whether autocast is active inside an operator's kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ON_CUDA = ("aten::_foreach_", "aten::_fused_", "aten::_grouped_mm", "aten::_chu
 
 
 def kernel_cast_within(operator: Any, device: str, args: Sequence[Any]) -> Callable[..., Any] | None:
-    """Return the composite kernel of an operator that autocast reaches only inside, or None.
+    """Return an operator's composite kernel if autocast casts only the operators inside it, else None.
 
     Such a kernel calls operators through the dispatcher, below autograd, and autocast has kernels for some of them.
     """
@@ -44,7 +44,7 @@ _known: dict[Any, bool] = {}
 
 @cache
 def _composite(operator: Any, device: str) -> Callable[..., Any] | None:
-    """Return the kernel below autograd that composes one of torch's operators of others on a device, or None."""
+    """Return the kernel below autograd by which an operator of torch's calls others on a device, or None."""
     name = operator.name()
     own = "CPU", device.upper(), f"Autocast{device.upper()}"
     if operator.namespace != "aten" or operator.is_view or any(compat.has_kernel(name, key) for key in own):
@@ -56,7 +56,7 @@ def _composite(operator: Any, device: str) -> Callable[..., Any] | None:
 
 
 class _Listening(TorchDispatchMode):
-    """Whether an operator that autocast has a kernel for was called."""
+    """Records whether an operator with an autocast kernel was called."""
 
     def __init__(self, device: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ class _Listening(TorchDispatchMode):
 
 
 def _calls_cast_operators(kernel: Callable[..., Any], device: str, args: Sequence[Any]) -> bool:
-    """Whether a composite kernel calls operators that autocast has a kernel for; it runs on meta tensors."""
+    """Whether a composite kernel, run on meta tensors, calls operators with an autocast kernel."""
     metas = tree_map(lambda value: _meta(value) if isinstance(value, Tensor) else value, list(args))
     listening = _Listening(device)
     with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
@@ -83,10 +83,10 @@ def _meta(tensor: Tensor) -> Tensor:
 
 
 def is_cast_inside(device: str) -> bool:
-    """Whether autocast reaches the inside of the kernel whose operator a dispatch mode is handling.
+    """Whether autocast is active inside the kernel of the operator that a dispatch mode is handling.
 
-    In a mode autocast is always off. The operator was called under the state that torch restores here, less autocast
-    if autocast has a kernel for it. Where Python called the mode, as ``torch.cond`` does, there is no such state.
+    In a mode autocast is always off. torch restores here the state that the operator was called under, without
+    autocast if the operator has an autocast kernel. If Python called the mode, as ``torch.cond`` does, no state exists.
     """
     with ExitStack() as stack:
         with suppress(RuntimeError):

@@ -31,7 +31,7 @@ _TRACED = "graphs that torch traces inside a step (torch.func.linearize) are est
 _FUNC = "steps with torch.func transforms are measured, or estimated with the CPU's kernels"
 _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
 
-# Dispatch: what C++ sees of a fake tensor.
+# Dispatch: how C++ sees a fake tensor.
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
 no_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunction", _FAKES)
 as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKES)
@@ -213,7 +213,7 @@ def has_tangent(tensor: Any) -> bool:
 
 @cache
 def composite_kernel(operator: Any) -> Callable[..., Any] | None:
-    """Return the kernel that composes an operator of others on every device, or None.
+    """Return the device-independent kernel that implements an operator by calling others, or None.
 
     Autograd runs it before any mode sees the operator; under ``torch.inference_mode()`` modes see it first.
     """

@@ -13,7 +13,7 @@ from .reach import content_of
 
 
 def has_compiled(values: Iterable[Any]) -> bool:
-    """Return whether a module, one inside it, a function, or what a function names is compiled.
+    """Return whether a module, a submodule, a function, or anything a function refers to is compiled.
 
     >>> has_compiled([nn.Linear(2, 2), len])
     False
@@ -32,7 +32,7 @@ def _is_compiled(value: Any) -> bool:
 
 
 def _named(value: Any) -> Iterator[Any]:
-    """Yield what a function's closure and code name."""
+    """Yield the objects that a function's closure and code refer to."""
     if isinstance(value, FunctionType):
         for cell in value.__closure__ or ():
             yield from content_of(cell)

@@ -3,9 +3,9 @@
 Composite operators, autocast and indexing ask C++ for a tensor's device and then for that device's guard. A CPU build
 has no CUDA guard, and the process aborts. A CUDA build has one that calls the driver: without a GPU it fails, with one
 it allocates a CUDA context. torch can install a fake guard (``_ensureCUDADeviceGuardSet``), but only over a guard that
-counts no devices; where there is none, a stub that answers 0 to every call is registered first. If any step is
-unavailable (another platform), nothing is changed and the caller is told: fake tensors then carry only CUDA's dispatch
-keys. :mod:`cuda_engine` covers what a backward asks of a CUDA build.
+counts no devices; without a guard, a stub that returns 0 from every call is registered first. If any step is
+unavailable (another platform), nothing changes and :func:`cuda_guard` yields False: fake tensors then carry only CUDA's
+dispatch keys. :mod:`cuda_engine` handles a backward's queries on a CUDA build.
 
 A process that already uses CUDA has contexts, and perhaps threads that need the guard, so its guard is left in place.
 """
@@ -135,7 +135,7 @@ class Slot:
         return ctypes.addressof(guard)
 
     def put_one_that_counts(self) -> None:
-        """Register a guard that counts the GPUs present, as the build's own would."""
+        """Register a guard that reports the number of GPUs present, as the build's own would."""
         self.put(self.own if self.has_cards else self._stub)
 
 

@@ -1,4 +1,4 @@
-"""Temporarily turn tensors into others while they remain the same Python objects."""
+"""Temporarily replace tensors' contents while they remain the same Python objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts and adapters in a module tree: which parameters a router, or a name, chooses."""
+"""Experts and adapters in a module tree: the parameters that a router, or an adapter's name, selects."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Candidate:
 
 
 def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices) -> tuple[Experts, ...]:
-    """Return the experts of a model: equal parts beside a router that chooses among as many scores.
+    """Return a model's experts: equal submodules next to a router that chooses among as many scores.
 
-    ``choices`` are those that a pass made. If it made none among that many scores, or nothing ran, the number comes
-    from an attribute of a neighbouring module (:data:`TOP_K`).
+    ``choices`` are those recorded in a pass. Without a choice among that many scores, the number of experts per token
+    comes from an attribute of a neighbouring module (:data:`TOP_K`).
     """
     candidates = [candidate for index in range(tree.unregistered) for candidate in _candidates(tree, specs, index)]
     if not candidates:
@@ -47,12 +47,12 @@ def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choic
     search = _Search(tree, specs, choices, candidates)
     sizes = {p.key: p.numel for spec in specs for p in spec.parameters}
     experts: list[Experts] = []
-    taken: set[int] = set()
+    assigned: set[int] = set()
     for candidate in candidates:
         choice = search.router(candidate)
-        keys = candidate.keys - taken
+        keys = candidate.keys - assigned
         if choice is not None and keys:
-            taken |= keys
+            assigned |= keys
             chosen, source = choice
             params = sum(sizes[key] for key in keys)
             experts.append(
@@ -62,9 +62,11 @@ def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choic
 
 
 def numbers_of_experts(tree: ModuleTree) -> frozenset[int]:
-    """Return how many equal parts a model has in each place that may hold experts."""
+    """Return the numbers of equal parts in all modules that may hold experts."""
     specs = tree.specs()
-    return frozenset(one.count for index in range(tree.unregistered) for one in _candidates(tree, specs, index))
+    return frozenset(
+        candidate.count for index in range(tree.unregistered) for candidate in _candidates(tree, specs, index)
+    )
 
 
 def _candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...], index: int) -> Iterator[_Candidate]:
@@ -101,7 +103,7 @@ def _is_of_all(parameter: ParameterSpec, count: int) -> bool:
 
 
 def _look(specs: tuple[ModuleSpec, ...], index: int) -> tuple[Any, ...]:
-    """Return what equal experts have in common: classes and shapes; empty without parameters."""
+    """Return the classes and shapes by which experts are compared; empty without parameters."""
     signature: list[Any] = []
     stack = [index]
     has_parameters = False
@@ -127,7 +129,7 @@ def _keys_below(specs: tuple[ModuleSpec, ...], index: int) -> frozenset[int]:
 
 
 class _Search:
-    """Looks for the router of experts in the module that holds them and in the block around it."""
+    """Searches for the experts' router in the module that holds them and in the enclosing block."""
 
     def __init__(
         self, tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices, candidates: list[_Candidate]
@@ -149,15 +151,15 @@ class _Search:
         in the innermost module that contains both.
         """
         experts = frozenset(self.specs[candidate.holder].children) if candidate.are_modules else frozenset()
-        here: int | None = candidate.holder
-        while here is not None:
-            beside = [n for n in _below(self.specs, here, experts) if self._home(n, candidate.count) == here]
-            choice = self._chosen(beside, candidate.count) or self._by_attribute(beside, candidate.count)
+        module: int | None = candidate.holder
+        while module is not None:
+            siblings = [n for n in _below(self.specs, module, experts) if self._home(n, candidate.count) == module]
+            choice = self._chosen(siblings, candidate.count) or self._by_attribute(siblings, candidate.count)
             if choice is not None:
                 return choice
-            if here != candidate.holder and not _keys_below(self.specs, here) <= self.keys[candidate.count]:
+            if module != candidate.holder and not _keys_below(self.specs, module) <= self.keys[candidate.count]:
                 return None
-            here = self.specs[here].parent
+            module = self.specs[module].parent
         return None
 
     def _upwards(self, index: int | None) -> Iterator[int]:

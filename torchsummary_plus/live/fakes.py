@@ -355,7 +355,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
 
 @contextmanager
 def _wrappers_reported() -> Iterator[None]:
-    """Have every new wrapper tensor ask the pass for its device, as fakes do."""
+    """Have every new wrapper tensor query the pass for its device, as fakes do."""
     kind: Any = torch.Tensor
     make = kind._make_wrapper_subclass
 
@@ -375,7 +375,7 @@ _ONE_KERNEL_ON_CUDA = ("silu_backward", "mish_backward", *(("_fused_rms_norm",) 
 
 @contextmanager
 def _cuda_kernels() -> Iterator[None]:
-    """Let these operators reach a pass undecomposed on builds without CUDA kernels for them."""
+    """Dispatch these operators to a pass undecomposed on builds without CUDA kernels for them."""
     if torch.backends.cuda.is_built():
         yield
         return

@@ -54,9 +54,9 @@ def _empty(caches: Iterable[Any]) -> None:
 
 
 def _holds_a_tensor(values: list[Any]) -> bool:
-    """Return whether a tensor is within reach of some values; summaries and estimates, often large, hold none.
+    """Return whether a tensor is reachable from some values; summaries and estimates, often large, are skipped.
 
-    What the garbage collector does not track, such as text or a tuple of numbers, refers to nothing that it tracks.
+    Untracked objects, such as text or a tuple of numbers, refer to nothing that the garbage collector tracks.
     """
     waiting, seen = list(filter(gc.is_tracked, values)), set()
     while waiting:

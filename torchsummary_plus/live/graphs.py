@@ -62,17 +62,16 @@ class KeptByGraphs:
 
 
 def references_in_graphs(tensors: Iterable[Tensor]) -> Mapping[int, int]:
-    """Return, by id, how many references at most the graphs of other tensors hold to each tensor.
+    """Return, by id, the most references that the graphs of other tensors hold to each tensor's Python object.
 
-    They are references to its Python object. C++ holds one to a tensor saved once; hooks of saved tensors and
-    attributes of nodes may hold further ones.
+    C++ holds one to a tensor saved once; saved-tensor hooks and attributes of nodes may hold more.
     """
-    there = {id(tensor): tensor for tensor in tensors}
+    by_id = {id(tensor): tensor for tensor in tensors}
     nodes: Graph = {}
-    for holder in _with_graphs(there.values()):
+    for holder in _with_graphs(by_id.values()):
         nodes.update(_graph(holder))
-    counts = Counter({id(saved) for kept in nodes.values() for saved in kept} & there.keys())
-    counts.update(id(held) for node in nodes for held in _held_by_python(node) if id(held) in there)
+    counts = Counter({id(saved) for kept in nodes.values() for saved in kept} & by_id.keys())
+    counts.update(id(tensor) for node in nodes for tensor in _held_by_python(node) if id(tensor) in by_id)
     return counts
 
 
@@ -95,11 +94,11 @@ def saved_by(tensor: Tensor) -> list[Tensor]:
 
 
 Graph = dict[Any, list[Tensor]]
-"""Autograd nodes, each with what it saved."""
+"""Autograd nodes, each with its saved tensors."""
 
 
 def _graph(tensor: Tensor) -> Graph:
-    """Return a tensor's graph, with the graphs of what its nodes saved."""
+    """Return a tensor's graph, with the graphs of the tensors that its nodes saved."""
     return _closure([tensor.grad_fn], lambda node: list(_saved_in(node)))
 
 
@@ -112,26 +111,26 @@ def _held_by_themselves(graph: Graph) -> Graph:
 
 
 def _closure(nodes: list[Any], saved_in: Callable[[Any], list[Tensor]]) -> Graph:
-    """Return the nodes that lead to the given ones, themselves included, each with what it saved."""
-    found: Graph = {}
+    """Return the given nodes and all that are reachable from them, each with its saved tensors."""
+    closure: Graph = {}
     while nodes:
         node = nodes.pop()
-        if node is not None and node not in found:
-            found[node] = saved_in(node)
+        if node is not None and node not in closure:
+            closure[node] = saved_in(node)
             nodes += [inner for inner, _ in node.next_functions]
-            nodes += [saved.grad_fn for saved in found[node]]
-    return found
+            nodes += [saved.grad_fn for saved in closure[node]]
+    return closure
 
 
 def _uncounted(graph: Graph, counted: set[int]) -> list[Tensor]:
-    """Return what a graph saved, one tensor of each storage that is not counted yet."""
+    """Return one saved tensor of a graph for each storage that is not counted yet."""
     saved = all_stored(tensor for kept in graph.values() for tensor in kept)
     by_storage = {tensor.untyped_storage()._cdata: tensor for tensor in saved}
     return [tensor.detach() for storage, tensor in by_storage.items() if storage not in counted]
 
 
 def _saved_in(node: Any) -> Iterator[Tensor]:
-    """Yield what one node saved, or what hooks of saved tensors keep in its place."""
+    """Yield a node's saved tensors, or the values that saved-tensor hooks keep in their place."""
     roots = [*_attributes(node), *chain.from_iterable(map(in_saved, _saved_objects(node)))]
     others = [root for root in roots if type(root) is not Tensor and root is not None]
     yield from (root for root in roots if type(root) is Tensor)
@@ -144,7 +143,7 @@ def _holds_itself(node: Any) -> bool:
 
 
 def _held_by_python(node: Any) -> list[Tensor]:
-    """Return the tensors in a node's attributes, and those that hooks of saved tensors packed."""
+    """Return the tensors in a node's attributes, and those packed by saved-tensor hooks."""
     hooked = (saved for saved in _saved_objects(node) if getattr(saved, "unpack_hook", None) is not None)
     return all_tensors([*_attributes(node), *(saved.data for saved in hooked)])
 

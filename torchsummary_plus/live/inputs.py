@@ -59,9 +59,9 @@ class Example:
 
     def nbytes(self, default: torch.dtype) -> int:
         """Return the bytes of the inputs, for a batch of at least 1; sizes without a dtype use ``default``."""
-        batch, held = self.batch_size or 1, all_tensors((self.args, self.kwargs))
+        batch, tensors = self.batch_size or 1, all_tensors((self.args, self.kwargs))
         sized = (prod(size.size) * batch * (size.dtype or default).itemsize for size in self.sized())
-        return sum(sized) + sum(tensor.numel() * tensor.element_size() for tensor in held)
+        return sum(sized) + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
         """Return a copy with the dtype of the sized input number ``index`` set."""
@@ -283,7 +283,7 @@ def realise(
     make: Callable[[Sequence[int], torch.dtype], torch.Tensor],
     convert: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
-    """Return one pass's arguments and the inputs made for it: sizes by ``make``, the user's tensors by ``convert``."""
+    """Return a pass's arguments and its new inputs: sizes become ``make``'s tensors, the user's pass ``convert``."""
     tensors: list[torch.Tensor] = []
     convert = once(convert)
 
@@ -297,10 +297,10 @@ def realise(
         tensors.append(make(shape, dtype))
         return tensors[-1]
 
-    def one(value: Any) -> Any:
+    def filled(value: Any) -> Any:
         return _map_sized(value, fill) if _is_sized(value) else replace_tensors(value, convert)
 
-    return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, tensors
+    return tuple(map(filled, example.args)), {name: filled(value) for name, value in example.kwargs.items()}, tensors
 
 
 def _is_sized(value: Any) -> bool:
@@ -309,7 +309,7 @@ def _is_sized(value: Any) -> bool:
 
 
 def as_tensors(value: Any) -> str:
-    """Return an expression that makes tensors of a value without any, such as an array or a loader; "" if unknown.
+    """Return an expression that converts an array, a loader or other value without tensors to tensors; "" if unknown.
 
     >>> as_tensors([[0.5, 1.0]]), as_tensors(iter([]))
     ('torch.tensor(values)', 'next(iter(loader)), one batch')

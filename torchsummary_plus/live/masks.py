@@ -1,4 +1,4 @@
-"""The number of true elements of a mask, if a pass knows it: it decides the size of a selection by the mask."""
+"""The number of true elements of a mask, if known in a pass: the size of a selection by the mask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _COUNTS: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
-"""By mask: the version of its data that was counted, and how many elements are true."""
+"""By mask: the counted version of its data, and its number of true elements."""
 
 
 def note_true(mask: torch.Tensor, count: int) -> None:

@@ -19,7 +19,7 @@ class MetaStorages:
     """Pairs of a real storage and the meta storage that stands for it in a pass.
 
     A meta storage lives at least as long as its real one, so that tensors kept by the program stay live in the ledger,
-    and then as long as a fake uses it. A tensor and its views share one, whichever is seen first.
+    and then as long as a fake uses it. A tensor and its views share one, in whatever order they are converted.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class MetaStorages:
         return self._known(storage) or storage
 
     def real_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
-        """Return the real storage behind a meta one; None if it is gone or there was none."""
+        """Return the real storage behind a meta one; None if it has been freed or never existed."""
         reference = self._real.get(storage._cdata)
         return None if reference is None else reference()
 

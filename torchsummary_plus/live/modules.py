@@ -98,14 +98,14 @@ class ModuleTree:
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all parameters, then all buffers, of the registered modules; shared ones repeat."""
-        held = self.modules[: self.unregistered]
-        parameters = [p for module in held for p in module._parameters.values() if p is not None]
-        return parameters + [b for module in held for b in module._buffers.values() if b is not None]
+        registered = self.modules[: self.unregistered]
+        parameters = [p for module in registered for p in module._parameters.values() if p is not None]
+        return parameters + [b for module in registered for b in module._buffers.values() if b is not None]
 
     def device(self) -> torch.device:
-        """Return the device of the first parameter or buffer; of those on a GPU, if some are.
+        """Return the device of the first parameter or buffer, preferring those on a GPU.
 
-        It is the CPU if there is none, or on ``meta``.
+        Without any, or on ``meta``, it is the CPU.
         """
         places = [tensor.device for tensor in self.tensors()]
         on_gpu = (device for device in places if device.type == "cuda")
@@ -164,12 +164,12 @@ class _Keys:
     """Numbers tensors and storages in order of appearance."""
 
     def __init__(self) -> None:
-        self.met: list[torch.Tensor] = []
+        self.kept_alive: list[torch.Tensor] = []
         self.tensors: dict[int, int] = {}
         self.storages: dict[Any, int] = {}
 
     def spec(self, name: str, tensor: torch.Tensor, trainable: bool) -> ParameterSpec:
-        self.met.append(tensor)
+        self.kept_alive.append(tensor)
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
         if nn.parameter.is_lazy(tensor):
             return ParameterSpec(name, key, (), dtype_name(tensor.dtype), 0, trainable, ())
@@ -181,7 +181,7 @@ class _Keys:
 
     def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
         """Return the number and bytes of the tensor's storage; without a storage, the bytes of its elements."""
-        self.met.append(tensor)
+        self.kept_alive.append(tensor)
         if tensor.layout is torch.strided and not tensor.is_nested:
             storage = tensor.untyped_storage()
             place, nbytes = ("storage", storage._cdata), storage.nbytes()
@@ -192,8 +192,8 @@ class _Keys:
 
 def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Return the parameters and buffers that modules hold themselves."""
-    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
-    return [tensor for tensor in held if tensor is not None]
+    tensors = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -204,7 +204,7 @@ def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def packed_objects(module: nn.Module) -> list[Any]:
-    """Return the objects of C++ in which a quantized module keeps its weights."""
+    """Return the C++ objects that hold a quantized module's weights."""
     return [value for _, value in _packed(module)]
 
 
@@ -218,7 +218,7 @@ def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def unpacked(state: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a packed object gives, and those of the objects within it."""
+    """Yield the tensors that a packed object unpacks to, and those of the objects within it."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, torch.ScriptObject):

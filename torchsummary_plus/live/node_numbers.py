@@ -1,11 +1,11 @@
-"""Sequence numbers of autograd's nodes, which say what created them and when."""
+"""Sequence numbers of autograd nodes, which identify when, and by which module, a node was created."""
 
 from __future__ import annotations
 
 from typing import Any
 
 SHOWN: dict[Any, int] = {}
-"""The true numbers of nodes that are numbered anew while a backward runs."""
+"""The original numbers of nodes that are renumbered while a backward runs."""
 
 
 def number_of(node: Any) -> int:

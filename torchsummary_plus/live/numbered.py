@@ -1,4 +1,4 @@
-"""Devices given as numbers, which mean GPUs: torch queries the driver for them and fails without a GPU.
+"""Device numbers, which denote GPUs: torch queries the driver for them and fails without a GPU.
 
 Source: torch/csrc/utils/python_arg_parser.h, ``toDevice``, and aten/src/ATen/DeviceAccelerator.cpp.
 """
@@ -34,7 +34,7 @@ def on_numbered_gpus(func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[tup
 
 
 class NumberedGpus(TorchFunctionMode):
-    """A mode in which torch's functions take a number for a CUDA device."""
+    """A mode in which torch's functions treat a number as a CUDA device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = on_numbered_gpus(func, args, kwargs or {})

@@ -18,7 +18,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def offloading(module: nn.Module) -> Any:
-    """Return the hook that offloads a module's weights; None if there is none."""
+    """Return the hook that offloads a module's weights, or None."""
     waiting = [vars(module).get("_hf_hook")]
     while waiting:
         hook = waiting.pop()
@@ -29,7 +29,7 @@ def offloading(module: nn.Module) -> Any:
 
 
 def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
-    """Return where the first offloaded module runs; None if no module is offloaded."""
+    """Return the device on which the first offloaded module runs; None if no module is offloaded."""
     for module in modules:
         hook = offloading(module)
         device = None if hook is None else getattr(hook, "execution_device", None)

@@ -1,4 +1,4 @@
-"""Names of torch that a release may lack: looked up once, each with what is lost without it."""
+"""Names of torch that a release may lack: looked up once, each with the consequence of its absence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True)
 class PrivateName:
-    """A private name of torch: whether this release has it, and what is lost without it."""
+    """A private name of torch: whether this release has it, and the consequence if not."""
 
     name: str
     is_found: bool
@@ -30,7 +30,7 @@ _probed: dict[str, PrivateName] = {}
 
 
 def private_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch that this package uses, with what is lost without each.
+    """List the private names of torch that this package uses, with the consequence of each one's absence.
 
     >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
     []

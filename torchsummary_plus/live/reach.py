@@ -62,7 +62,7 @@ class Reached:
         waiting = list(roots)
         self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
         self._later: list[Any] = []
-        """What only installed packages name, which is searched last."""
+        """Objects that only installed packages refer to, which are searched last."""
         by_users = -1
         while (waiting or self._later) and len(seen) < MOST:
             if not waiting:
@@ -150,8 +150,10 @@ class Reached:
             elif isinstance(value, ModuleType) and _top(value.__name__) in self._packages:
                 yield from self._in_installed(vars(value), attributes, frozenset())
             elif package_of(value) in self._packages:
-                held = vars(value) if hasattr(value, "__dict__") else {}
-                yield from (held[inner] for inner in attributes & held.keys() if isinstance(held[inner], _HOLDERS))
+                values = vars(value) if hasattr(value, "__dict__") else {}
+                yield from (
+                    values[inner] for inner in attributes & values.keys() if isinstance(values[inner], _HOLDERS)
+                )
 
     def _in_object(self, value: Any) -> Iterator[Any]:
         if isinstance(value, compat.SavedTensor):
@@ -169,15 +171,15 @@ class Reached:
         if origin.partition(".")[0] in _FOREIGN or origin.startswith(_OURS):
             return
         self.mutable.append(value)
-        held = getattr(value, "__dict__", None)
-        if isinstance(held, dict):
-            yield from held.values()
+        own_attributes = getattr(value, "__dict__", None)
+        if isinstance(own_attributes, dict):
+            yield from own_attributes.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
 
 
 def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:
-    """Whether a class was made for one module, as by a parametrization: its properties may hold that module.
+    """Whether a class was created for a single module, as by a parametrization: its properties may hold that module.
 
     Source: torch/nn/utils/parametrize.py, ``_inject_property``. A copy of the module has the same class.
     """
@@ -185,7 +187,7 @@ def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield the tensor that an autograd node saved, or what its hooks keep instead; nothing on torch before 2.10."""
+    """Yield the tensor that an autograd node saved, or what its hooks packed; nothing on torch before 2.10."""
     yield getattr(saved, "data", None)
     yield getattr(saved, "unpack_hook", None)
 
@@ -199,7 +201,7 @@ def content_of(cell: CellType) -> list[Any]:
 
 
 def _by_forward(kind: type) -> Iterator[Any]:
-    """Yield what an installed module's forward, and the methods it calls, reach by name on their class."""
+    """Yield the class attributes that an installed module's forward, and the methods it calls, refer to by name."""
     waiting, seen = ["forward"], set(dir(nn.Module)) - {"forward"}
     while waiting:
         name = waiting.pop()

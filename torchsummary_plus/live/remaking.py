@@ -26,9 +26,9 @@ def remade(tensor: Tensor, change: Change) -> Tensor:
 
 
 def _wrapper(tensor: Any, change: Change) -> Any:
-    held = {name: getattr(tensor, name) for name in inner_names(tensor)}
-    inner = {name: change(part) for name, part in held.items()}
-    if all(inner[name] is part for name, part in held.items()):
+    parts = {name: getattr(tensor, name) for name in inner_names(tensor)}
+    inner = {name: change(part) for name, part in parts.items()}
+    if all(inner[name] is part for name, part in parts.items()):
         return tensor
     if type(tensor).__module__.startswith("torch.distributed") and any(isinstance(t, Fake) for t in inner.values()):
         raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {type(tensor).__name__}")
@@ -58,7 +58,7 @@ def _by_attributes(tensor: Any, inner: dict[str, Tensor]) -> Any:
         layout=tensor.layout,
         device=next(iter(inner.values())).device,
     )
-    held = {name: getattr(tensor, name) for name in slot_names(tensor) if hasattr(tensor, name)}
-    for name, value in {**held, **vars(tensor), **inner}.items():
+    slots = {name: getattr(tensor, name) for name in slot_names(tensor) if hasattr(tensor, name)}
+    for name, value in {**slots, **vars(tensor), **inner}.items():
         setattr(wrapper, name, value)
     return wrapper

@@ -1,4 +1,4 @@
-"""Fresh copies of the objects of C++ in which quantized modules keep their weights."""
+"""Fresh copies of the C++ objects in which quantized modules keep their weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .modules import packed_objects
 
 
 def repacked(state: Any) -> Any:
-    """Return a packed object packed anew, as before its first call, with the objects within it; or such a state.
+    """Return a packed object, or a state that contains some, packed afresh as before its first call.
 
-    In its first call an object packs its weights once more (QNNPACK) or adds what its kernel needs (oneDNN). An object
+    In its first call an object packs its weights once more (QNNPACK) or adds its kernel's buffers (oneDNN). An object
     that cannot be pickled is returned itself.
     """
     if isinstance(state, torch.ScriptObject):
@@ -34,7 +34,7 @@ def repacked(state: Any) -> Any:
 
 @contextmanager
 def with_repacked(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Give modules fresh copies of their packed objects, so that those they have stay as they are.
+    """Give modules fresh copies of their packed objects, so that the originals do not change.
 
     Scripted modules keep theirs.
     """

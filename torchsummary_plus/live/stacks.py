@@ -89,11 +89,11 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, 
     counts: list[int] = []
     for name, module in layer.named_modules():
         parts += [name, type(module), module.training]
-        held = vars(module)
-        parts += [len(held[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+        attributes = vars(module)
+        parts += [len(attributes[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
         for tensors in (module._parameters, module._buffers):
             parts += [(key, _tensor(tensor, shared)) for key, tensor in tensors.items()]
-        for key, value in sorted(held.items()):
+        for key, value in sorted(attributes.items()):
             if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
                 continue
             if is_integer(value):

@@ -1,4 +1,4 @@
-"""CUDA's streams without a GPU: which one is current, and which tensors are given to another one."""
+"""CUDA streams without a GPU: the current stream, and tensors passed to ``record_stream``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .captures import captures_undone
 
 
 class Follower(Protocol):
-    """Receives what a program does with streams."""
+    """Is notified of stream switches and of ``record_stream``."""
 
     def switched(self, stream: int) -> None:
         """Note that a stream is the current one from now on."""
@@ -84,7 +84,7 @@ class Streams:
         return number
 
     def ours(self, stream: Any) -> Any:
-        """Return a stream as one of these; torch's own, made before the pass, gets a number of its own."""
+        """Return a replacement stream; one of torch's own, created before the pass, gets a new number."""
         if isinstance(stream, self.kind):
             return stream
         if stream.cuda_stream == 0:

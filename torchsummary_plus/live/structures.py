@@ -209,9 +209,9 @@ def _shallow(value: Any) -> Any:
 
 
 def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return ``change`` with a memory: a tensor that occurs twice gets one replacement.
+    """Memoise ``change``, so that a tensor that occurs twice gets one replacement.
 
-    So ``key is value`` still holds, by which torch decides whether the inputs of an attention share one projection
+    ``key is value`` then still holds; torch uses it to decide whether the inputs of an attention share one projection
     (``_in_projection_packed`` in torch/nn/functional.py).
     """
     changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -225,12 +225,12 @@ def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tens
 
 
 def all_tensors(value: Any) -> list[torch.Tensor]:
-    """Return every tensor of a value, in order; nothing is copied, so that objects that refuse are searched too."""
+    """Return every tensor of a value, in order. Nothing is copied, so objects that cannot be copied work too."""
     return list(_tensors_in(value, 0, set()))
 
 
 def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
-    """Yield a value's tensors; each object, whose references may form cycles, is searched once."""
+    """Yield a value's tensors; each object is searched once, since references may form cycles."""
     if isinstance(value, torch.Tensor):
         yield value
     elif not isinstance(value, PLAIN) and depth <= DEEPEST:

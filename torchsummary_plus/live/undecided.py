@@ -1,4 +1,4 @@
-"""Placeholders for values of fake tensors, which no decision may use."""
+"""Placeholders for values of fake tensors, on which no decision may depend."""
 
 from __future__ import annotations
 
