@@ -32,8 +32,8 @@ _HELD_BY_CLASSES = (Tensor, tuple, list, dict, deque)
 class Alone:
     """Tensors reachable from some roots that are held only by lists, dicts, attributes, names and cells on the way.
 
-    They include gradients held only by their tensors, which get a stand-in when these are exchanged, and tensors that
-    autograd graphs also hold, as often as ``in_graphs`` says by id. The reachable objects must have no other
+    They include gradients held only by their tensors, which get a stand-in when these are exchanged, and tensors also
+    held by autograd graphs; ``in_graphs`` counts those references by id. The reachable objects must have no other
     references, since these would count as holders.
     """
 
@@ -89,9 +89,9 @@ class Alone:
         try:
             yield given
         finally:
-            for place, value, there in changed:
+            for place, value, references in changed:
                 now = _tensors_at(value_of(place))
-                if len(now) == len(there) and all(item is other() for item, other in zip(now, there)):
+                if len(now) == len(references) and all(item is other() for item, other in zip(now, references)):
                     put(place, value)
 
 

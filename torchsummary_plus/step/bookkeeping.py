@@ -30,9 +30,9 @@ from .runner import Step, Steps
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
-    """Tell a ledger which storages stand for real ones, and book those that existed before the steps.
+    """Connect a ledger to the storages that stand for real ones, and book those that existed before the steps.
 
-    The ledger also learns whether an engine formula or Python code is running, and whether the graph is kept.
+    The ledger can then query whether an engine formula or Python code is running, and whether the graph is retained.
     """
 
     def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
@@ -81,8 +81,10 @@ class RecordedSteps(Steps):
     def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
         """Run the steps; the log ends between two steps, with everything a loop holds there."""
         kernels = self.kernels
-        args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)
-        embeddings.watch(made)
+        args, kwargs, new_inputs = realise(
+            example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input
+        )
+        embeddings.watch(new_inputs)
         self.make_targets(example, kernels.input_of, self._input)
         self.make_packed(kernels.input_of)
         kernels.settle()
@@ -124,8 +126,8 @@ class RecordedSteps(Steps):
     def _input(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.given)
 
-    def _wait_for_use(self, held: Holding) -> None:
-        self.if_used.wait(held)
+    def _wait_for_use(self, holding: Holding) -> None:
+        self.if_used.wait(holding)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.

@@ -124,8 +124,10 @@ def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:
     if not cache.layers:
         cache.layers = [caches.DynamicLayer() for _ in range(config.num_hidden_layers)]
     cache.layers = [
-        layer(one, tokens, getattr(one, windows[type(one)] or "", None)) if type(one) in windows else one
-        for one in cache.layers
+        layer(own_layer, tokens, getattr(own_layer, windows[type(own_layer)] or "", None))
+        if type(own_layer) in windows
+        else own_layer
+        for own_layer in cache.layers
     ]
     return cache
 
@@ -161,12 +163,12 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
                 self.own.cumulative_length = self.length
             kept = min(new, self.slots)
             place = 0 if self.window is not None and kept > 1 else (self.length - new) % self.slots
-            for pool, one in ((self.keys, keys), (self.values, values)):
-                pool[:, :, place : place + kept] = one[:, :, -kept:]
+            for pool, new_states in ((self.keys, keys), (self.values, values)):
+                pool[:, :, place : place + kept] = new_states[:, :, -kept:]
             if self.length == new:  # Attention over the prompt reads the new keys and values themselves.
                 return keys, values
-            there = self.length if self.window is None else min(self.length, self.window - 1 + new, self.slots)
-            return self.keys[:, :, :there].to(keys.dtype), self.values[:, :, :there].to(values.dtype)
+            visible = self.length if self.window is None else min(self.length, self.window - 1 + new, self.slots)
+            return self.keys[:, :, :visible].to(keys.dtype), self.values[:, :, :visible].to(values.dtype)
 
         def get_seq_length(self) -> int:
             return self.length

@@ -1,4 +1,4 @@
-"""What torch itself compiles in an eager step: the branches and bodies given to its higher-order operators.
+"""Functions that torch itself compiles in an eager step: the branches and bodies of its higher-order operators.
 
 ``torch.cond``, ``while_loop``, ``scan`` and ``flex_attention`` pass a function of their own to ``torch.compile``
 (torch/_higher_order_ops/utils.py, ``_hop_compile_and_call``), whose graph alone has their gradients.
@@ -60,7 +60,7 @@ def compiled_for_torch(operands: Operands | None = None) -> Iterator[None]:
 
 
 def kept_bytes(operands: Operands) -> int:
-    """Return the bytes of the operands, and of what their graphs have saved and no backward has freed."""
+    """Return the bytes of the operands, and of the tensors that their graphs still save."""
     given = [tensor for tensors in operands.values() for tensor in tensors]
     saved = (kept for tensor in given if tensor.grad_fn is not None for kept in saved_by(tensor))
     storages = (part.untyped_storage() for part in all_stored([*given, *saved]))

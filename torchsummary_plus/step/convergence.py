@@ -1,4 +1,4 @@
-"""Optimizers that iterate until convergence: they do as in a real step, or are assumed to run to their limits."""
+"""Optimizers that iterate until convergence: as often as in a real step, or, by assumption, up to their limits."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracke
 def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
     """Have LBFGS iterate as in a real step; without one it meets no tolerance, and searches accept the first point.
 
-    Values alone decide when it stops and how many pairs of steps and gradient changes it keeps, so without a real step
-    what it allocates besides its closure is an assumption.
+    Only values determine when it stops and how many pairs of steps and gradient changes it keeps, so without a real
+    step its allocations outside the closure are an assumption.
     Raises :class:`DataDependentError` if a real step has not been tried yet.
     """
     if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:

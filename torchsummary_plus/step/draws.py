@@ -25,7 +25,7 @@ FIRST_DRAWS = 4
 
 @dataclass
 class Draws:
-    """Whether random numbers may decide what a step runs, and the seed of its own ones; None for the caller's state.
+    """Whether random numbers may determine what a step runs, and the step's seed (None: the caller's state).
 
     They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's or NumPy's.
     """
@@ -91,7 +91,7 @@ def _seed_all(seed: int) -> None:
 
 
 def _foreign_states() -> tuple[object, ...]:
-    """Return the states of the generators whose draws no operator shows."""
+    """Return the states of the generators whose draws are not operators."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is None:
         return (random.getstate(),)

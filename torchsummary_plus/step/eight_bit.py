@@ -1,4 +1,4 @@
-"""Optimizers with 8-bit states by name: what bitsandbytes keeps, without needing it.
+"""Optimizers with 8-bit states by name: the states of bitsandbytes, which need not be installed.
 
 Sources in bitsandbytes 0.50: ``Optimizer2State.init_state`` and ``Optimizer1State.init_state`` (optim/optimizer.py) for
 the states; ``min_8bit_size=4096``, below which they are float32; ``create_dynamic_map`` for the map of 256 numbers, of

@@ -319,8 +319,8 @@ def _record(task: _Task) -> MemoryLog:
         stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
-        held = list(outside.holdings(stand_ins, kernels.other, moved))
-        steps = RecordedSteps(kernels, ledger, task.step, exchange, held)
+        holdings = list(outside.holdings(stand_ins, kernels.other, moved))
+        steps = RecordedSteps(kernels, ledger, task.step, exchange, holdings)
         steps.if_used = if_used
         steps.without_bytes = outside.without_bytes
         log = _kept(steps, task, answers, embeddings)

@@ -50,7 +50,7 @@ NOT_LIBRARIES = frozenset(
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an operator belongs to a library that no rules are written for.
+    """Whether an operator belongs to a library without scratch-memory rules.
 
     >>> is_foreign("aten::mm"), is_foreign("torchvision::nms")
     (False, True)
@@ -72,7 +72,7 @@ def writes_to_given(name: str) -> bool:
 
 
 def kept_bytes(course: Course) -> int:
-    """Return the bytes of a kernel's buffers that it does not free.
+    """Return the bytes that a kernel allocates and does not free.
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
 
@@ -87,7 +87,7 @@ def kept_bytes(course: Course) -> int:
 aten = torch.ops.aten
 
 _Courses = tuple[Course, Course]
-"""A kernel's course in its first call with an object of packed weights, and in later ones; the same without objects."""
+"""A kernel's course in the first call with an object of packed weights, and in later calls; equal without objects."""
 
 _seen: dict[Any, _Courses | None] = {}
 _REMEMBERED = 10_000
@@ -168,7 +168,7 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...], out: Any) -> bool:
 
 
 def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
-    """Return how to replace the tensors among values, the same always by the same: a kernel may ask what they share."""
+    """Return a function that replaces each tensor by a copy, always the same: kernels may check for shared memory."""
     known: dict[int, Tensor] = {}
     shared = _shared(tensors_of(values))
     storages: dict[int, torch.UntypedStorage] = {}
@@ -182,7 +182,7 @@ def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return which tensors are the same, and which are parts of the same storage, and where these lie."""
+    """Return which tensors are identical, which share a storage, and their positions in it."""
     ids, places, shared = list(map(id, tensors)), list(map(_place, tensors)), _shared(tensors)
     offsets = (tensor.storage_offset() if _place(tensor) in shared else 0 for tensor in tensors)
     return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
@@ -318,7 +318,7 @@ def _key(values: Any) -> Iterator[Any]:
 def _overload(name: str) -> OpOverload | None:
     """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``.
 
-    Asked anew each time: a library may be defined again, as by a notebook's cell, and its old operators then crash.
+    It is looked up each time: if a library is redefined, as by a notebook's cell, its old operators crash.
     """
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")

@@ -1,4 +1,4 @@
-"""Tensors that an installed package keeps: held from before the steps, but counted only if the steps use them."""
+"""Tensors that an installed package held before the steps: counted only if the steps use them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class IfUsed(Listener):
         self._waiting.clear()
 
     def _release(self, key: int, nbytes: int) -> Callable[[object], None]:
-        """Return what to do when a storage is freed: book it as held until now."""
+        """Return a callback for a storage's release: it books the storage as held until then."""
 
         def released(_: object) -> None:
             _, kind, owner = self._waiting.pop(key, (None, "", 0))

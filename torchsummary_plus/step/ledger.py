@@ -102,7 +102,7 @@ class Ledger(Listener):
                     self.owners[number] = owner
 
     def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
-        """Let ``meta`` stand for a storage and share its entry; without one, ``is_from_before`` books it at the start.
+        """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` books it at the start.
 
         Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
         booked when they are held.
@@ -208,13 +208,13 @@ class Ledger(Listener):
         if phases and not isinstance(phases[0], Phase):
             self._book_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
             phases, lasting = (), ()
-        there = 0
+        booked = 0
         live_blocks: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
             self._free_blocks(live_blocks, dict(phase.blocks))
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
-            self._book_results(islice(results, phase.results - there), sizes, owner, band)
-            there = phase.results
+            self._book_results(islice(results, phase.results - booked), sizes, owner, band)
+            booked = phase.results
             self._book_lasting(lasting, owner, name)
             lasting = ()
             self._book_blocks(live_blocks, phase, owner)
@@ -271,8 +271,8 @@ class Ledger(Listener):
         for step in course:
             if isinstance(step, Result):
                 ruled = nbytes[step.result]
-                taken = ruled if ruled is None or step.nbytes is None else step.nbytes
-                self._book_results(results[step.result : step.result + 1], iter([taken]), owner, band)
+                nbytes_of_result = ruled if ruled is None or step.nbytes is None else step.nbytes
+                self._book_results(results[step.result : step.result + 1], iter([nbytes_of_result]), owner, band)
             elif isinstance(step, Alloc):
                 number = self._book_scratch(step.nbytes, owner, error) if step.nbytes else None
                 buffers.append(None if step.lasts else number)
@@ -299,7 +299,7 @@ class Ledger(Listener):
         return number
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Book a number's CPU tensor for as long as a class dispatches the operator."""
+        """Book the CPU tensor of a Python number while a class dispatches the operator."""
         if self.backend != "cpu":
             return super().number(frame, func, nbytes)
         owner = self._owner(frame)
@@ -380,12 +380,12 @@ class Ledger(Listener):
         tried = sorted(self.workspaces.tried.items())
         assumptions += tuple(f"{name}, {count} times: scratch memory measured on zeros" for name, count in tried)
         assumptions += self.workspaces.cudnn.assumptions()
-        there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
+        initial = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
-        calls = returned([call.later(len(there)) for call in self.calls])
-        doubts = tuple(replace(doubt, event=doubt.event + len(there)) for doubt in self.doubts)
-        events, moments = (*there, *ordered), tuple(self.moments)
+        calls = returned([call.later(len(initial)) for call in self.calls])
+        doubts = tuple(replace(doubt, event=doubt.event + len(initial)) for doubt in self.doubts)
+        events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
         return there_from_the_start(log, self.given)

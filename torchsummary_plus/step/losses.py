@@ -127,9 +127,9 @@ class Loss:
         return fill(self.given)
 
     def __call__(self, output: Any, targets: Any, given: Any) -> tuple[Tensor, Any, str]:
-        """Return an output's loss, its targets, and a note on targets made from the inputs ``given`` to the model.
+        """Return an output's loss, its targets, and a note if targets were created.
 
-        Without ``targets`` they are made.
+        Without ``targets`` they are created to fit the output and the inputs ``given`` to the model.
         """
         if not self.target_kind and self.given is None:
             return self.function(output), None, ""
@@ -183,7 +183,7 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
 
 
 def _find(loss: Any) -> tuple[Named | None, Any]:
-    """Return torch's loss behind a name, module or function, if any, and what to call."""
+    """Return torch's loss for a name, module or function, if any, and the callable to use."""
     if isinstance(loss, str):
         name = SPELLINGS.get(loss.lower())
         if name is None:
@@ -236,7 +236,7 @@ def _given(targets: Any) -> Any:
 
 
 def prediction(output: Any) -> Tensor:
-    """Return what torch's losses apply to: ``logits``, else the first floating-point tensor with a gradient."""
+    """Return the input of torch's losses: ``logits``, else the first floating-point tensor that requires gradients."""
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

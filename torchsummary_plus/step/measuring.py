@@ -70,8 +70,8 @@ def measure_step(
 def _reserved(device: torch.device, afresh: bool = False) -> int | None:
     """Return the CUDA allocator's peak of reserved bytes; None on other devices.
 
-    If ``afresh``, first reset it and free what earlier steps left: the allocator's cache and the workspaces of cuBLAS,
-    which a step then allocates as the first one of a process does.
+    If ``afresh``, first reset it, and free the allocator's cache and cuBLAS's workspaces, so that a step allocates them
+    as the first step of a process does.
     """
     if device.type != "cuda":
         return None
@@ -85,7 +85,7 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 
 
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
-    """Raise :class:`InputError` for a model that cannot run on a device as it is."""
+    """Raise :class:`InputError` for a model that is not on the device, or is on meta."""
     if not is_complete(tree.modules):
         raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
     if tree.device() != device:
@@ -94,7 +94,7 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
 
 @contextmanager
 def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Holding]]]:
-    """Replace the tensors of a model and its steps by copies; yield the copies of those besides the model's."""
+    """Replace the tensors of a model and its steps by copies; yield the copies of the steps' other tensors."""
     outside = Outside(tree, step)
     with (
         outside.kept(),
@@ -139,19 +139,19 @@ def profiled(
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    besides = [*(held.tensor for held in outside if not held.if_used), *(tensor for tensor, _ in steps.packed)]
-    of_packages = [held.tensor for held in outside if held.if_used]
+    besides = [*(holding.tensor for holding in outside if not holding.if_used), *(tensor for tensor, _ in steps.packed)]
+    of_packages = [holding.tensor for holding in outside if holding.if_used]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     if_used = set(addresses(of_packages, device)) - set(addresses(known, device))
     on_device = [tensor for tensor in (*known, *all_stored(of_packages)) if tensor.device.type == device.type]
-    there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
+    existing = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
     history = AllocatorHistory(device)
     gc.collect()
     try:
         marks.follow(on_device)
-        for tensors_there in (known, own, away, on_device, besides, of_packages):
-            tensors_there.clear()
+        for tensors in (known, own, away, on_device, besides, of_packages):
+            tensors.clear()
         with history, nullcontext() if collects else no_collection(), QuietProfile(device.type, bool(if_used)) as done:
             steps.run(args, kwargs)
             if not collects:
@@ -162,8 +162,8 @@ def profiled(
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     changed = changes(done, device.type)
     for address in if_used - {*received(done), *freed(changed)} if if_used else ():
-        del there[address]
-    before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
+        del existing[address]
+    before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in existing.items()]
     reader = ProfileReader(device.type, before)
     events = with_requests(with_frees(changed, history.happened), history.requests)
     reader.read(events)

@@ -1,4 +1,4 @@
-"""Optimizers of a step: the requested one, and those that a user's training step holds."""
+"""The optimizers of a step: the requested one, and those in a user's training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steps hold besides the model and its inputs: other models, optimizer state, tensors named in their code."""
+"""Objects that steps use besides the model and its inputs: other models, optimizer state, tensors in closures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Outside:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore everything reached that the steps change, and the model.
+        """Restore the model and all reachable objects that the steps change.
 
         A list or dict that only grew, by items without tensors, is a user's log of the steps and is kept.
         """
@@ -89,7 +89,7 @@ class Outside:
 
     @contextmanager
     def alone_exchanged(self, make: Make) -> Iterator[StandIns]:
-        """Put ``make``'s stand-ins in the places of what only containers hold; yield them by the originals' ids."""
+        """Replace the tensors that only containers hold by ``make``'s stand-ins; yield these by the originals' ids."""
         with self.alone.exchanged(make, self._lone.copy_of) as stand_ins:
             self._lone.forget_copies()
             yield stand_ins
@@ -111,7 +111,7 @@ class Outside:
         exchange.give_gradients(make, but, given)
 
     def holdings(self, stand_ins: StandIns, make: Make, moved: bool = False) -> Iterator[Holding]:
-        """Yield what is held before the steps, with its kind and its module's number.
+        """Yield the tensors that exist before the steps, each with its kind and its module's number.
 
         A tensor that is set aside is represented by its stand-in, and one that only a graph keeps by ``make``'s. If the
         steps are ``moved`` to another device than the model's, a tensor that nothing moves along counts only if used.
@@ -149,7 +149,7 @@ class Outside:
 
 
 def _keep_log(original: Any, now: Any) -> None:
-    """Append to a list or dict what its copy gained, if it is a user's log."""
+    """Append the new items of a copy to the original list or dict, if it is a user's log."""
     if type(original) in LOGS and is_log(items_of(now), items_of(original)):
         refill(original, items_of(now))
 

@@ -1,4 +1,4 @@
-"""The memory of quantized modules' packed weights and biases, which objects of C++ hold and no parameter lists."""
+"""The memory of quantized modules' packed weights and biases, held by C++ objects instead of parameters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], int]:
     """Return the bytes of each block that packed objects hold, with the module's number, and the bytes held elsewhere.
 
-    A library such as FBGEMM packs weights into memory of its own. What an object keeps of torch's is what it returns
-    each time it is asked, and what a copy of it allocates.
+    A library such as FBGEMM packs weights into its own memory. Of torch's memory an object holds the storages that it
+    returns at every call, and those that a copy of it allocates.
     """
     blocks: list[tuple[int, int]] = []
     stored = 0
@@ -38,7 +38,7 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
 
 
 def _kept(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:
-    """Yield the bytes of the storages that both answers share: the object's own; vectors of C++ are not torch's."""
+    """Yield the bytes of the storages that two calls both return: the object's own. C++ vectors are not torch's."""
     first, same = ({storage.data_ptr(): storage for storage in _storages(answer)} for answer in (tensors, again))
     yield from (
         storage.nbytes()

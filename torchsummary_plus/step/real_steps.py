@@ -1,4 +1,4 @@
-"""A whole real step on the CPU, for what a fake one cannot know: answers to its questions, or all its memory."""
+"""A whole real step on the CPU: it supplies values to a fake step, or, where none can run, the measured memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
             steps.make_targets(example, _made, partial(_given, exchange))
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
-            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in outside)]
+            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in outside)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, Unrolled(recorder):
                 steps.run(args, kwargs, exchange)

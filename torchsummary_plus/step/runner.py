@@ -47,7 +47,7 @@ class Step:
 
 
 class Account(Protocol):
-    """Receives what tensors are for, and which phase of which step begins.
+    """Is notified of tensors' kinds and of the beginning of each phase of a step.
 
     Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": whatever follows one of the last
     two until a module is called again, such as gradient clipping or the loss of a micro-batch.
@@ -64,7 +64,7 @@ class Account(Protocol):
 
 
 class Steps:
-    """One model's steps, run as they are and reported to an account."""
+    """One model's steps, run unchanged and reported to an account."""
 
     def __init__(
         self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Holding] | None = None
@@ -92,7 +92,7 @@ class Steps:
         self.targets: Any = None
         """The loss's targets; if made from the output, from the first one on."""
         self.packed: list[tuple[Tensor, int]] = []
-        """Stand-ins for what quantized modules keep in objects of C++, with the modules' numbers."""
+        """Stand-ins for the weights that quantized modules keep in C++ objects, with the modules' numbers."""
         self.notes: dict[str, None] = {}
         """Assumptions about the loss, without repetition."""
         self.loss_modules = [] if step.loss is None else step.loss.modules
@@ -103,17 +103,17 @@ class Steps:
                     self.parameters.setdefault(id(parameter), (parameter, index))
 
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
-        """Book what exists before the steps: the model, then what is held besides it, such as averages, then inputs."""
+        """Book tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
         self._classify_model()
-        for held in reversed(self.outside):  # The search finds the last one first.
-            if not held.if_used:
-                self.account.classify([held.tensor], held.kind, held.owner)
+        for holding in reversed(self.outside):  # The search finds the last one first.
+            if not holding.if_used:
+                self.account.classify([holding.tensor], holding.kind, holding.owner)
         if self.outside:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
-        for held in self.outside:
-            if held.if_used:
-                self._wait_for_use(held)
+        for holding in self.outside:
+            if holding.if_used:
+                self._wait_for_use(holding)
         self.outside.clear()
 
     def _classify_model(self) -> None:
@@ -130,9 +130,9 @@ class Steps:
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
 
-    def _wait_for_use(self, held: Holding) -> None:
-        """Note what a tensor is that counts only if the steps use it."""
-        self.account.classify([held.tensor], held.kind, held.owner)
+    def _wait_for_use(self, holding: Holding) -> None:
+        """Classify a tensor that counts only if the steps use it."""
+        self.account.classify([holding.tensor], holding.kind, holding.owner)
 
     def make_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
@@ -151,7 +151,7 @@ class Steps:
         return (*self.notes, *self.tree.own_modes, *others)
 
     def _all(self, args: Any, kwargs: Any) -> Any:
-        """Run all steps and return what is kept of the last one."""
+        """Run all steps and return the output that the loop keeps from the last one."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
             self.account.enter("forward", number)

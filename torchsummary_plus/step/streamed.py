@@ -20,7 +20,7 @@ ACCUMULATING = 1 << 62
 
 
 class StreamedLedger(Ledger):
-    """A ledger that notes the stream each storage is allocated in, and what ``record_stream`` gives to another one.
+    """A ledger that records each storage's stream, and the other streams that ``record_stream`` names.
 
     A backward begins each node on the stream of its forward (``Node::stream`` in torch/csrc/autograd/function.h); hooks
     may switch to others.
@@ -33,7 +33,7 @@ class StreamedLedger(Ledger):
         self._switches: list[tuple[int, int]] = [(0, 0)]
         """The sequence number of the next autograd node and the current stream, at the start and at each switch."""
         self._depth = 1
-        """How many streams had been entered, and not left, when the phase began."""
+        """The number of active stream contexts when the phase began."""
         if Streams.active is not None:
             Streams.active.follower = self
 

@@ -1,7 +1,7 @@
-"""Optimizers without torch's compiler, which torch imports only to tell it where not to compile.
+"""Optimizers without torch's compiler, which torch imports only to exclude functions from compilation.
 
-That import takes longer than most estimates. A process that has not imported the compiler has compiled nothing, so an
-optimizer does the same without it.
+That import takes longer than most estimates. A process that has not imported the compiler has compiled nothing, so
+without it an optimizer behaves the same.
 
 Sources: ``_use_grad_for_differentiable`` and ``Optimizer._patch_step_function`` (torch/optim/optimizer.py),
 ``_disable_dynamo`` (torch/_compile.py), torch/utils/checkpoint.py.
@@ -24,7 +24,7 @@ Step = Callable[..., Any]
 
 
 class CompilerNeededError(Exception):
-    """A step imports torch's compiler, which must happen before: it would keep what stands in for parts of torch."""
+    """A step imports torch's compiler, which must happen earlier: it would keep replacements of torch's functions."""
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -88,7 +88,7 @@ class _HookedSteps:
 
 
 def _without_import(step: Step) -> Step:
-    """Return a step that sets the mode of gradients as torch's decorator does; any other step as it is."""
+    """Return a step that sets gradient mode as torch's decorator does; return any other step unchanged."""
     inner = compat.step_under_compiler(step)
     if inner is None:
         return step

@@ -1,4 +1,4 @@
-"""Restore what a real step writes to outside its known tensors, and limit the memory it holds."""
+"""Restore tensors that a real step writes to unexpectedly, and limit the memory it holds."""
 
 from __future__ import annotations
 

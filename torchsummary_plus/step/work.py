@@ -10,7 +10,7 @@ from ..trace.passes import Frame, Listener
 
 
 class _Clock(Protocol):
-    """Knows the phase and the step that an operator belongs to."""
+    """The current phase and step."""
 
     phase: str
     step: int

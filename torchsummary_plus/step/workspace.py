@@ -59,7 +59,7 @@ class RuleError(SummaryError):
 class Workspaces:
     """Kernel memory on one backend, call by call; ``capability`` is the GPU's.
 
-    A CUDA operator whose rule raises counts as one without a rule; if ``is_strict``, as in tests, that is an error.
+    A CUDA operator whose rule raises is treated as having no rule; if ``is_strict``, as in tests, that is an error.
     """
 
     is_strict: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class Workspaces:
         self._place: Hashable = None
 
     def take_doubt(self) -> tuple[int, int]:
-        """Return how many bytes more than its rules the last operator may hold, and how many of them for good.
+        """Return how many bytes beyond its rules the last operator may hold, and how many of them are never freed.
 
         Both are 0 unless ``unknown`` names it.
         """
@@ -208,7 +208,7 @@ class Workspaces:
     def lasting(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Hashable = None
     ) -> tuple[int, ...]:
-        """Return the bytes of each block that this call is the first to allocate for good in its place.
+        """Return the bytes of each lasting block that this call is the first to allocate in its place.
 
         A place is a thread and a stream.
         """
@@ -222,9 +222,9 @@ class Workspaces:
         if not blas.are_workspaces_kept():
             self._passing = sum(nbytes for key, nbytes in named or () if key in blas.KEYS)
             named = [(key, nbytes) for key, nbytes in named or () if key not in blas.KEYS]
-        taken = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._taken}
-        self._taken.update(taken)
-        return tuple(filter(None, taken.values()))
+        new_blocks = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._taken}
+        self._taken.update(new_blocks)
+        return tuple(filter(None, new_blocks.values()))
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Return a rule's answer, or None if it has none or raises."""

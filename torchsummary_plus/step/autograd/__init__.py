@@ -1,1 +1,1 @@
-"""The autograd engine's behaviour without a dispatch mode, which would alter it."""
+"""Reproduces the autograd engine's behaviour without a dispatch mode, which alters it."""

@@ -1,4 +1,4 @@
-"""Casts of autocast that a stand-in for a function does not meet, as it runs before the operator's dispatch."""
+"""Autocast's casts for functions that are replaced before the operator's dispatch, where autocast would cast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...ops.dtypes import HALVES
 
 
 def cast_on_cpu(operator: str, tensor: Any) -> Any:
-    """Return a tensor as autocast gives it to one of the operators that it runs in float32 on the CPU.
+    """Return a tensor as autocast casts it for an operator that it runs in float32 on the CPU.
 
     Source: aten/src/ATen/autocast_mode.cpp, ``KERNEL_CPU(..., fp32)``: the cast precedes autograd, which keeps it.
     """

@@ -1,4 +1,4 @@
-"""The kernels a GPU runs where a build without CUDA would run others: attention and recurrent layers."""
+"""Attention and recurrent layers by the kernels of a GPU, where a build without CUDA would run others."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ATTENTION: Any = torch.nn.functional.scaled_dot_product_attention
 
 
 def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return how a GPU runs a function that another build runs differently; None if there is no difference.
+    """Return the GPU's implementation of a function; None if builds without CUDA run the same one.
 
-    ``math`` runs attention as single operators where no fused kernel applies.
+    ``math`` runs attention operator by operator where no fused kernel applies.
     """
     if func is ATTENTION:
         return lambda *args, **kwargs: (
@@ -46,7 +46,7 @@ _OF_A_DEVICE = {getattr(torch.Tensor, name).__get__: name for name in ("device",
 
 
 def _inside_transforms(func: Any, name: str, tensor: Tensor) -> Any:
-    """Read where a tensor is; under ``torch.func``, where the tensor inside its wrappers is."""
+    """Read a tensor's device; under ``torch.func``, that of the tensor inside its wrappers."""
     if not is_transformed(tensor):
         return func(tensor)
     while is_transformed(tensor):
@@ -135,9 +135,9 @@ _RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
 
 
 def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args: Any) -> Any:
-    """Run a recurrent layer by cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``.
+    """Run a recurrent layer with cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``.
 
-    cuDNN runs no bfloat16 ones before Ampere (aten/src/ATen/native/TensorProperties.cpp, ``cudnn_is_acceptable``).
+    Before Ampere, cuDNN runs none in bfloat16 (aten/src/ATen/native/TensorProperties.cpp, ``cudnn_is_acceptable``).
     """
     if args[0].dtype is torch.bfloat16 and capability < (8, 0):
         with torch.backends.cudnn.flags(enabled=False):

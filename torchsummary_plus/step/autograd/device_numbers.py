@@ -1,9 +1,9 @@
-"""The numbers that autograd's nodes would have on a GPU, which decide the order in which a backward runs them.
+"""The sequence numbers of autograd nodes on a GPU, which determine the order in which a backward runs them.
 
 Nodes are numbered by the thread that creates them. On a GPU the engine has a thread of its own, with its own counter: a
 graph that a backward creates there has low numbers, and the next backward mixes its nodes with those of the forward.
-Here one thread creates all nodes. While another backward runs, those of an earlier one get the number that the
-program's thread gave to its node with the same place in the order.
+Here one thread creates all nodes. While another backward runs, the n-th node of an earlier backward gets the number of
+the n-th node that the program's thread created.
 
 Source: aten/src/ATen/SequenceNumber.h, local to a thread; torch/csrc/autograd/engine.h, ``CompareNodeTaskTime``.
 """
@@ -26,7 +26,7 @@ PROGRAM, ENGINE, NOBODY = "program", "engine", "nobody"
 
 
 class Turn(NamedTuple):
-    """From ``number`` on nodes are one thread's, beginning with its ``place``-th."""
+    """A run of nodes created by one thread: numbered from ``number`` on, beginning with the thread's ``place``-th."""
 
     number: int
     thread: str
@@ -56,7 +56,7 @@ class DeviceNumbers:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Create nodes that do not exist on a GPU."""
+        """Inside the block, create nodes that do not exist on a GPU."""
         with self._turn(NOBODY):
             yield
 

@@ -52,12 +52,12 @@ class StepKernels(ValuedKernels):
         """Views whose nodes the engine may have replaced before its first operator."""
 
     def follow_leaf(self, leaf: torch.Tensor) -> None:
-        """Tell the engine about a leaf that outlives a backward."""
+        """Register with the engine a leaf that outlives a backward."""
         if self.engine is not None:
             self.engine.add_leaf(leaf, lasting=True)
 
     def follow_assigned(self, fake: Fake) -> None:
-        """Create the node anew that accumulates a leaf's gradient: torch drops it where the device differs."""
+        """Recreate the node that accumulates a leaf's gradient: torch drops it if the device differs."""
         if self.engine is not None:
             self.engine.renew_leaf(fake)
 
@@ -70,7 +70,7 @@ class StepKernels(ValuedKernels):
         return torch.is_grad_enabled() or self.module() != OUTSIDE
 
     def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Return the call that the engine's current node makes on the device; listeners are told of this call."""
+        """Return the call that the engine's current node makes on the device; listeners receive this call."""
         return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -247,7 +247,7 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
 
 
 _DIFFERENTIATE = compat.transforms, "grad_increment_nesting"
-"""Where ``torch.func`` begins and ends to differentiate in reverse."""
+"""The functions with which ``torch.func`` enters and leaves reverse-mode differentiation."""
 
 
 @contextmanager

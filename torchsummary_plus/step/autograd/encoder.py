@@ -27,7 +27,7 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..., Any] | None:
-    """Return how a GPU runs a function of the fast path; None for any other."""
+    """Return the GPU's implementation of a function of the fast path; None for any other function."""
     attend = partial(self_attention, capability, mix)
     if func is torch._transformer_encoder_layer_fwd:
         return partial(encoder_layer, attend)
@@ -35,7 +35,7 @@ def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..
 
 
 def cast_encoder_layer(*args: Any, **kwargs: Any) -> Tensor:
-    """Run an encoder layer on the CPU under autocast, which casts what each operator inside it is given."""
+    """Run an encoder layer on the CPU under autocast, which casts the arguments of each operator inside it."""
     return encoder_layer(torch._native_multi_head_attention, *args, **kwargs)
 
 

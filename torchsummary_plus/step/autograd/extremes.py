@@ -17,7 +17,7 @@ _FUNCTIONS = {getattr(place, name) for place in (torch, Tensor) for name in ("ma
 
 
 def extreme_function(func: Any) -> Callable[..., Any] | None:
-    """Return how an extreme of all elements runs without a mode; None for other functions."""
+    """Return the maximum, minimum or median of all elements as it runs without a mode; None for other functions."""
     if func not in _FUNCTIONS:
         return None
 

@@ -1,8 +1,8 @@
 """Run torch's Python functions inline, since a function mode that sees one holds its arguments until it returns.
 
 Otherwise tensors that such a function frees would live on, such as ``gaussian_nll_loss``'s unclamped variance. These
-functions ask ``has_torch_function`` about their arguments (torch/overrides.py); during a step the answer is the one
-without our mode. Built-in functions ask in C++, and meet the mode.
+functions call ``has_torch_function`` on their arguments (torch/overrides.py); during a step it returns its result
+without this package's mode. Built-in functions make the check in C++, which still sees the mode.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ...live import compat
 from ...live.fakes import CLASSES
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
-"""torch modules that import the check by name; others look it up in the last."""
+"""torch modules that import the check by name; all others look it up in the last of these."""
 
 _SPREAD: dict[str, Callable[..., Iterable[Any]]] = {
     "has_torch_function": lambda args: args,
     "has_torch_function_unary": lambda arg: (arg,),
     "has_torch_function_variadic": lambda *args: args,
 }
-"""The forms of the check, and the arguments each is about."""
+"""The variants of the check, and the arguments that each takes."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def _modes() -> list[Any]:
 
 
 def _without(kind: type[TorchFunctionMode], question: Any, spread: Callable[..., Iterable[Any]]) -> Callable[..., bool]:
-    """Return the check as answered without modes of this kind, in any thread."""
+    """Return the check with the result it has without modes of this kind, in any thread."""
 
     def answered(*args: Any) -> bool:
         if not question(*args):

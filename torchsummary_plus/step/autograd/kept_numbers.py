@@ -1,4 +1,4 @@
-"""Python numbers that autograd nodes keep as tensors: a product's other factor, for the first one's gradient.
+"""Python numbers that autograd nodes save as tensors: one factor of a product, for the gradient of the other.
 
 Source: tools/autograd/derivatives.yaml, ``mul.Tensor`` and ``div.Tensor``.
 """
@@ -36,14 +36,14 @@ class KeptNumbers:
     def __init__(self, book: Callable[[torch.UntypedStorage], object]) -> None:
         self._book = book
         self.keeps_graph: Callable[[], bool] = lambda: False
-        """Whether the backward under way keeps the graph for another one."""
+        """Whether the current backward retains the graph."""
         self._given: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
         """The last operator's result, or the base of a view; the number written with; the next node's number."""
         self._is_view = False
         self._of_views: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
         """Numbers kept by nodes of writes to views, by the nodes' sequence numbers."""
         self._shared: torch.UntypedStorage | None = None
-        """The number of the last operator, if that is the gradient of a write to a view: a new node keeps the same."""
+        """The last operator's number, if it is the gradient of a write to a view: a new node saves the same storage."""
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator whose second argument was a number."""
@@ -59,8 +59,8 @@ class KeptNumbers:
         """Book the number kept by the last operator's node, if any."""
         if self._given is None:
             return
-        (made, written_with, number), self._given = self._given, None
-        out = made()
+        (result, written_with, number), self._given = self._given, None
+        out = result()
         if out is not None:
             with compat.no_function():
                 self._settle(out, written_with, number)

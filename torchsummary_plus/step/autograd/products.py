@@ -104,7 +104,7 @@ class OfAll(torch.autograd.Function):
 
 
 class OfAllWithZeros(OfAll):
-    """The product of all elements, several of which are zeros: so is the gradient."""
+    """The product of all elements, several of which are zero, so that the gradient is zero."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -169,7 +169,7 @@ class Cumulated(torch.autograd.Function):
 
 
 class CumulatedInPlace(Cumulated):
-    """The same, written to the tensor: its node keeps a copy of what that was."""
+    """Cumulative products in place: the node saves a copy of the tensor's previous contents."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype | None, dim: int, keepdim: bool) -> Tensor:

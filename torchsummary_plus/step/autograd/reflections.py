@@ -24,7 +24,7 @@ _PLACES = {"input": 0, "A": 0, "tau": 1, "input2": 1, "other": 2, "input3": 2, "
 
 
 def reflection_function(func: Any) -> Callable[..., Any] | None:
-    """Return how reflectors are multiplied without a mode; None for other functions."""
+    """Return a product of reflectors as it runs without a mode; None for other functions."""
     if func not in _PRODUCTS and func not in _APPLIED:
         return None
 

@@ -24,8 +24,8 @@ from ...trace.passes import Pass
 class RenewedViews:
     """Finds replaced nodes and has them return the gradients they return without a mode.
 
-    A node is replaced where its view is next used, and its number orders the backward; so none is asked for that torch
-    has not replaced itself.
+    torch replaces a node when its view is next used, and the new node's number orders the backward; so no node is read
+    that torch has not replaced itself.
     """
 
     def __init__(self, watch: Pass) -> None:
@@ -35,7 +35,7 @@ class RenewedViews:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Learn of the nodes that torch replaces in this thread."""
+        """Inside the block, record the nodes that torch replaces in this thread."""
         outer = follow_renewals(self._renewing)
         try:
             yield
@@ -99,8 +99,8 @@ class _Scattered:
     def end(self, given_back: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...] | None:
         """Called after a node: return a part of the zeros in place of its result."""
         self._watch.state.notifies = True
-        made, gradient = given_back[0], gradients[0]
-        if made is None or made.numel() > self._elements:
+        returned, gradient = given_back[0], gradients[0]
+        if returned is None or returned.numel() > self._elements:
             return None
         if gradient.untyped_storage()._cdata != self._storage:
             zeros = gradient.new_zeros(self._elements)
@@ -109,4 +109,4 @@ class _Scattered:
                 zeros.as_strided(gradient.shape, compat.contiguous_strides(gradient.shape)).copy_(gradient)
             gradient = zeros
         whole = gradient if gradient._base is None else gradient._base
-        return whole.as_strided(made.shape, compat.contiguous_strides(made.shape)), *given_back[1:]
+        return whole.as_strided(returned.shape, compat.contiguous_strides(returned.shape)), *given_back[1:]

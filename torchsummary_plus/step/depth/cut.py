@@ -24,7 +24,7 @@ class Cut:
         self.count = count
         self.paths: tuple[str, ...] = ()
         self.whole: Stack | None = None
-        """All layers, if some have been removed; ``left`` are the remaining ones."""
+        """All layers, if some have been removed; ``left`` are those that remain."""
         self.left = Stack("", ())
 
     def make(self, model: nn.Module) -> None:

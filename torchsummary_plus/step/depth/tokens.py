@@ -11,7 +11,7 @@ from ...trace.questions import OUTSIDE
 
 
 class Alike:
-    """What tokens have in common, compared often: it keeps its hash."""
+    """The part that tokens of equal layers share. It is compared often, so its hash is cached."""
 
     __slots__ = ("hashed", "value")
 
@@ -109,7 +109,7 @@ class Reader:
     def __init__(self, log: MemoryLog, stack: Stack, known: dict[Hashable, Alike]) -> None:
         self.log = log
         self.known = known
-        """By what tokens have in common, the one object of it; readers of logs that are compared share it."""
+        """The single :class:`Alike` of each value; readers of logs that are compared share this mapping."""
         self.specs: dict[tuple[StorageSpec, int], tuple[Alike, int]] = {}
         self.seen: dict[Moment, Token] = {}
         self.places: list[tuple[Any, int]] = []
