@@ -1,4 +1,4 @@
-"""What a CUDA device's caching allocator itself reports: its history, and the blocks that existed before."""
+"""Reports of a CUDA device's caching allocator: its history, and the blocks in use before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from ..live import compat
 
 Requests = dict[int, deque[int]]
-"""Address -> bytes requested there, one allocation after another."""
+"""Address -> requested bytes of each allocation at that address, in order."""
 
 
 def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:

@@ -13,17 +13,17 @@ from .quiet_profile import QuietProfile
 
 
 class LivePeak:
-    """Measures from ``start`` to ``stop`` the most bytes that tensors and kernels held at once."""
+    """Measures the peak of the bytes held by tensors and kernels from ``start`` to ``stop``."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.there: dict[int, int] = {}
+        self.existing: dict[int, int] = {}
         self.profile: QuietProfile | None = None
 
     def start(self, tensors: Iterable[Tensor]) -> None:
-        """Begin. On the CPU, where nothing counts live bytes, ``tensors`` are those that exist already.
+        """Start measuring. On the CPU, which keeps no statistics, ``tensors`` are those that exist already.
 
-        Under the user's own profiler, which this one would end, nothing is measured on the CPU.
+        On the CPU nothing is measured under the user's own profiler, which a second one would end.
         """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -38,17 +38,17 @@ class LivePeak:
         for tensor in tensors:
             if tensor.device.type == "cpu" and tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
-                self.there.setdefault(storage.data_ptr(), storage.nbytes())
+                self.existing.setdefault(storage.data_ptr(), storage.nbytes())
 
     def stop(self) -> int | None:
-        """End, and return the peak in bytes; None on a device that reports no peak."""
+        """Stop measuring and return the peak in bytes; None on a device that reports no peak."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return torch.cuda.max_memory_allocated(self.device)
         if self.profile is None:
             return None
         self.profile.stop()
-        reader = ProfileReader("cpu", [(address, nbytes, nbytes) for address, nbytes in self.there.items()])
+        reader = ProfileReader("cpu", [(address, nbytes, nbytes) for address, nbytes in self.existing.items()])
         reader.read(changes(self.profile, "cpu"))
         self.profile = None
         return reader.peak_bytes()

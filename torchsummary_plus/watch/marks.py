@@ -1,4 +1,4 @@
-"""Marks among the profiler's events for what it cannot know: phases, module calls, and what tensors are for.
+"""Marks among the profiler's events for phases, module calls and kinds of tensors, which it does not record.
 
 A mark is an empty ``record_function`` whose name is its content.
 """

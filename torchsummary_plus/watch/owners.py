@@ -1,4 +1,4 @@
-"""What a tensor belongs to: a module's parameter or buffer, its gradient, or an optimizer's state."""
+"""Names of tensors by their owners: a module's parameter or buffer, its gradient, or an optimizer's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Owners:
-    """Names of tensors. Modules and optimizers are held by weak reference, and read again when there are new ones."""
+    """Names of tensors. Modules and optimizers are held by weak reference and reread when new ones appear."""
 
     def __init__(self) -> None:
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -24,7 +24,7 @@ class Owners:
         (self._modules if isinstance(owner, nn.Module) else self._optimizers).add(owner)
 
     def name(self, tensor: torch.Tensor) -> str:
-        """Return what a tensor is to a module or optimizer; "" if nothing."""
+        """Return a tensor's name in its module or optimizer; "" without an owner."""
         known = (len(self._modules), sum(len(optimizer.state) for optimizer in self._optimizers))
         if known != self._read or (isinstance(tensor, nn.Parameter) and id(tensor) not in self._names):
             self._read = known

@@ -1,8 +1,8 @@
 """The live storages, updated from call to call without a walk over all of Python's objects.
 
-One walk finds the tensors at the start. A tensor first met later is young: it is in the garbage collector's youngest
-generation, or was when the last collection began, which a callback records. Storages report their release. Whatever may
-change unnoticed is read again: a storage's size, and the data pointers of tensors that share one.
+One walk finds the tensors at the start. A tensor that appears later is young: it is in the garbage collector's youngest
+generation, or was when the last collection began, which a callback records. Storages report their release. Attributes
+that may change without notice are reread: a storage's size, and the data pointers of tensors that share one.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 class _Ref(weakref.ref[T]):
     """A weak reference with its index in a registry (-1: removed).
 
-    A storage's also has its holding, and its only tensor if just one was met.
+    A storage's also has its holding, and its tensor while only one is known.
     """
 
-    __slots__ = ("alone", "holding", "met", "place")
+    __slots__ = ("alone", "has_tensor", "holding", "place")
     place: int
     holding: Holding
     alone: _Ref[torch.Tensor] | None
-    met: bool
+    has_tensor: bool
 
 
 class _Registry(Generic[T]):
-    """Live objects, each with a number last read from it."""
+    """Live objects, each with the number last read from it."""
 
     def __init__(self, read: Callable[[T], int]) -> None:
         self.read = read
@@ -116,9 +116,9 @@ HAS_MIDDLE_GENERATION = sys.version_info < (3, 14)
 class _Young:
     """The tensors, modules and optimizers that a collection is about to move to an older generation.
 
-    Another thread may create some between the look and the collection. Survivors of the youngest generation's
-    collection are then looked at when it ends; after a collection of older generations ``missed`` requests a walk of
-    all objects.
+    Another thread may create some between the search and the collection. Survivors of the youngest generation's
+    collection are therefore searched when it ends; after a collection of older generations ``missed`` requests a walk
+    over all objects.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Young:
         self.seen.extend(map(_Ref, watched_objects(generation)))  # Plain references may be shared, and not be new.
 
     def take(self) -> list[Any]:
-        """Return those still alive, to be registered now."""
+        """Return those still alive, and forget them."""
         if self.missed:
             self.missed = False
             return watched_objects()
@@ -150,8 +150,8 @@ class _Young:
 class Population:
     """All tensors that Python knows and their storages, held by weak reference.
 
-    ``begin`` registers what exists, ``update`` returns what has come and gone since; ``end`` removes the collector's
-    callback.
+    ``begin`` registers existing objects, ``update`` returns the storages that appeared and disappeared since; ``end``
+    removes the collector's callback.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Population:
         return self._totals.get(device, (0, 0))
 
     def update(self) -> tuple[list[Holding], list[Holding]]:
-        """Return what came and went since the last call; a resized storage both went and came."""
+        """Return the storages that appeared and disappeared since the last call; a resized one counts in both."""
         with self._lock:
             self._remove_dead()
             young = watched_objects(0)  # First, so that what a collection moves away from now on is included.
@@ -238,7 +238,7 @@ class Population:
         If the tensor was alone on its storage, the storage dies. A tensor that shares it, and a parameter, which a
         graph or an optimizer may share, has to be read again.
         """
-        if not storage.met and not isinstance(tensor, nn.Parameter):
+        if not storage.has_tensor and not isinstance(tensor, nn.Parameter):
             storage.alone = self._alone.add(tensor)
         else:
             other = None if storage.alone is None else storage.alone()
@@ -248,7 +248,7 @@ class Population:
                 self._book(other)  # It may have moved to another storage since.
             storage.alone = None
             self._shared.add(tensor)
-        storage.met = True
+        storage.has_tensor = True
 
     def _add_gradients(self) -> None:
         """Register the gradients of leaves, which only their leaves know until someone asks for them."""
@@ -270,7 +270,7 @@ class Population:
         """Register a tensor's storage; None if it has none."""
         try:
             storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are met by themselves.
+        except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are registered on their own.
             return None
         if storage.device.type == "meta":
             return None
@@ -278,7 +278,7 @@ class Population:
         if ref is None:
             kind = kind or type(tensor)
             ref = self._storages.add(storage)
-            ref.alone, ref.met = None, False
+            ref.alone, ref.has_tensor = None, False
             ref.holding = Holding(
                 shape=tuple(tensor.shape),
                 dtype=dtype_name(tensor.dtype),

@@ -1,4 +1,4 @@
-"""A profile of real steps with marks -> the same memory log that fake steps give."""
+"""A profile of real steps with marks -> a memory log like that of fake steps."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def received(profile: QuietProfile) -> set[int]:
 
 
 def freed(changes: Iterable[Change]) -> set[int]:
-    """Return the addresses of earlier storages that the steps let go of."""
+    """Return the addresses of earlier storages that the steps released."""
     marks = (change.mark for change in changes if change.mark)
     return {mark[1] for mark in takewhile(lambda mark: mark[0] != STOP, marks) if mark[0] == "free"}
 
@@ -125,7 +125,7 @@ def composites() -> frozenset[str]:
 
 @cache
 def depth_of(names: tuple[str, ...]) -> int:
-    """Return the index, among enclosing names, of the operator that a dispatch mode would see; -1 if there is none."""
+    """Return the index, among enclosing names, of the operator that a dispatch mode would see; -1 without one."""
     for depth, name in enumerate(names):
         outside = name.startswith(("autograd::", "torch::autograd::", "profiler::"))
         if "::" in name and not outside and name not in composites():
@@ -146,9 +146,9 @@ class _Open:
 
 
 class ProfileReader:
-    """Reads changes as a ledger would; ``there`` lists earlier storages: address, bytes, block's bytes."""
+    """Reads changes as a ledger would; ``existing`` lists earlier storages: address, bytes, block's bytes."""
 
-    def __init__(self, device: str, there: Iterable[tuple[int, int, int]]) -> None:
+    def __init__(self, device: str, existing: Iterable[tuple[int, int, int]]) -> None:
         self.device = device
         self.phase = "setup"
         self.step = 0
@@ -165,7 +165,7 @@ class ProfileReader:
         self._present = -1
         self._around: tuple[int, ...] = ()
         self._node_modules = NodeModules()
-        for address, nbytes, block in there:
+        for address, nbytes, block in existing:
             self._take(address, block, nbytes, OUTSIDE)
 
     def read(self, changes: Iterable[Change]) -> None:
@@ -182,9 +182,9 @@ class ProfileReader:
             else:
                 getattr(self, f"_{change.mark[0]}")(*change.mark[1:])
 
-    def garbage(self, found: Iterator[Change]) -> set[int]:
+    def garbage(self, later: Iterator[Change]) -> set[int]:
         """Return the storages that a collection after the steps frees, from the changes that follow those read."""
-        after = dropwhile(lambda change: change.mark[:1] != (COLLECT,), found)
+        after = dropwhile(lambda change: change.mark[:1] != (COLLECT,), later)
         return {self._live[change.address] for change in after if change.nbytes < 0 and change.address in self._live}
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:

@@ -15,10 +15,10 @@ from ..trace.questions import OUTSIDE
 
 
 def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int) -> MemoryLog:
-    """Open a log's range if storages were freed unseen: none may be live any more, or all of them may seem to be.
+    """Widen a log's range if frees were not reported: the storages concerned may all be live, or all be freed.
 
-    ``reused`` are storages whose memory was allocated again before they were freed; a library that frees one unseen
-    may have freed all that operators left behind. ``packed_bytes`` were packed before the steps by the same allocator.
+    ``reused`` are storages whose memory was allocated again before a free was reported; the library may also have freed
+    every other storage that operators left. ``packed_bytes`` were packed before the steps by the same allocator.
     """
     left = _left_behind(log)
     if not reused and not (left and torch.backends.quantized.engine == "qnnpack"):
