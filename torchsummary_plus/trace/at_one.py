@@ -19,7 +19,7 @@ from ..live.fakes import DataDependentError, Fake
 from .balanced import BALANCED, CROWDED, Routers
 
 OFTEN = 100
-"""Equal answers in a row at one site after which the opposite is given, since a loop may be waiting for it."""
+"""Equal answers in a row at one site after which the opposite is returned, since a loop may be waiting for it."""
 
 MOST_TURNS = 8
 """Most answers that are inverted, one after the other, while the step raises."""
@@ -109,9 +109,9 @@ class Guesses:
     ) -> None:
         self.turned = turned
         self.routing = routing
-        """``BALANCED``, ``CROWDED``, or "" if routers are not answered, so that each expert may get all tokens."""
+        """``BALANCED``, ``CROWDED``, or "" if routers' choices are not assumed: each expert may get all tokens."""
         self.routers: Routers | None = None
-        """The routers that were answered."""
+        """The routers with assumed choices."""
         self.least = least
         """Whether sizes that depend on values are assumed empty rather than at their maximum."""
         self.to_limits = to_limits
@@ -136,14 +136,14 @@ class Guesses:
         self.times[site] = number + 1
         self.asked.append((site, number))
         if number >= 10 * OFTEN:
-            raise DataDependentError(f"{site} keeps asking for a value: its loop ends for none of the assumed ones")
+            raise DataDependentError(f"{site} keeps asking for a value: its loop ends for no assumed value")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
         if ((site, number) in self.turned) != bool(number // OFTEN % 2):
             value = not value
         return torch.full((), value, dtype=dtype).item(), site
 
     def after_failure(self) -> Guesses | None:
-        """Return guesses with one more inverted, the last not yet inverted; None after ``MOST_TURNS``."""
+        """Return guesses with the last one not yet inverted inverted as well; None after ``MOST_TURNS``."""
         last = next((visit for visit in reversed(self.asked) if visit not in self.turned), None)
         if last is None or len(self.turned) == MOST_TURNS:
             return None

@@ -1,4 +1,4 @@
-"""Balanced routing: which experts tokens choose where only real weights would tell."""
+"""Balanced routing: the experts that tokens are assumed to choose where real weights would decide."""
 
 from __future__ import annotations
 

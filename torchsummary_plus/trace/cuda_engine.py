@@ -56,7 +56,7 @@ class CudaEngine:
         :meth:`drop_unreferenced`."""
 
     def add_leaf(self, tensor: torch.Tensor, lasting: bool = False) -> None:
-        """Create the node that accumulates a leaf's gradient; if it is not ``lasting``, the engine lets go of it."""
+        """Create the node that accumulates a leaf's gradient; the engine releases it unless it is ``lasting``."""
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
             node.metadata[_SEEN] = True
@@ -66,20 +66,20 @@ class CudaEngine:
                 self.fresh.append(node)
 
     def renew_leaf(self, tensor: torch.Tensor) -> None:
-        """Create a leaf's node anew; torch has dropped the one that was made as meta.
+        """Recreate a leaf's node; torch has dropped the one created while the leaf was seen as meta.
 
         Source: torch/csrc/autograd/variable.cpp, ``VariableHooks::set_data``.
         """
         self.add_leaf(tensor, lasting=id(tensor) in self.lasting)
 
     def drop_unreferenced(self) -> None:
-        """Let go of the leaves that Python no longer refers to; a graph that needs one holds its node."""
+        """Release the leaves that Python no longer refers to; a graph that needs one holds its node."""
         if self.fresh:
             alone = _count_of_a_leaf_alone()
             self.fresh = [node for node in self.fresh if sys.getrefcount(node.variable) > alone]
 
     def let_go(self) -> None:
-        """Let go of all nodes, whose leaves lead back here in circles that Python cannot see."""
+        """Release all nodes; their leaves refer back here in cycles that Python cannot see."""
         self.lasting.clear()
         self.fresh.clear()
 
@@ -87,24 +87,24 @@ class CudaEngine:
         """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream."""
         if self.slot is None:
             return run(roots, gradients, *how, **kwargs)
-        with self._started(self.slot, roots) as (begun, nodes):
+        with self._started(self.slot, roots) as (started, nodes):
             if kwargs["accumulate_grad"]:
                 _check_leaves(nodes)
-                return run(begun, gradients, *how, **kwargs)
+                return run(started, gradients, *how, **kwargs)
             inputs, allows_unused = how[-2:]
-            return _taken(lambda: run(begun, gradients, *how, **kwargs), reached(nodes), inputs, allows_unused)
+            return _taken(lambda: run(started, gradients, *how, **kwargs), reached(nodes), inputs, allows_unused)
 
     @contextmanager
     def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
         """Yield the roots to run a backward from, and their nodes; inside this context the engine may start."""
         fake = slot.holds()
-        begun = tuple(root if _is_on_meta(root) else self._seen_as_meta(root) for root in roots)
-        nodes = nodes_of(begun)
+        started = tuple(root if _is_on_meta(root) else self._seen_as_meta(root) for root in roots)
+        nodes = nodes_of(started)
         self.drop_unreferenced()
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]
         slot.put_one_that_counts()
         try:
-            yield begun, nodes
+            yield started, nodes
         finally:
             slot.put(fake)
             for handle in handles:
@@ -137,13 +137,13 @@ def _count_of_a_leaf_alone() -> int:
 
 
 def nodes_of(roots: Sequence[Any]) -> list[Any]:
-    """Return the nodes that a backward from some roots begins with."""
+    """Return the nodes of a backward's roots."""
     heads = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots)
     return [node for node in heads if node is not None]
 
 
 def reached(nodes: Sequence[Any]) -> set[Any]:
-    """Return the nodes of the graph below some, and these."""
+    """Return the given nodes and all that are reachable from them."""
     waiting, seen = list(nodes), set(nodes)
     while waiting:
         following = {following for following, _ in waiting.pop().next_functions if following is not None} - seen
@@ -195,7 +195,7 @@ def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], all
 
 
 def _has_stream(node: Any) -> bool:
-    """Whether an accumulating node has a CUDA stream; torch knows since 2.5; before that, our metadata does."""
+    """Whether an accumulating node has a CUDA stream; before torch 2.5, this package's metadata records it."""
     if hasattr(node, "_input_metadata"):
         return any(metadata.device.type == "cuda" for metadata in node._input_metadata)
     if node.name() != ACCUMULATES:

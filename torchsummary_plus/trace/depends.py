@@ -1,4 +1,4 @@
-"""What an operator's result depends on: values, or shapes alone."""
+"""Whether an operator's result depends on values, or on shapes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two backends of a pass: how tensors are made and operators run, fake or real."""
+"""The two backends of a pass, fake and real: each creates tensors and runs operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .swap import swap_tensors
 
 
 class Environment(AbstractContextManager["Environment"]):
-    """How a pass makes its tensors and runs its operators."""
+    """Creates a pass's tensors and runs its operators."""
 
     kernel: Kernel
     listeners: Sequence[Listener] = ()

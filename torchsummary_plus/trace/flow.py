@@ -55,7 +55,7 @@ class Provenance(Listener):
         self.began[frame.index] = len(self.owners)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Record which call wrote the operator's results, and from what."""
+        """Record which call wrote the operator's results, and the tensors it read."""
         if frame is None:
             return
         outs = tensors_of(out)
@@ -72,7 +72,7 @@ class Provenance(Listener):
             self._make(tensor, (step, slot))
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
-        """Return what a module's caller gets: for a fake that the module returns unchanged, a new view of it.
+        """Return a module's output to its caller; a fake argument that it returns unchanged becomes a new view.
 
         This distinguishes readers of ``nn.Identity()(x)`` from readers of ``x``. Real tensors and the module's own are
         returned as they are.

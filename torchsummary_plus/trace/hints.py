@@ -1,4 +1,4 @@
-"""A failed forward -> a ForwardError that says where, on which shapes, and what usually fixes it."""
+"""A failed forward -> a ForwardError with the module, the shapes and the usual fix."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _no_parameters(error: BaseException) -> str:
 
 
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
-    """Return what usually fixes such a failure, or ""."""
+    """Return the usual fix for such a failure, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
     if tensor is not None and tensor.is_nested:
         tensor = None
@@ -110,10 +110,14 @@ def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
     if "NoneType" not in message:
         return ""
     parameters = list(signature(module.forward).parameters.values())[len(frame.args) :]
-    absent = [one.name for one in parameters if one.default is None and frame.kwargs.get(one.name) is None]
+    absent = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is None and frame.kwargs.get(parameter.name) is None
+    ]
     if not absent:
         return ""
-    return f"None was taken for {', '.join(absent)}: if forward needs a value there, pass input_data as a dict"
+    return f"None was passed for {', '.join(absent)}: if forward needs a value, pass input_data as a dict"
 
 
 Rule = Callable[[str, nn.Module, Any], str]

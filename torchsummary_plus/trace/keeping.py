@@ -1,4 +1,4 @@
-"""What code can reach besides the model, as it was before: lists that hooks fill, closures and globals."""
+"""Restore objects that code can reach besides the model: lists that hooks fill, closures and globals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..live.structures import all_tensors
 from .swap import refill, restored
 
 LOGS = (list, deque, dict)
-"""Containers in which a program may keep a log of what it does."""
+"""Containers in which a program may keep a log."""
 
 
 @contextmanager
 def kept_besides(
     modules: Sequence[nn.Module], reach: Reached, others: Sequence[Any] = (), alone: Sequence[Any] = ()
 ) -> Iterator[None]:
-    """Restore everything reached, whatever happens inside, and what :func:`restored` does.
+    """Restore all reachable objects on exit, even after an exception, and those of :func:`restored`.
 
     A list or dict that only grew, by items without tensors, is a user's log and is kept.
     """
@@ -52,7 +52,7 @@ def kept_besides(
 
 
 def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:
-    """Return what the hooks and the code of forwards reach besides the modules' own attributes."""
+    """Return the objects that hooks and forwards reach besides the modules' own attributes."""
     hooks = (
         hook for module in modules for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     )
@@ -85,7 +85,7 @@ def _parts(item: Any) -> tuple[Any, ...]:
 
 
 def _reset_class(kind: type, attributes: Mapping[str, Any]) -> None:
-    """Give a class the attributes it had, except for what Python and torch note about it."""
+    """Restore a class's attributes, except those that Python and torch add to it."""
     now = dict(vars(kind))
     for name in now.keys() | attributes.keys():
         if name not in attributes and _holds_tensors([now[name]]):

@@ -34,7 +34,7 @@ REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
 
 SMALL = 4096
-"""Largest tensor, in elements, kept real if no fake went into it, so that its values can steer the forward."""
+"""Largest tensor, in elements, kept real if computed without fakes, so that its values can steer the forward."""
 
 _COUNTS = {
     f"aten::{name}"
@@ -59,7 +59,7 @@ class FakeKernels:
         self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.routers: Routers | None = None
-        """Assumed choices of routers if no real pass can answer; None if there are none."""
+        """Assumed choices of routers if no real pass can supply them, else None."""
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
@@ -338,7 +338,7 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: 
 def _ruled(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
     """Return the recipe for a rule's result; None if no rule applies."""
     if operands[0]._is_zerotensor():
-        return None  # A view of a tangent of zeros is one too, which torch's kernel makes.
+        return None  # A view of a tangent of zeros is such a tangent too; torch's kernel creates it.
     views = viewed(func, args, kwargs)
     if views is not None:
         return [list, views] if isinstance(views, list) else views

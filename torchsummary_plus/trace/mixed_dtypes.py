@@ -1,4 +1,4 @@
-"""Operators that reject mixed dtypes for real, although their meta kernels accept them."""
+"""Operators that reject mixed dtypes, although their meta kernels accept them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python numbers passed in place of tensors, of which torch makes tensors."""
+"""Python numbers passed in place of tensors, which torch converts to tensors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from torch._ops import OpOverload
 
 NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
-"""Bytes of the tensor that torch makes of a number.
+"""Bytes of the tensor that torch creates for a number.
 
 Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h.
 """
 
 
 def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """Return the bytes of the tensors that torch makes of an operator's numbers.
+    """Return the bytes of the tensors that torch creates for an operator's numbers.
 
     >>> import torch
     >>> number_bytes(torch.ops.aten.mul.Tensor, (torch.ones(2), 3.0)), number_bytes(torch.ops.aten.add.Scalar, (1, 2))

@@ -16,9 +16,9 @@ LARGEST = 1 << 27
 
 
 def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Return fakes of an operator's result sizes on zeros, or None, so that the caller can say why it asked.
+    """Return fakes of the sizes that an operator returns on zeros.
 
-    It returns None if the operator writes to its arguments, they are too large, or it fails on zeros.
+    Return None if the operator writes to its arguments, they are too large, or it fails on zeros.
     """
     given = tensors_of((*args, *kwargs.values()))
     if func._schema.is_mutable or sum(tensor.numel() for tensor in given) > LARGEST:

@@ -73,14 +73,14 @@ class Listener:
         """Called when a call returns ``output``."""
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
-        """Return what the caller of a module gets for its ``output``."""
+        """Return the value that a module's caller receives for its ``output``."""
         return output
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator runs."""
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Called when a class dispatches an operator with tensors that torch made of numbers; returns a callback."""
+        """Called when a class dispatches an operator whose numbers torch converted to tensors; returns a callback."""
         return _nothing
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -115,12 +115,12 @@ _here = _Here()
 class Pass(TorchDispatchMode):
     """The dispatch mode of one forward: runs operators by ``kernel`` and notifies ``listeners`` in order.
 
-    ``state`` says what the next operator means; ``mode_key`` is a key of torch's own that the mode holds.
+    ``state`` is the context of the next operator; ``mode_key`` is a key of torch's own that the mode holds.
     """
 
     supports_higher_order_operators = True
     below_autograd = False
-    """Whether code of tensor classes calls operators without the layer that takes composite ones apart."""
+    """Whether code of tensor classes calls operators below the layer that decomposes composite ones."""
 
     def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -162,7 +162,7 @@ class Pass(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch asks this of a mode's class, and True would import torch._dynamo."""
+        """Return False: torch calls this on a mode's class, and True would import torch._dynamo."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -188,7 +188,7 @@ class Pass(TorchDispatchMode):
 
     @contextmanager
     def _autocast_inside(self, func: OpOverload) -> Iterator[None]:
-        """Let autocast reach what an operator consists of, unless it cast the operator; in a mode it is off."""
+        """Let autocast cast the operators inside an operator, unless it cast that one; in a mode it is off."""
         kind = self.state.autocasts
         if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
             with self.state.being(autocasts=""):
@@ -239,7 +239,7 @@ class Pass(TorchDispatchMode):
     def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on tensors whose classes dispatch it themselves; this mode then sees the operators they call.
 
-        Without the mode the classes would not be told of fakes among the arguments, which count as plain tensors here.
+        Without the mode the classes would not be notified of fakes among the arguments, which count as plain tensors.
         """
         nbytes = number_bytes(func, args)
         with self.state.being(in_engine=False, in_class=True):

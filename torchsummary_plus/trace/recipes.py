@@ -1,4 +1,4 @@
-"""How to recreate an operator's result for further arguments of the same shapes: what the cache of kernels holds."""
+"""Recipes in the kernel cache, which recreate an operator's result for further arguments of the same shapes."""
 
 from __future__ import annotations
 

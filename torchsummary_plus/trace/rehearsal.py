@@ -54,7 +54,7 @@ class AnswerRecorder(Listener):
         self.answers: dict[Question, list[Any]] = {}
         self.multiply_adds = 0
         self.is_aside = False
-        """Whether the operator running now would not ask on fakes."""
+        """Whether the current operator would need no values on fakes."""
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
@@ -69,7 +69,7 @@ class AnswerRecorder(Listener):
 
 
 class Unrolled(TorchFunctionMode):
-    """Runs ``tolist()`` value by value, and ``one_hot`` without a question, as on fakes.
+    """Runs ``tolist()`` value by value, and ``one_hot`` without reading values, as on fakes.
 
     ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
     """
@@ -101,7 +101,7 @@ def _unrolled(tensor: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A real forward's or step's answers, in order by question, or why there was none."""
+    """A real forward's or step's answers, in order by question, or the reason for having none."""
 
     answers: dict[Question, list[Any]]
     failure: str = ""

@@ -1,4 +1,4 @@
-"""A listener for routers' choices: the number of scores, and how many of them each token chooses."""
+"""A listener for routers' choices: the number of scores, and the number of experts that each token chooses."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class GrewError(Exception):
 
 
 class _Runner:
-    """Passes of one model at several batch sizes; each reuses what earlier ones found (dtypes, fake or real)."""
+    """Passes of one model at several batch sizes; each reuses the findings of earlier ones (dtypes, fake or real)."""
 
     def __init__(self, tree: ModuleTree, example: Example, options: PassOptions) -> None:
         self.model = tree.modules[0]
@@ -263,13 +263,13 @@ class _Runner:
     def _run(self, environment: Environment, batch: int, device: torch.device, mode_key: Any) -> Trace:
         try:
             convert = partial(remade, change=environment.convert)
-            args, kwargs, made = realise(self.example, batch, self.dtype, environment.make, convert)
+            args, kwargs, new_inputs = realise(self.example, batch, self.dtype, environment.make, convert)
             inputs = describe_arguments(args, kwargs)
         except RuntimeError as error:
             raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
         recorder, routing = Recorder(self._parameter_keys()), Routing()
         embeddings = Embeddings(self.example)
-        embeddings.watch(made)
+        embeddings.watch(new_inputs)
         provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in self.tree.tensors()})
         watch = Pass(self.tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance, routing])
         if mode_key is not None:
@@ -307,7 +307,7 @@ class _Runner:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Run compiled modules uncompiled, so that their parts are visible; from the pass's first compilation on."""
+    """Run compiled modules uncompiled from the pass's first compilation on, so that their submodules are visible."""
     compat.import_compiler()
     own = torch.compile
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Operators on sparse tensors, of which only gradients have fakes: torch's kernels may crash the process on others."""
+"""Operators on sparse gradients, the only sparse fakes: torch's kernels may crash the process on others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ON_META: dict[Any, Callable[..., Tensor]] = {aten._coalesce.default: _coalesced
 def by_sparse_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator on meta tensors, where torch lacks sparse kernels that optimizers call.
 
-    What is written to in place keeps its rows.
+    Tensors written to in place keep their rows.
     """
     layouts = [arg.layout for arg in args if isinstance(arg, Tensor)]
     in_place = func._schema.name.endswith("_") and torch.sparse_coo in layouts

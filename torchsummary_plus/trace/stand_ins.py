@@ -15,9 +15,9 @@ Call = Callable[[Callable[..., Any], Any, Any], Any]
 
 
 def stand_ins(module: nn.Module, call: Call) -> dict[str, Any]:
-    """Return the instance attributes with which a module is watched.
+    """Return the instance attributes through which a module is watched.
 
-    A copy of the module made meanwhile has none of them and runs its own forward.
+    A copy made during the pass has none of them and runs its own forward.
     """
     if isinstance(module, torch.jit.ScriptModule) and not hasattr(module, "forward"):
         return {}  # A traced model's submodule that was never called, such as one that holds packed weights.

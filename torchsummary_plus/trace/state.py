@@ -1,4 +1,4 @@
-"""The state of a pass: what its next operator means."""
+"""The state of a pass: the context of its next operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Composite(Enum):
 
 
 class State:
-    """Who is calling operators, inside which function, and whether listeners are notified of them."""
+    """The caller of operators, the function they are called in, and whether listeners are notified of them."""
 
     __slots__ = (
         "as_meta",
@@ -35,17 +35,17 @@ class State:
 
     def __init__(self) -> None:
         self.notifies = True
-        """Whether listeners are told of operators; not of a listener's own, nor while a forward runs another pass."""
+        """Whether listeners are notified: not of a listener's own operators, nor while a forward runs another pass."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
         self.in_class = False
         """Whether a tensor class that dispatches for itself calls them, below autograd."""
         self.as_meta = False
-        """Whether even Python code in the engine is told that fakes are on meta."""
+        """Whether even Python code in the engine sees fakes as being on meta."""
         self.by_engine = False
         """Whether the engine called the operator that listeners are notified of: they are Python code themselves."""
         self.on_cuda = False
-        """Whether fakes stand for tensors on a GPU, for whose stream the engine would ask."""
+        """Whether fakes stand for tensors on a GPU, whose stream the engine would query."""
         self.differentiates = False
         """Whether the outermost ``torch.func`` transform differentiates in reverse; its level is not known to torch
         while it wraps results."""
@@ -59,9 +59,9 @@ class State:
         """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
 
     def hides_devices(self) -> bool:
-        """Return whether C++ is told that fakes are on meta.
+        """Return whether C++ sees fakes as being on meta.
 
-        In a transform on CUDA it always is: its wrappers keep the device they were made with, and the engine compares
+        In a transform on CUDA it always does: wrappers keep the device they were created with, and the engine compares
         it with the gradients' (aten/src/ATen/functorch/TensorWrapper.cpp).
         """
         if self.on_cuda and (self.differentiates or compat.transform_level() is not None):

@@ -40,12 +40,12 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
-    """Restore attributes of modules and ``others``, and RNG states, whatever happens inside.
+    """Restore attributes of modules and ``others``, and RNG states, on exit, even after an exception.
 
-    Containers and objects in ``alone`` are restored too, but not what is inside them.
+    Containers and objects in ``alone`` are restored too, but not the objects inside them.
 
-    Attribute dictionaries get back their entries in order; lists, dicts, sets and objects in them (hooks, buffers, a
-    user's own caches) get back their contents and remain the same objects.
+    Attribute dictionaries regain their entries in order; lists, dicts, sets and objects in them (hooks, buffers, a
+    user's own caches) regain their contents and remain the same objects.
     """
     memory = _Memory()
     for module in modules:
