@@ -14,7 +14,7 @@ Source: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; 
 2.13 have the same constants and options for device memory. A block given to another stream by ``record_stream`` is
 free again at once here (:func:`held_back` has the other extreme). Not modelled: private pools (of CUDA graphs) and the
 upper limit of an expandable segment (1 1/8 of the GPU's memory). New segments are placed above all others, where a real
-driver chooses freely; of two blocks of one size torch may then take the other.
+driver chooses freely; torch may then choose differently between two blocks of equal size.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | N
 
 
 def allocator_for(log: MemoryLog, backend: str, options: AllocatorOptions | None) -> Allocator:
-    """Return an empty allocator for the log; if the log's sizes are blocks, it does not round them."""
+    """Return an empty allocator for the log; it rounds no sizes if the log's are already blocks."""
     return CpuAllocator() if log.in_blocks else new_allocator(backend, options)
 
 
@@ -110,7 +110,7 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
 
 
 def held_back(log: MemoryLog) -> MemoryLog:
-    """Return a log whose storages used elsewhere are freed at the end of the step they are freed in; only its events.
+    """Delay the release of storages used on other streams to the end of the step; only the log's events are valid.
 
     The allocator waits for the other stream before it runs out of memory, so what fits is not affected (``free`` and
     ``synchronize_and_free_events`` in c10/cuda/CUDACachingAllocator.cpp).
@@ -139,11 +139,11 @@ def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
     """
     log = doubted(log) if sign > 0 else log
     change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
-    there = [
+    occurs = [
         not storage.nbytes or (storage.nbytes + delta > 0 and not (storage.assumed and sign < 0))
         for storage, delta in zip(log.storages, change)
     ]
-    events = ((moment, n, nbytes and nbytes + change[n]) for moment, n, nbytes in log.events if there[n])
+    events = ((moment, n, nbytes and nbytes + change[n]) for moment, n, nbytes in log.events if occurs[n])
     return replace(log, events=tuple(events))
 
 

@@ -1,4 +1,4 @@
-"""The largest batch that fits: extrapolated from a few traces, and proved by tracing it and the next one."""
+"""The largest batch that fits: extrapolated from a few traces, and confirmed by tracing it and the next batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
 MOST_TRACES = 6
-"""Most traces of a search, for any model, unless they leave the answer open or it is to be proved."""
+"""Most traces of a search, for any model, unless they leave the answer open or it must be confirmed."""
 
 MOST_BISECTED = 12
 """Most traces of a search that bisects because the first ones leave the answer open."""
@@ -23,10 +23,10 @@ OPEN = 0.001
 """How far the smallest batch known not to fit may exceed the largest that fits, as a share of the latter."""
 
 FARTHEST = 64
-"""How many times the largest batch that fits a guess may be if the traces neither scale to it nor grow.
+"""Largest ratio of a guess to the largest fitting batch if the traces neither scale to it nor grow.
 
-The peaks of small batches may be equal or even fall, where the optimizer's state or a convolution's workspace decides
-them, and say nothing of large ones.
+The peaks of small batches may be equal or even fall if the optimizer's state or a convolution's workspace dominates
+them, and then do not predict large ones.
 """
 
 
@@ -185,11 +185,11 @@ class Search:
     def _seems_to_fit(self, batch: int) -> bool:
         """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
         first, second = self._near(batch)[:2]
-        there, beyond = self._spare(first), self._spare(second)
-        grows = (beyond - there) * (second - first) < 0
+        spare_first, spare_second = self._spare(first), self._spare(second)
+        grows = (spare_second - spare_first) * (second - first) < 0
         if not grows and batch > FARTHEST * self.low:
             return False
-        return there + (beyond - there) * (batch - first) // (second - first) >= 0
+        return spare_first + (spare_second - spare_first) * (batch - first) // (second - first) >= 0
 
 
 def largest(fits: Callable[[int], bool]) -> int:

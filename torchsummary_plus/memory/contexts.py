@@ -57,7 +57,7 @@ EAGER: Range = (1_001, 2_222)
 """With eager loading of all kernels."""
 
 WITHOUT_LIBRARIES = 616
-"""The most for a step that uses neither cuBLAS nor cuDNN, whose kernels make up the rest."""
+"""The most for a step that uses neither cuBLAS nor cuDNN; their kernels account for the difference."""
 
 
 def context_bytes(

@@ -1,4 +1,4 @@
-"""An estimate's data: peak, reserved and device bytes, what they consist of, and which modules hold them."""
+"""An estimate's data: peak, reserved and device bytes, by kind and by module."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ OF_AUTOGRAD = ("saved_activations", "temporaries", "gradients")
 """The kinds whose lifetimes depend on that order."""
 
 OF_COMPILER = ("saved_activations", "temporaries", "workspace")
-"""The kinds that torch's compiler may keep longer, fuse away or compute again."""
+"""The kinds that torch's compiler may keep longer, fuse away or recompute."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleMemory:
-    """What a module holds at the peak, in bytes by kind, and what it adds to the whole step.
+    """A module's bytes at the peak, by kind, and its footprint in the whole step.
 
     ``inclusive_bytes`` and ``inclusive`` include the modules inside it.
     """
@@ -86,9 +86,9 @@ class Estimate:
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
-        """How sizes and values that depend on data were determined, and where: from a real forward, or as a maximum.
+        """How data-dependent sizes and values were determined, and where: from a real forward, or as a maximum.
 
-        If error bands of rules open ``peak_range``, the last ones name their operators.
+        If error bands of rules widen ``peak_range``, the last lines name their operators.
         """
         return *self.log.assumptions, *_within_bands(self.log, self.backend, self.options)
 
@@ -96,7 +96,7 @@ class Estimate:
     def mult_adds(self) -> Mapping[str, int] | None:
         """Multiply-adds of the last step by phase: "forward" (with the loss), "backward" and "optimizer".
 
-        None for a measured step. Operators without a formula are in ``log.uncounted``; with any, the counts are
+        None for a measured step. ``log.uncounted`` lists operators without a formula; if there are any, the counts are
         lower bounds.
         """
         if self.log.mult_adds is None:
@@ -151,7 +151,7 @@ class Estimate:
     def _edges(self, log: MemoryLog, peak: int) -> tuple[int, ...]:
         """Return the least and the most that a log's peak may be.
 
-        An optimizer with assumed iterations may keep as a tensor what is a Python number here, such as its step size.
+        An optimizer with assumed iterations may keep a tensor that is a Python number here, such as its step size.
         """
         is_assumed = any(storage.assumed for storage in log.storages)
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):

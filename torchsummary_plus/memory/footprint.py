@@ -1,4 +1,4 @@
-"""What each module, and each of its calls, adds to a step's memory, independent of the peak."""
+"""The contribution of each module, and of each of its calls, to a step's memory, independent of the peak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .attribution import changes, lifetimes, storage_kinds
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes in the last step; each storage counts once, for the module that made it or holds its parameter.
+    """Bytes in the last step; each storage counts once, for the module that allocated it or holds its parameter.
 
     ``output_bytes`` is what its calls return and no module inside it returned before; ``saved_bytes`` is what its own
     operators keep for the backward.

@@ -1,4 +1,4 @@
-"""Registry of GPUs: the memory that a GPU is sold with, and how much of it a program gets.
+"""Registry of GPUs: a GPU's nominal memory, and how much of it is available to a program.
 
 Each GPU has three figures. The datasheet's: "24 GB" means 24 GiB, since memory is built in powers of 2 and the driver
 confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s total. And what a program sees in
@@ -30,8 +30,8 @@ PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
 """The sources of ``smi_mib`` and ``cuda_mib``."""
 DATASHEET = "NVIDIA's datasheet alone"
-"""The source for a GPU without a published total: a program is assumed to get 9/10 of the datasheet's memory, less than
-on any GPU with a published one."""
+"""The source for a GPU without a published total: 9/10 of the datasheet's memory is assumed to be available, less than
+on any GPU with a published total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class GPU:
 
     @property
     def datasheet_bytes(self) -> int:
-        """Bytes the GPU is sold with.
+        """The GPU's nominal memory in bytes.
 
         >>> find_gpu("RTX 4090").datasheet_bytes == 24 * 1024**3
         True
@@ -57,7 +57,7 @@ class GPU:
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes a program gets, including its CUDA context: the smallest known figure.
+        """Bytes available to a program, including its CUDA context: the smallest known figure.
 
         >>> find_gpu("RTX 4090").usable_bytes // 1024**2
         24081
@@ -110,7 +110,7 @@ def register_gpu(gpu: GPU) -> GPU:
 
 
 def find_gpu(name: str) -> GPU:
-    """Return the GPU of a name, as people or ``torch.cuda.get_device_name()`` spell it.
+    """Return a GPU by name, as people or ``torch.cuda.get_device_name()`` spell it.
 
     Case, blanks, brand words (NVIDIA, GeForce, RTX, Tesla ...) and the form factor are ignored; the memory size matters
     if a GPU comes in several. Raises InputError for an unknown name, with similar ones, and for an ambiguous name, with
@@ -164,7 +164,7 @@ FEWEST = 1024
 
 
 def parse_memory(value: int | float | str) -> int:
-    """Return bytes, given as a number, as text with a unit, or as a device's name (the memory a program gets of it).
+    """Return bytes, given as a number, as text with a unit, or as a device's name (the memory available to a program).
 
     GiB is 1024**3 bytes and GB or G 1000**3; the same for K, M and T. Raises :class:`InputError` for anything else.
 

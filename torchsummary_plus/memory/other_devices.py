@@ -1,6 +1,6 @@
 """Devices of makers other than NVIDIA: their memory size is known, but their kernels are not modelled.
 
-What fits is judged by tensors alone, since kernels' scratch memory, contexts and allocators differ.
+Whether a step fits is decided by its tensors alone, since kernels' scratch memory, contexts and allocators differ.
 
 Sources: the makers' datasheets for the memory. Of Apple's unified memory, Metal recommends that a program use 2/3 up to
 32 GB (21,845 of 32,768 MiB: ollama/ollama#434) and 3/4 beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of
@@ -37,7 +37,7 @@ INTEL = {
 APPLE = re.compile(r"(?:apple\s*)?(m[1-9])\s*(pro|max|ultra)?(?:[\s,()-]*(\d+)\s*gi?b?\)?)?", re.IGNORECASE)
 
 SMALL_MAC = 32
-"""Up to this many GB, a Mac's programs get 2/3 of them."""
+"""Up to this many GB, 2/3 of a Mac's memory is available to programs."""
 
 BRANDS = re.compile(r"amd|radeon|instinct|rx|intel|arc|datacentergpu|gpu|graphics")
 
@@ -48,7 +48,7 @@ class NotModelledWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class OtherDevice:
-    """A device: its name, its memory in GB, and the bytes of it that a program gets."""
+    """A device: its name, its memory in GB, and the bytes available to a program."""
 
     name: str
     maker: str
@@ -57,7 +57,7 @@ class OtherDevice:
 
     @property
     def words(self) -> str:
-        """A sentence that says what is known of the device and what is not."""
+        """A sentence on the device: known memory size, kernels not modelled."""
         return f"{self.maker} {self.name}: its memory size is known ({self.gb} GB), but its kernels are not modelled"
 
     def warn(self) -> None:
@@ -75,7 +75,7 @@ def _level_of_the_caller() -> int:
 
 
 def other_device(name: object) -> OtherDevice | None:
-    """Return the device that a name means; None for another name. Raises :class:`InputError` for a Mac without its GB.
+    """Return the device of a name; None if unknown. Raises :class:`InputError` for a Mac whose name lacks its GB.
 
     >>> other_device("M2 Max 32GB").usable_bytes // 1024**2, other_device("AMD Instinct MI300X").gb
     (21845, 192)
