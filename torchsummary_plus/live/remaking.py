@@ -26,9 +26,9 @@ def remade(tensor: Tensor, change: Change) -> Tensor:
 
 
 def _wrapper(tensor: Any, change: Change) -> Any:
-    parts = {name: getattr(tensor, name) for name in inner_names(tensor)}
-    inner = {name: change(part) for name, part in parts.items()}
-    if all(inner[name] is part for name, part in parts.items()):
+    originals = {name: getattr(tensor, name) for name in inner_names(tensor)}
+    inner = {name: change(part) for name, part in originals.items()}
+    if all(inner[name] is part for name, part in originals.items()):
         return tensor
     if type(tensor).__module__.startswith("torch.distributed") and any(isinstance(t, Fake) for t in inner.values()):
         raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {type(tensor).__name__}")
