@@ -139,7 +139,7 @@ def compare(
 
 
 def _names_of_models(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return what to write instead of models given by keyword."""
+    """Return the correct spelling for models passed by keyword."""
     names = (name for name, value in given.items() if isinstance(value, (nn.Module, ModelSummary)))
     return {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in names}
 
@@ -216,7 +216,7 @@ def _read(
     options: Mapping[str, Any],
     step: dict[str, Any] | None,
 ) -> tuple[ModelSummary, StepPeaks | None]:
-    """Return the summary of a model, and the peaks of a step if one is asked for."""
+    """Return the summary of a model, and the peaks of a step if requested."""
     device = as_device(options["device"])
     gpu = None if step is None else step.pop("gpu", None)
     if step is not None and gpu is not None:
@@ -260,7 +260,7 @@ def _peaks(
 ) -> StepPeaks | None:
     """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
     peaks = _peaks_of(result)
-    assert peaks is not None  # The summary was asked for an estimate.
+    assert peaks is not None  # The summary includes an estimate.
     if request.options.mode == "train":
         inputs = {**request.inputs, "batch_size": peaks.batch_size}
         inference = replace(request.options, mode="eval", optimizer=None, loss=None, targets=None, train_step=None)

@@ -24,7 +24,7 @@ MOST_MODULES = 500_000
 
 
 def is_config(path: str | Path) -> bool:
-    """Return whether a path is a ``config.json``, or a folder that holds one."""
+    """Return whether a path is a ``config.json``, or a folder that contains one."""
     here = Path(path)
     return (here.name == "config.json" and here.is_file()) or (here / "config.json").is_file()
 

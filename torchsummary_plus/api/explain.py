@@ -61,8 +61,8 @@ def explain_batch(
 
     I1 is the size of one input sample, and each Ii that of one layer's or function's output, counted twice: for the
     activation and its gradient. This textbook formula is solved for the largest batch that fits in ``memory`` (bytes,
-    "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
-    :func:`max_batch_size`, with ``device`` and other ``options``, is shown beside it unless ``engine`` is False.
+    "24GiB", a GPU's name). It ignores optimizers, workspaces and the tensors that a backward actually keeps, so the
+    result of :func:`max_batch_size`, with ``device`` and other ``options``, is shown too unless ``engine`` is False.
 
     >>> from torch import nn
     >>> print(explain_batch(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 10, 2048, engine=False))

@@ -1,4 +1,4 @@
-"""`max_context`, and what `estimate_memory(mode="generate")` does: the memory of generating text."""
+"""`max_context` and `estimate_memory(mode="generate")`: the memory of generating text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SKIPPED_BAND = 0.04
 """The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up."""
 
 FORMULA_BAND = 0.25
-"""For caches sized by formula: what other kernels may allocate in addition. Chosen, not measured."""
+"""For caches sized by formula: the share that other kernels may allocate in addition. Chosen, not measured."""
 
 GIVEN = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
@@ -90,11 +90,11 @@ class _Generation:
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
         self.bands = {
             note: band
-            for note, band, holds in (
+            for note, band, applies in (
                 (SKIPPED, SKIPPED_BAND, skips_tokens(model, new_tokens, choice)),
                 (choice.formula, FORMULA_BAND, bool(choice.formula)),
             )
-            if holds
+            if applies
         }
 
     def asked(self, prompt: int) -> StepRequest:

@@ -27,7 +27,7 @@ def graph(
     mode: str = "same",
     run: str = "auto",
 ) -> ModelGraph:
-    """Return the graph of a model: its calls as nodes, and an edge wherever one reads a tensor that another produced.
+    """Return the graph of a model: its calls as nodes, with an edge from each call to those that read its results.
 
     One forward runs, on fake tensors if possible. Tensors are followed by storage and version, so views, in-place
     writes, branches and modules that return their input are recognised, whatever Python code the model runs.

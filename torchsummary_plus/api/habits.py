@@ -1,4 +1,4 @@
-"""Arguments familiar from torchsummary, torchinfo, Keras and trainers: accepted, or refused with a cure."""
+"""Arguments familiar from torchsummary, torchinfo, Keras and trainers: accepted, or rejected with the replacement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELSEWHERE = {
     "loss": 'memory={"loss": "cross_entropy"}',
     "gpu": 'memory={"gpu": "RTX 4090"}',
 }
-"""Arguments of other tools and calls, and what to write in a table's call instead."""
+"""Arguments of other tools and calls, and their replacements in a table's call."""
 
 OF_A_STEP = (
     *("targets", "autocast", "train_step", "keep_output", "steps", "gradient_accumulation_steps", "allocator"),
@@ -105,7 +105,7 @@ HABITS = ("amp", *STEPS)
 """Names that other tools use for a step's options."""
 
 RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
-"""Options of the calls besides those of a step, among which near names are looked for."""
+"""Options of the calls besides those of a step, searched for similar names."""
 
 
 def check_model(model: object) -> None:
@@ -146,7 +146,7 @@ def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Itera
 
 
 def taken(refusal: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
-    """Return a step's arguments under this package's names. Raises :class:`OptionError` for any other, with the cure.
+    """Return a step's arguments under this package's names. Raises :class:`OptionError` for others, with the fix.
 
     ``refusal`` is the message up to the argument's name.
     """

@@ -1,4 +1,4 @@
-"""The calls that predict memory: what a step takes, and the largest batch that fits."""
+"""The calls that predict a step's memory and find the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def estimate_memory(
         targets: the loss's second argument: a tensor, a size without the batch axis, ``(size, dtype)``, or a list or
             dict of these. They count as inputs and grow with the batch.
         autocast: torch.bfloat16 or torch.float16, the dtype of autocast in the forward and the loss; True for the
-            device's own. ``amp`` is another name for it; for other trainers' options, the error says what to write
-            instead.
+            device's own. ``amp`` is an alias; for other trainers' options, the error names the replacement.
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next forward returns another.
         steps: number of steps to run; the second one starts with the optimizer's state.
@@ -249,7 +248,7 @@ def largest_batch(
 ) -> BatchSizeLimit:
     """Return the largest batch of a step; see :func:`max_batch_size`."""
     nbytes, card, other = parse_memory(memory), named_gpu(memory), other_device(memory)
-    # The tensors of another device are those of a CPU; of its kernels nothing is known.
+    # Another maker's device is assumed to hold the tensors of a CPU step; its kernels are unknown.
     device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
     settings = replace(options, device=device, gpu=None if card is None else card.name)
     request = _request(model, _required(example), settings, world_size, rank)

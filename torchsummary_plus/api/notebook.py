@@ -10,7 +10,7 @@ from ..results.views import Views
 
 
 def show(result: Views) -> None:
-    """Show a result now, and tell an interactive shell that would echo it that it has been shown.
+    """Show a result now, and keep an interactive shell from echoing it again.
 
     Redirected output in a notebook is text.
     """

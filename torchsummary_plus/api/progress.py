@@ -1,4 +1,4 @@
-"""A progress bar for work that takes over a second, if tqdm is installed and a person is watching."""
+"""A progress bar for work that takes over a second, if tqdm is installed and the output is interactive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a model that is sharded already: what its rank has of each module's own parameters."""
+"""The table of a model that is already sharded, with its rank's part of each module's own parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_sharded(model: Any) -> bool:
 
 
 def with_shards(result: ModelSummary, tree: ModuleTree, trace: Trace) -> ModelSummary:
-    """Return a summary with the parts of a sharded model that this rank has; that of any other is left as it is."""
+    """Add this rank's parts of a sharded model to its summary; return that of any other model unchanged."""
     if not is_sharded(tree.modules[0]):
         return result
     from ..ranks.shards import shards_of  # Imported here: it imports torch.distributed, which takes a while.

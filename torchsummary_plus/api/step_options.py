@@ -32,7 +32,7 @@ AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
 DEFAULT_MEMORY = "24GiB"
 SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Trainers' names for them."""
+"""Trainers' names for these dtypes."""
 
 
 class StepArguments(TypedDict, total=False):

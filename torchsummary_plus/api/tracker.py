@@ -31,7 +31,7 @@ OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)
 
 
 class MemTracker(ContextDecorator):
-    """Report at each :meth:`track` which tensors appeared and disappeared, and what the device holds.
+    """Report at each :meth:`track` which tensors appeared and disappeared, and the device's memory.
 
     A storage counts once, by its own bytes, however many tensors share it; gradients and optimizer state are named
     after their owners. No tensor is kept alive. Tensors held only by the autograd graph appear only in the device's
@@ -107,11 +107,11 @@ class MemTracker(ContextDecorator):
             self._modules += watch.modules()
 
     def report(self) -> TrackReport:
-        """Return everything seen so far as data, with every format and a plot."""
+        """Return all points so far as data, with every format and a plot."""
         return TrackReport(str(self.device), tuple(self._points), tuple(self._modules))
 
     def close(self) -> None:
-        """Stop following tensors, and remove the garbage collector's callback."""
+        """Stop tracking, and remove the garbage collector's callback."""
         self._population.end()
 
     def __enter__(self) -> MemTracker:

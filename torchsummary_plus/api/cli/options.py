@@ -104,7 +104,7 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 
 
 def step_options(arguments: argparse.Namespace) -> StepOptions | None:
-    """Return the step's options, ``gpu`` as it was typed; None if no estimate was asked for."""
+    """Return the step's options, ``gpu`` as typed; None if no estimate was requested."""
     names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps")
     words = {name: getattr(arguments, name) for name in names}
     given = {name: word for name, word in words.items() if word is not None}
