@@ -13,7 +13,8 @@ _FLAT = "models in FullyShardedDataParallel cannot be estimated on a rank"
 _DDP = "models in DistributedDataParallel cannot be estimated on a rank"
 _PIPELINE = "schedules of torch.distributed.pipelining cannot be estimated"
 _TENSORS = "distributed tensors on CUDA cannot be estimated without a GPU"
-_OF_SOME = "nothing where the release works without it"
+_OF_SOME = "nothing: only some releases make distributed tensors by it"
+_ACCUMULATED = "gradients that fully_shard accumulates in another dtype may be booked under another kind"
 _OBJECTS = "scripts that send objects fail on CUDA"
 _GROUP, _SHARD = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
@@ -61,7 +62,8 @@ PLACES: dict[str, tuple[str, ...]] = {
         f"{_STAGES}._utils:InferenceMode",
     ),
     _TENSORS: ("torch._C:_swap_tensor_impl",),
-    _OF_SOME: ("torch.Tensor:_dtensor__new__", f"{_SHARD}:FSDPParam.to_accumulated_grad_if_needed"),
+    _OF_SOME: ("torch.Tensor:_dtensor__new__",),
+    _ACCUMULATED: (f"{_SHARD}:FSDPParam.to_accumulated_grad_if_needed",),
     _OBJECTS: (f"{_C10D}:_object_to_tensor", f"{_C10D}:_tensor_to_object"),
 }
 """Names as ``module:attribute``, by what is lost without them."""
