@@ -174,6 +174,7 @@ def test_the_environment_sets_the_cublas_workspace(monkeypatch: pytest.MonkeyPat
 # Convolutions; more in test_cudnn.py
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 def test_bfloat16_below_ampere_goes_image_by_image() -> None:
     x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 3, 3), meta(4, 64, 14, 14)
     args = (x.bfloat16(), weight.bfloat16(), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
@@ -381,6 +382,7 @@ def test_models_are_told_that_bfloat16_is_emulated() -> None:
     assert torch.cuda.is_bf16_supported is asked
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 def test_a_convolution_in_emulated_bfloat16_unfolds_one_image() -> None:
     x, weight = (meta(*shape, dtype=torch.bfloat16) for shape in ((4, 8, 16, 16), (32, 8, 3, 3)))
     out = meta(4, 32, 16, 16, dtype=torch.bfloat16)

@@ -16,6 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from benchmarks.ranks_truth import SAME_KERNELS
+from tests.truth.releases import runs_fully_shard
 from tests.truth.warm import python
 from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.api.cli.main import main
@@ -40,6 +41,11 @@ if not since("2.13") or since("2.15"):  # The truth was recorded on 2.13; a stag
     RECORDED = tuple(name for name in RECORDED if "pipeline" not in name)
 if since("2.15"):  # Real processes take other amounts there, which ``ranks_truth --explain`` measures and predicts.
     RECORDED = tuple(name for name in RECORDED if name not in ("drawn 6:3", "drawn 6:9"))
+if not since("2.8"):  # Streams of the CPU record no events, and half precision takes other amounts.
+    NOT_YET = ("llama fsdp", "llama fsdp1 bf16 orig", "llama bunched", "cnn fsdp")
+    NOT_YET += ("drawn 6:3", "drawn 6:9", "drawn 6:11")
+    SHARDED = tuple(f"llama fsdp {how}" for how in ("keep", "accumulate", "checkpoint", "clip", "tied"))
+    RECORDED = tuple(name for name in RECORDED if name not in NOT_YET + SHARDED)
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +101,7 @@ def test_the_peaks_are_those_of_real_processes() -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="an allocator is compiled for Linux")
+@runs_fully_shard
 def test_a_peak_is_that_of_processes_that_run_now() -> None:
     told = benchmark("--world", "2", "--explain", "--exactly", "cnn fsdp")
     assert told.splitlines()[-1] == "1 of 1 exact", told
@@ -108,6 +115,7 @@ def test_a_world_of_one_is_the_estimate_of_the_model() -> None:
     assert ranked.phase_peaks.items() >= {k: v for k, v in alone.phase_peaks.items() if k != "setup"}.items()
 
 
+@runs_fully_shard
 def test_a_shard_that_is_the_whole_is_copied_and_freed() -> None:
     """Nothing is gathered in a world of one, but each layer runs on a copy of its weights, as in larger worlds."""
     alone, shard = estimated(net, 1), estimated(fsdp, 1)
@@ -116,6 +124,14 @@ def test_a_shard_that_is_the_whole_is_copied_and_freed() -> None:
     assert alone.peak_bytes < shard.peak_bytes < alone.peak_bytes + layer
 
 
+def test_what_a_release_cannot_shard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams of torch 2.6's CPU record no events."""
+    monkeypatch.delattr(torch.cpu.Stream, "record_event", raising=False)
+    with pytest.raises(SummaryError, match=r"cannot run fully_shard on the CPU; use torch 2\.8 or later"):
+        estimated(fsdp, 2)
+
+
+@runs_fully_shard
 def test_kinds_and_modules_add_up() -> None:
     for build in (fsdp, partial(fsdp, reshard_after_forward=False), ddp):
         found = estimated(build, 4)
@@ -166,12 +182,14 @@ def test_an_average_has_a_divisor_for_a_moment(dtype: torch.dtype) -> None:
         assert average.peak_range[1] - total.peak_bytes >= 8 + dtype.itemsize
 
 
+@runs_fully_shard
 def test_shards_times_the_world_are_the_whole() -> None:
     whole, shard = estimated(net, 1), estimated(fsdp, 4)
     assert 4 * shard.at_peak["parameters"] == whole.at_peak["parameters"]
     assert {"unsharded_parameters", "all_gather_buffers", "reduce_scatter_buffers"} & shard.at_peak.keys()
 
 
+@runs_fully_shard
 def test_a_mesh_is_given_by_its_name() -> None:
     def build() -> nn.Module:
         from torch.distributed.device_mesh import DeviceMesh
@@ -182,6 +200,7 @@ def test_a_mesh_is_given_by_its_name() -> None:
     assert estimated(build, 2).at_peak["parameters"] == (WIDTH + 1) * 8 * 4 // 2
 
 
+@runs_fully_shard
 def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
     def build() -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
@@ -195,6 +214,7 @@ def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
     assert "rank 0 of 4, the highest peak of 4 ranks" in str(worst)
 
 
+@runs_fully_shard
 def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -243,6 +263,7 @@ def test_streams_and_communicators_on_a_card() -> None:
     assert not torch.cuda.is_initialized()
 
 
+@runs_fully_shard
 def test_the_largest_batch_of_a_rank() -> None:
     room = 4 << 20
     found = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
@@ -336,7 +357,7 @@ def sizes_of_tensors(found: MemoryEstimate) -> list[int]:
     return [storage.nbytes for storage in found.log.storages if storage.kind != "workspace"]
 
 
-@pytest.mark.parametrize("is_sharded", [False, True])
+@pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=runs_fully_shard)])
 def test_tensor_parallel_on_a_gpu_takes_the_tensors_of_the_cpu(is_sharded: bool) -> None:
     here, there = (
         estimated(partial(tensor_parallel, device, is_sharded), 4, optimizer=None, gpu=gpu)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from examples.llama import Config, FeedForward, Llama
 from examples.seventy_billion import Stage, refused, tensor_parallel
+from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.stacks import largest_stack
 from torchsummary_plus.live.versions import since
@@ -162,7 +163,11 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
 @pytest.mark.parametrize(
     ("build", "options"),
     [
-        (partial(sharded, device="cpu", is_checkpointed=False, reshard_after_forward=False), {"gpu": None}),
+        pytest.param(
+            partial(sharded, device="cpu", is_checkpointed=False, reshard_after_forward=False),
+            {"gpu": None},
+            marks=runs_fully_shard,
+        ),
         (sharded, {"mode": "eval"}),
         pytest.param(staged, {"loss": None}, marks=needs_schedules),
     ],

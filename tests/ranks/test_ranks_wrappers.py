@@ -17,6 +17,7 @@ from torch import distributed as dist
 
 from benchmarks.ranks_models import LENGTH, Llama, Part
 from tests.ranks.plugins import under_accelerate
+from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.live.versions import since
@@ -103,6 +104,7 @@ def test_shards_of_few_elements_are_offloaded() -> None:
     assert found.at_peak["parameters"] == found.at_peak["optimizer_state"] == 0
 
 
+@runs_fully_shard
 def test_gradients_that_were_reduced_are_added_to_on_a_gpu_as_on_the_cpu() -> None:
     """A gradient's local part is added to in place, and set again in its DTensor."""
     cpu, gpu = (

@@ -40,7 +40,7 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
     """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
-    known = _values_hint(error, no_values) or _key_hint(error) or _no_parameters(error)
+    known = _values_hint(error, no_values) or _cpu_streams(str(error)) or _key_hint(error) or _no_parameters(error)
     return StepError(phase, where, _text(error), known)
 
 
@@ -238,4 +238,24 @@ def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> st
     return ""
 
 
-_RULES: tuple[Rule, ...] = (_sharded, _no_forward, _cuda, _one_value, _integer_input, _arguments, _axes, _dtype)
+def _cpu_streams(message: str, *_: Any) -> str:
+    """torch.distributed.fsdp records events of ``torch.cpu.Stream``, which has none up to torch 2.6."""
+    if "'Stream' object has no attribute 'record_event'" in message and not hasattr(torch.cpu.Stream, "record_event"):
+        return (
+            f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with "
+            'estimate_memory device="cuda", which needs no GPU'
+        )
+    return ""
+
+
+_RULES: tuple[Rule, ...] = (
+    _cpu_streams,
+    _sharded,
+    _no_forward,
+    _cuda,
+    _one_value,
+    _integer_input,
+    _arguments,
+    _axes,
+    _dtype,
+)

@@ -339,7 +339,8 @@ def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_:
     """Cumulative weights of a row; without replacement an exponential per weight, their maxima, and the checks.
 
     Of the checks two answers are kept, and since torch 2.13 the extremes, but the rows' sums, compared with 0, are not.
-    Torch 2.4 kept none, and counted the rows in int64; which of the two a release before 2.8 does was not measured.
+    Torch 2.4 kept none, and counted the rows in int64. Torch 2.6 keeps them, and divides as 2.4 does; 2.5 and 2.7 were
+    not measured.
     """
     if replacement:
         return int(p.shape[-1]) * itemsize(p)
@@ -356,7 +357,10 @@ def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_:
     is_dense = 1 + sum((size - 1) * stride for size, stride in zip(p.shape, p.stride())) == elements(p)
     in_order = copied(p) if is_dense else 0  # The exponentials, which lie as the weights do where these have no gaps.
     older = max(nbytes(p) + max(vals, in_order), counted, extremes)
-    return AtMost(max(older, newer)) if since("2.5") else older
+    between = max(newer, nbytes(p) + in_order + 2)
+    if since("2.6") and not since("2.7"):
+        return between
+    return AtMost(max(older, between)) if since("2.5") else older
 
 
 @scratch("cpu", "aten::normal.Tensor_float", source=f"{NATIVE}DistributionTemplates.h", band=0.0)
