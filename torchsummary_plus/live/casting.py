@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from . import compat
+from .structures import all_tensors, replace_tensors
 
 _COMPOSITES = (
     torch.DispatchKey.CompositeExplicitAutograd,
@@ -30,7 +30,7 @@ def kernel_cast_within(operator: Any, device: str, args: Sequence[Any]) -> Calla
     kernel = _composite(operator, device)
     if kernel is None:
         return None
-    tensors = [value for value in tree_leaves(args) if isinstance(value, Tensor)]
+    tensors = all_tensors(args)
     if not all(tensor.layout is torch.strided for tensor in tensors):
         return None
     key = operator, device, *((tensor.dtype, tensor.dim()) for tensor in tensors)
@@ -71,7 +71,7 @@ class _Listening(TorchDispatchMode):
 
 def _calls_cast_operators(kernel: Callable[..., Any], device: str, args: Sequence[Any]) -> bool:
     """Whether a composite kernel calls operators that autocast has a kernel for; it runs on meta tensors."""
-    metas = tree_map(lambda value: _meta(value) if isinstance(value, Tensor) else value, list(args))
+    metas = replace_tensors(list(args), _meta)
     listening = _Listening(device)
     with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
         kernel(*metas)
