@@ -191,6 +191,22 @@ def test_interpolation() -> None:
     agree(interpolation())
 
 
+def images_of_bytes() -> Iterable[Call]:
+    plain = aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default
+    smooth = aten._upsample_bilinear2d_aa.default, aten._upsample_bicubic2d_aa.default
+    for channels in (1, 2, 3, 4, 5):
+        x = torch.zeros(2, channels, 20, 16, dtype=torch.uint8)
+        sliced = torch.zeros(2, channels + 1, 20, 16, dtype=torch.uint8)[:, :channels]
+        for image in (x, last(x), sliced):
+            for sizes in ([40, 10], [20, 10], [40, 16]):
+                yield from ((operator, image, sizes, False) for operator in (*plain, *smooth))
+
+
+def test_interpolation_of_bytes() -> None:
+    """A kernel of its own for at most four channels, by the processor's instructions; one axis at a time for more."""
+    agree(images_of_bytes())
+
+
 @pytest.mark.parametrize("threads", [2], indirect=True)
 def test_large_colour_images_on_two_threads() -> None:
     """Only a single thread interpolates a large image of three channels in channels-last."""

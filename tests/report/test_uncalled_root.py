@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -21,13 +22,45 @@ class Average(nn.Module):
 
 
 def test_the_rows_of_an_uncalled_root() -> None:
-    """The root is a container of the calls inside it, and its totals include theirs."""
+    """The calls are inside the root's, and its totals include theirs."""
     result = summary(Average(), input_data=torch.rand(2, 4), verbose=0)
     assert [(row.path, row.kind, row.depth) for row in result.rows] == [
-        ("", "container", 0),
+        ("", "module", 0),
         ("online", "module", 1),
         ("heads", "container", 1),
         ("heads.average", "module", 2),
     ]
     assert result.total_params == sum(row.num_params for row in result.rows) == 40
     assert result.total_mult_adds == sum(row.own_mult_adds for row in result.rows) == 64
+
+
+class Scaled(nn.Module):
+    """Multiplies matrices in a call of its own, before and after its forward, or without it."""
+
+    def __init__(self, forwards: int) -> None:
+        super().__init__()
+        self.forwards, self.layer, self.weight = forwards, nn.Linear(4, 4), nn.Parameter(torch.rand(4, 4))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x @ self.weight
+        for _ in range(self.forwards):
+            x = super().__call__(x)
+        return x @ self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x) @ self.weight
+        return out
+
+
+@pytest.mark.parametrize("run", ["fake", "real"])
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("forwards", [0, 1, 2])
+def test_multiply_adds_of_an_overridden_call(forwards: int, hooked: bool, run: str) -> None:
+    """Operators outside the root's forward are counted in its row; those of the forward once for each call."""
+    model, product = Scaled(forwards), 2 * 4 * 4
+    if hooked:
+        model.register_forward_hook(lambda *_: None)
+    result = summary(model, input_data=torch.rand(2, 4), verbose=0, run=run)
+    assert result.total_mult_adds == sum(row.own_mult_adds for row in result.rows) == (2 + 2 * forwards) * product
+    assert result.rows[0].path == "" and result.rows[0].mult_adds == result.total_mult_adds
+    assert result.total_params == 36 and not result.unknown_ops

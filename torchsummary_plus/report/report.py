@@ -198,7 +198,7 @@ def _grow(trace: Trace) -> list[_Node]:
     calls: list[_Node] = []
     for call in trace.calls:
         module = None if call.module is None else trace.modules[call.module]
-        above = _uncalled_root(call, trace, known) if call.parent is None else calls[call.parent]
+        above = None if call.parent is None else calls[call.parent]
         if above is not None and module is not None:
             above = _through_containers(call.path, above, by_path, known)
         node = _Node("function" if module is None else "module", module, call, above, call.path)
@@ -209,15 +209,6 @@ def _grow(trace: Trace) -> list[_Node]:
             above = None if module.parent is None else known[module.parent]
             _attach(_Node("module", module, None, above, module.path), known)
     return _preorder(known[0])
-
-
-def _uncalled_root(call: Call, trace: Trace, known: dict[int, _Node]) -> _Node | None:
-    """Return the root's row as a container of an outermost call, if the root's own ``__call__`` runs no hooks."""
-    if call.module == 0:
-        return None
-    if 0 not in known:
-        _attach(_Node("container", trace.modules[0], None, None, ""), known)
-    return known[0]
 
 
 def _attach(node: _Node, known: dict[int, _Node]) -> None:

@@ -279,7 +279,7 @@ class _Runner:
         functions = Functions(watch) if self.options.functional else nullcontext()
         try:
             with watch, functions:
-                self.model(*args, **kwargs)
+                _call(self.model, watch, args, kwargs)
         except NeedsIntegerError:
             raise
         except Exception as error:
@@ -303,6 +303,16 @@ class _Runner:
                 if parameter.name in module._parameters:
                     keys[id(module._parameters[parameter.name])] = parameter.key
         return keys
+
+
+def _call(model: nn.Module, watch: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call a model; what a ``__call__`` of its own runs before and after its forward belongs to its one call."""
+    if type(model).__call__ is nn.Module.__call__:
+        model(*args, **kwargs)
+        return
+    frame = watch.open(0, "", args, kwargs)
+    frame.by_hook = True
+    watch.close(frame, model(*args, **kwargs))
 
 
 @contextmanager

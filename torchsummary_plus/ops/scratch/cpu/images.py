@@ -82,20 +82,60 @@ def _is_colour_on_one_thread(x: Any) -> bool:
     return x.shape[1] == 3 and x.is_floating_point() and torch.get_num_threads() == 1
 
 
-def _antialiased(points: int) -> Callable[..., int]:
-    """Width first, into an intermediate image; four indices and the weights per position of the current axis.
+def _resized(points: int, antialias: bool) -> Callable[..., int]:
+    """Return a formula for interpolation of one axis at a time, of bytes or antialiased: width first.
 
-    Axes that keep their size are skipped.
+    Axes that keep their size are skipped. An axis needs four indices and the weights per position; the weights of
+    images of bytes are computed in double precision.
     """
 
-    def formula(out: Any, x: Any, size: Any, align_corners: bool, *_: Any) -> int:
-        axes: list[int] = []
+    def formula(out: Any, x: Any, *_: Any) -> int:
+        of_bytes = x.dtype is torch.uint8
+        tables: list[int] = []
         for before, after in zip(x.shape[2:], out.shape[2:]):
-            reach = ceil(points / 2 * max(1.0, before / after)) * 2 + 1
+            reach = ceil(points / 2 * max(1.0, before / after)) * 2 + 1 if antialias else points
             if before != after:
-                axes.append(after * (4 * INT64 + reach * itemsize(x)))
-        between = nbytes(x) // int(x.shape[3]) * int(out.shape[3]) if len(axes) > 1 else 0
-        return between + max(axes, default=0)
+                tables.append(after * (4 * INT64 + reach * (DOUBLE if of_bytes else itemsize(x))))
+        if of_bytes and x.shape[1] <= PIXEL and torch.backends.cpu.get_cpu_capability() in VECTORS:
+            return sum(tables) + (_buffers(out, x) if tables else 0)
+        between = nbytes(x) // int(x.shape[3]) * int(out.shape[3]) if len(tables) > 1 else 0
+        return between + max(tables, default=0)
+
+    return formula
+
+
+DOUBLE = 8
+PIXEL = 4
+"""Bytes of a pixel in the buffers of the vectorised kernel for bytes, and the channels that it takes at most."""
+VECTORS = ("AVX2", "AVX512")
+
+
+def _buffers(out: Any, x: Any) -> int:
+    """Return the bytes of the vectorised kernel's buffers for one image, and of a copy of images in no known format.
+
+    Source: ``UpSampleKernelAVXAntialias.h``.
+    """
+    last = torch.channels_last
+    is_known = x.is_contiguous() or x.is_contiguous(memory_format=last)
+    (rows, columns), (rows_after, columns_after) = x.shape[2:], out.shape[2:]
+    is_packed = x.shape[1] >= 3 and (not is_known or x.is_contiguous(memory_format=last))
+    is_packed_after = x.shape[1] >= 3 and out.is_contiguous(memory_format=last)
+    is_wide, is_high = columns != columns_after, rows != rows_after
+    pixel = int(x.shape[1]) if is_packed else PIXEL
+    pixels = 0 if is_packed else rows * columns
+    if is_wide and (is_high or not is_packed_after):
+        pixels += rows * columns_after
+    if is_high and not is_packed_after:
+        pixels += rows_after * columns_after
+    return int(pixels) * pixel + (0 if is_known else nbytes(x))
+
+
+def _interpolated(points: int) -> Callable[..., int]:
+    """Return a formula for bilinear and bicubic interpolation of images, which depends on the dtype."""
+    of_bytes, of_numbers = _resized(points, antialias=False), _upsampled(points)
+
+    def formula(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
+        return (of_bytes if x.dtype is torch.uint8 else of_numbers)(out, x, *args, **kwargs)
 
     return formula
 
@@ -103,9 +143,9 @@ def _antialiased(points: int) -> Callable[..., int]:
 for _names, _points in (
     (("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"), 1),
     (("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"), 1),
-    (("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"), 2),
-    (("upsample_bicubic2d",), 4),
+    (("upsample_linear1d", "upsample_trilinear3d"), 2),
 ):
     scratch("cpu", *(f"aten::{name}" for name in _names), source=UPSAMPLING, band=0.0)(_upsampled(_points))
-scratch("cpu", "aten::_upsample_bilinear2d_aa", source=UPSAMPLING, band=0.01)(_antialiased(2))
-scratch("cpu", "aten::_upsample_bicubic2d_aa", source=UPSAMPLING, band=0.01)(_antialiased(4))
+for _name, _points in (("bilinear2d", 2), ("bicubic2d", 4)):
+    scratch("cpu", f"aten::upsample_{_name}", source=UPSAMPLING, band=0.0)(_interpolated(_points))
+    scratch("cpu", f"aten::_upsample_{_name}_aa", source=UPSAMPLING, band=0.01)(_resized(_points, antialias=True))
