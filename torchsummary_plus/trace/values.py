@@ -78,7 +78,8 @@ class ValuedKernels(FakeKernels):
 
     def buffer(self, tensor: Tensor) -> Tensor:
         """Return the replacement of any other tensor of a model."""
-        return self._stand_in(tensor, self._place(tensor), 0 if _is_measure(tensor) else SMALL)
+        stays = self.others_stay and tensor.device.type == "cpu"  # The model moved, and an attribute did not.
+        return self._stand_in(tensor, CPU if stays else self._place(tensor), 0 if _is_measure(tensor) else SMALL)
 
     def given(self, tensor: Tensor) -> Tensor:
         """Return the replacement of an input."""
