@@ -141,3 +141,26 @@ def test_a_copy_of_a_model_lies_behind_it_in_its_own_order() -> None:
     *own, given = before(estimate_memory(model, (8,), 4, "cuda", progress=False).log)
     log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
     assert before(log) == [*own, *own, given]
+
+
+class WithTable(nn.Linear):
+    """A layer with a plain attribute, which ``to`` does not move."""
+
+    def __init__(self) -> None:
+        super().__init__(256, 8)
+        self.table = torch.zeros(1000, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.table[:10].to(x.device))
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_plain_attribute_on_the_cpu_stays_beside_a_model_on_a_gpu(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = WithTable()
+    if is_there:
+        monkeypatch.setattr(ModuleTree, "device", lambda _: torch.device("cuda"))
+    estimate = estimate_memory(model, (1,), 1, "cuda", mode="eval", progress=False)
+    before = [nbytes for moment, _, nbytes in estimate.log.events if estimate.log.moments[moment].phase == "setup"]
+    assert (model.table.nbytes in before) != is_there

@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from ..data.capability import AMPERE, Capability
 from . import compat
+from .access import Access
+from .arrays import array_of, check_readable
 from .captures import captures_undone
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
@@ -44,24 +46,13 @@ class UnfakeableError(RuntimeError):
     """A tensor whose layout or class meta storage cannot represent."""
 
 
-@runtime_checkable
-class Assignment(Protocol):
-    """What a pass does when a step assigns to a fake's ``data``."""
-
-    def fake_of(self, tensor: torch.Tensor) -> Fake:
-        """Return the fake of a real tensor that is assigned."""
-
-    def follow_assigned(self, fake: Fake) -> None:
-        """Called after a tensor was assigned to a fake's ``data``."""
-
-
 class _Here(threading.local):
     """State of the current thread."""
 
     in_kernel = False
     in_item = False
     refusal: Callable[[], None] | None = None
-    assignment: Assignment | None = None
+    access: Access | None = None
     renewal: Callable[[torch.Tensor], None] | None = None
 
 
@@ -118,14 +109,14 @@ class Fake(torch.Tensor):
 
     @data.setter
     def data(self, tensor: torch.Tensor) -> None:
-        assignment = None if _here.in_kernel else _here.assignment
-        if assignment is not None and not isinstance(tensor, Fake):
-            tensor = assignment.fake_of(tensor)
+        access = None if _here.in_kernel else _here.access
+        if access is not None and not isinstance(tensor, Fake):
+            tensor = access.fake_of(tensor)
         _DATA.__set__(self, tensor)
         if isinstance(tensor, Fake):
             self.fake_device, self.known = tensor.fake_device, tensor.known
-        if assignment is not None:
-            assignment.follow_assigned(self)
+        if access is not None:
+            access.follow_assigned(self)
 
     @property
     def _backward_hooks(self) -> Any:
@@ -166,8 +157,13 @@ class Fake(torch.Tensor):
         return dress(torch.ops.aten.alias.default(self), cls, {})
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Raise :class:`DataDependentError`."""
-        raise DataDependentError("numpy() needs the values of a fake tensor, which has none")
+        """Return the values as an array that keeps the tensor alive; may raise :class:`DataDependentError`."""
+        if force:
+            return self.detach().cpu().resolve_conj().resolve_neg().numpy()
+        check_readable(self)
+        if _here.access is None:
+            raise DataDependentError("numpy() needs the values of a fake tensor, which has none")
+        return array_of(_here.access.values_of(self), self)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
@@ -183,9 +179,9 @@ class Fake(torch.Tensor):
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
 
 
-def follow_assignments(assignment: Assignment | None) -> Assignment | None:
-    """Set what to call after assignments to a fake's ``data`` in this thread; return the previous callee."""
-    outer, _here.assignment = _here.assignment, assignment
+def follow_access(kernel: object) -> Access | None:
+    """Let a kernel answer where fakes are assigned to or read in this thread, if it can; return the previous one."""
+    outer, _here.access = _here.access, kernel if isinstance(kernel, Access) else None
     return outer
 
 

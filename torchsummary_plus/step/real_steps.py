@@ -135,7 +135,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
             copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in outside)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
-            with watch, Unrolled(recorder):
+            with watch, Unrolled(watch, recorder):
                 steps.run(args, kwargs, exchange)
     except (TooLongError, TooLargeError) as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))

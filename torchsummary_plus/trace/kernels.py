@@ -109,10 +109,13 @@ class FakeKernels:
     def follow_assigned(self, fake: Fake) -> None:
         """Called after a step assigned to a fake's ``data``."""
 
+    def values_of(self, fake: Fake) -> torch.Tensor:
+        """Raise :class:`DataDependentError`."""
+        raise DataDependentError("an array needs the values of a fake tensor, which has none")
+
     def _has_values(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""
-        writes = func._schema.is_mutable
-        if not all(self._is_known(tensor, writes) for tensor in operands):
+        if not all(self._is_known(tensor, func._schema.is_mutable) for tensor in operands):
             return False
         return self.is_small(func, args, kwargs, operands)
 

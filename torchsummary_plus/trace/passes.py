@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
 from ..live.casting import autocast_inside, kernel_cast_within
-from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
+from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel, tensors_of
@@ -145,7 +145,7 @@ class Pass(TorchDispatchMode):
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
-        self.outer_assignment = follow_assignments(self.kernel if isinstance(self.kernel, Assignment) else None)
+        self.outer_access = follow_access(self.kernel)
         if self.around is not None:
             self.around.state.notifies = False
         self.subclassing = compat.subclassing_in_modes()
@@ -156,7 +156,7 @@ class Pass(TorchDispatchMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.subclassing.__exit__(None, None, None)
         _here.innermost = self.around
-        follow_assignments(self.outer_assignment)
+        follow_access(self.outer_access)
         if self.around is not None:
             self.around.state.notifies = True
 

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..live.fakes import META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
+from ..live.compat import no_dispatch
+from ..live.fakes import CPU, META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
 from ..live.masks import note_true
 from .at_one import Guesses
 from .kernels import tensors_of
-from .on_zeros import on_zeros
+from .on_zeros import LARGEST, on_zeros
 from .passes import Frame, module_of
 
 OUTSIDE = -1
@@ -133,6 +134,21 @@ class Answers:
         self.assume(question.module, question.operator, how)
         return result
 
+    def array(self, question: Question, number: int, tensor: Tensor) -> Tensor:
+        """Return the values of a tensor that is read as an array: a real pass's, else all equal to a guessed one."""
+        values = self.recall(question, number)
+        if values is not None:
+            self.assume_recalled(question, VALUE)
+            with no_dispatch():
+                return values.clone()  # type: ignore[no-any-return]
+        is_guessed = self.guesses is not None and (question.module == OUTSIDE or tensor.dtype is torch.bool)
+        if self.guesses is None or not is_guessed or tensor.numel() > LARGEST:
+            self.refuse(question.module, question.operator)
+        value, site = self.guesses.value([tensor], tensor.dtype)
+        self.assume(question.module, question.operator, f"{TAKEN} {value} in {site}")
+        with no_dispatch():
+            return torch.full(tensor.shape, value, dtype=tensor.dtype, device=CPU)
+
     def follows_real_step(self) -> bool:
         """Whether a real step says how often an optimizer iterates, rather than the optimizer's limits.
 
@@ -155,7 +171,7 @@ class Answers:
             self.assume_recalled(question, REHEARSED)
         return answer
 
-    def refuse(self, module: int, func: OpOverload) -> NoReturn:
+    def refuse(self, module: int, func: OpOverload | str) -> NoReturn:
         """Raise :class:`DataDependentError` and remember it, since the caller may catch it."""
         self.refused = module if self.refused is None else self.refused
         raise DataDependentError(f"{func} needs the values of a tensor")
@@ -188,6 +204,8 @@ def _place(module: int, paths: Sequence[str]) -> str:
 SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default})
 """Operators that return a Python value instead of a tensor."""
 
+ARRAY = "numpy"
+"""Stands for an operator where a tensor is read as an array, for which none runs."""
 INDEX = aten.index.Tensor
 PUTS = {id(aten.index_put.default), id(aten.index_put_.default)}
 """By identity: writes to masked positions, whose scratch memory depends on how many there are."""
@@ -203,6 +221,11 @@ def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
 def question(module: int, func: OpOverload, args: Any) -> Question:
     """Return an operator's question. One that asks for a single value asks the same at any shape."""
     return Question(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
+
+
+def array_question(module: int, tensor: Tensor) -> Question:
+    """Return the question of a tensor's values, which become an array."""
+    return Question(module, ARRAY, (tensor.shape,))
 
 
 def put_question(module: int, args: Any) -> Question:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +23,22 @@ from ..live.remaking import remade
 from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
+from .on_zeros import LARGEST
 from .passes import Frame, Listener, Pass, deep_stack, run_really
-from .questions import PACK, PUTS, SCALARS, Question, asking_module, asks, masks_of, put_question, question, record
+from .questions import (
+    ARRAY,
+    PACK,
+    PUTS,
+    SCALARS,
+    Question,
+    array_question,
+    asking_module,
+    asks,
+    masks_of,
+    put_question,
+    question,
+    record,
+)
 from .swap import restored
 
 LONGEST = 10**12
@@ -53,8 +68,18 @@ class AnswerRecorder(Listener):
         self.longest = longest
         self.answers: dict[Question, list[Any]] = {}
         self.multiply_adds = 0
+        self.elements = 0
+        """How many elements were read as arrays."""
         self.is_aside = False
         """Whether the current operator would need no values on fakes."""
+
+    def read(self, watch: Pass, tensor: Tensor) -> None:
+        """Record the values of a tensor that is read as an array, as long as all arrays together are not too large."""
+        self.elements += tensor.numel()
+        if self.elements <= LARGEST:
+            with watch.muted(), torch.no_grad():
+                values = tensor.detach().resolve_conj().resolve_neg().clone()
+            self.answers.setdefault(array_question(asking_module(watch.frame), tensor), []).append(values)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
@@ -68,19 +93,28 @@ class AnswerRecorder(Listener):
             self.answers.setdefault(question(asking_module(frame), func, args), []).append(record(func, args, out))
 
 
+READS: Collection[Any] = (Tensor.numpy, Tensor.__array__)
+"""Functions that read a tensor as an array."""
+
+
 class Unrolled(TorchFunctionMode):
-    """Runs ``tolist()`` value by value, and ``one_hot`` without reading values, as on fakes.
+    """Runs ``tolist()`` value by value and ``one_hot`` without reading values, as on fakes; records arrays that are read.
 
     ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
     """
 
-    def __init__(self, recorder: AnswerRecorder) -> None:
+    def __init__(self, watch: Pass, recorder: AnswerRecorder) -> None:
         super().__init__()
+        self.watch = watch
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist:
             return _unrolled(args[0])
+        if func in READS:
+            out = func(*args, **(kwargs or {}))
+            self.recorder.read(self.watch, args[0])
+            return out
         if func is not functional.one_hot:
             return func(*args, **(kwargs or {}))
         outer, self.recorder.is_aside = self.recorder.is_aside, _has_number(*args, **(kwargs or {}))
@@ -112,7 +146,7 @@ class Rehearsal:
         return Rehearsal(kept, self.failure)
 
 
-_NO_SIZES = {func.name() for func in (*SCALARS, PACK)}
+_NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
 
 
 def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
@@ -142,7 +176,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
-            with watch, Unrolled(recorder):
+            with watch, Unrolled(watch, recorder):
                 tree.modules[0](*args, **kwargs)
         except Exception as error:
             return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")

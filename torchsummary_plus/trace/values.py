@@ -25,6 +25,7 @@ from .questions import (
     PACK,
     PUTS,
     Answers,
+    array_question,
     asks,
     counted,
     fakes_of,
@@ -77,7 +78,8 @@ class ValuedKernels(FakeKernels):
 
     def buffer(self, tensor: Tensor) -> Tensor:
         """Return the replacement of any other tensor of a model."""
-        return self._stand_in(tensor, self._place(tensor), 0 if _is_measure(tensor) else SMALL)
+        stays = self.others_stay and tensor.device.type == "cpu"  # The model moved, and an attribute did not.
+        return self._stand_in(tensor, CPU if stays else self._place(tensor), 0 if _is_measure(tensor) else SMALL)
 
     def given(self, tensor: Tensor) -> Tensor:
         """Return the replacement of an input."""
@@ -272,6 +274,17 @@ class ValuedKernels(FakeKernels):
     def _read(self, tensor: Tensor) -> list[int] | None:
         values = self._value_of(tensor, False)
         return None if values is None else values.tolist()
+
+    def values_of(self, fake: Tensor) -> Tensor:
+        """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
+        query = array_question(self.module(), fake)
+        turn = self.answers.turn(query)
+        values = self._value_of(fake, False)
+        if values is None:
+            return self.answers.array(query, turn, fake)
+        for how in self.made_up_by([fake]):
+            self.answers.assume(query.module, query.operator, how)
+        return values
 
     def read_lengths(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""

@@ -23,7 +23,8 @@ from ...live.numbered import on_numbered_gpus
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
 from ...trace.passes import Pass
-from ...trace.questions import asking_module
+from ...trace.questions import array_question, asking_module
+from ...trace.rehearsal import READS
 from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .device_numbers import DeviceNumbers
@@ -115,7 +116,7 @@ class StepFunctions(TorchFunctionMode):
         formula = product_function(func, self._assume, kernels.answers.zeros) or reflection_function(func)
         if formula is not None:
             return formula
-        if func in _READS:
+        if func in READS or func is torch.Tensor.tolist:
             return partial(self._read, func)
         if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
             return cast_grid
@@ -142,8 +143,11 @@ class StepFunctions(TorchFunctionMode):
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Read a real tensor's values, for which no operator runs, and note what they assume."""
         kernels: Any = self.watch.kernel
-        for how in [] if isinstance(tensor, Fake) else kernels.made_up_by([tensor]):
-            self._assume(func.__name__, how)
+        if not isinstance(tensor, Fake):
+            for how in kernels.made_up_by([tensor]):
+                self._assume(func.__name__, how)
+            if func in READS:
+                kernels.answers.turn(array_question(asking_module(self.watch.frame), tensor))
         return func(tensor, *args, **kwargs)
 
     def _assume(self, operator: str, how: str) -> None:
@@ -257,7 +261,6 @@ _OF_VALUES = {
 }
 """Functions that use singular values or eigenvalues only."""
 
-_READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _one_hot_kernel: _one_hot,
     _getitem: _get_item,

@@ -1,0 +1,95 @@
+"""Steps that read whole tensors as NumPy arrays or lists, as evaluation loops do for their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
+
+CLASSES = 10
+ROWS = 512
+Read = Callable[[Tensor], Any]
+
+READS: dict[str, Read] = {
+    "numpy": lambda y: y.detach().cpu().numpy(),
+    "force": lambda y: y.numpy(force=True),
+    "asarray": lambda y: np.asarray(y.detach().cpu()),
+    "array of another dtype": lambda y: np.asarray(y.detach().cpu(), dtype=np.float64),
+    "tolist": lambda y: np.array(y.argmax(1).tolist()),
+}
+
+
+def classifier() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+
+
+def evaluation(read: Read) -> Callable[[nn.Module, Tensor], None]:
+    """Return a step that keeps the predictions of three batches, and counts those of each class."""
+
+    def run(model: nn.Module, x: Tensor) -> None:
+        with torch.no_grad():
+            kept = [read(model(x)) for _ in range(3)]
+        counts = np.zeros(CLASSES, dtype=np.int64)
+        chosen = kept[0].argmax(-1) if kept[0].ndim == 2 else kept[0]
+        np.add.at(counts, chosen, 1)
+        model(x.repeat(1 + int(counts.sum()) // ROWS, 1))
+
+    return run
+
+
+def settings(read: Read) -> dict[str, Any]:
+    return {"input_data": torch.randn(ROWS, 64), "mode": "eval", "train_step": evaluation(read)}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_arrays_on_the_cpu_are_the_real_step_s(read: Read) -> None:
+    asked = settings(read)
+    estimate = estimate_memory(classifier(), **asked)
+    assert not any("measured" in line for line in estimate.assumptions)
+    assert estimate.peak_range == (measure_memory(classifier(), **asked).peak_bytes,) * 2
+
+
+@pytest.mark.parametrize("read", [read for name, read in READS.items() if name != "tolist"])
+def test_arrays_on_a_gpu_come_from_a_real_step_or_are_assumed(read: Read) -> None:
+    """A step without values has the same peak, since all its counts add up alike."""
+    asked = settings(read)
+    real = estimate_memory(classifier(), device="cuda", gpu="H100", **asked)
+    assumed = estimate_memory(classifier().to("meta"), device="cuda", gpu="H100", **asked)
+    assert real.assumptions[0].endswith("value taken from a real step")
+    assert "value assumed to be 1" in assumed.assumptions[0]
+    assert real.peak_range == (real.peak_bytes,) * 2
+    assert assumed.peak_bytes == real.peak_bytes
+
+
+def test_an_array_that_steers_the_step_has_a_real_step_s_values() -> None:
+    weight = torch.tensor([[3.0]])
+
+    def run(model: nn.Linear, x: Tensor) -> None:
+        with torch.no_grad():
+            times = int(model(x).cpu().numpy().max())
+            model(x.repeat(times, 1))
+
+    model = nn.Linear(1, 1, bias=False)
+    model.weight = nn.Parameter(weight)
+    asked: dict[str, Any] = {"input_data": torch.ones(1 << 15, 1), "mode": "eval", "train_step": run}
+    assert estimate_memory(model, **asked).peak_bytes == measure_memory(model, **asked).peak_bytes
+
+
+def test_an_array_of_a_tensor_on_a_gpu_or_with_a_gradient_is_refused_as_in_torch() -> None:
+    seen: list[str] = []
+
+    def run(model: nn.Module, x: Tensor) -> None:
+        for tensor in (model(x).detach(), model(x).cpu()):
+            with pytest.raises((TypeError, RuntimeError)) as refused:
+                tensor.numpy()
+            seen.append(refused.type.__name__)
+
+    estimate_memory(classifier(), input_data=torch.randn(ROWS, 64), device="cuda", gpu="H100", train_step=run)
+    assert set(zip(seen[::2], seen[1::2])) == {("TypeError", "RuntimeError")}
