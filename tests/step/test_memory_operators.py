@@ -331,3 +331,28 @@ class LeafAsResult(torch.autograd.Function):
 def test_zeros_that_the_engine_makes_are_the_gradient_of_a_leaf() -> None:
     model, x = Through(lambda x: LeafAsResult.apply(x, x * 1)[0]), torch.randn(300, SIDE)
     assert estimate_memory(model, input_data=x).peak_bytes == measure_memory(model, input_data=x).peak_bytes
+
+
+class WithNumbers(nn.Module):
+    """A function of parameters that are single numbers."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.weight = (nn.Parameter(torch.rand(())) for _ in range(3))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.first, self.second, self.weight * x.mean())
+
+
+NUMBERS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "added": lambda a, b, y: a + (y * y),
+    "stacked": lambda a, b, y: torch.stack([a + y * y, b + y * y]).sum(),
+    "parameters stacked": lambda a, b, y: (torch.stack([a, b]) * 2).sum(),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_single_numbers_do_not_keep_a_gradient_that_others_share(case: str) -> None:
+    model, x = WithNumbers(NUMBERS[case]), torch.rand(2, 8)
+    assert estimate_memory(model, input_data=x).peak_bytes == measure_memory(model, input_data=x).peak_bytes

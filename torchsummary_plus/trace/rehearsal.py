@@ -98,7 +98,7 @@ READS: Collection[Any] = (Tensor.numpy, Tensor.__array__)
 
 
 class Unrolled(TorchFunctionMode):
-    """Runs ``tolist()`` value by value and ``one_hot`` without reading values, as on fakes; records arrays that are read.
+    """Runs ``tolist()`` value by value and ``one_hot`` without reading values, as on fakes; records arrays.
 
     ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
     """

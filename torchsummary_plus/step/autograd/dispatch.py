@@ -91,6 +91,8 @@ class StepKernels(ValuedKernels):
             self.renewed.catch_up()
         node = compat.current_node()
         number = -1 if node is None else number_of(node)
+        if func is aten._to_copy.default and _stays(args[0], **kwargs):
+            return args[0]
         if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
             raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
@@ -133,8 +135,6 @@ class StepKernels(ValuedKernels):
             in_node, maker = self.writers.get(self.meta_storages.of(args[0].untyped_storage())._cdata, (None, None))
             if in_node == number and in_place.applies("" if node is None else node.name(), maker):
                 return in_place.func, kwargs
-        if func is aten._to_copy.default and _stays(args[0], **kwargs):
-            return aten.alias.default, {}
         return func, kwargs
 
     def _accumulates_in_place(self, args: tuple[Any, ...], number: int, node: Any) -> bool:
