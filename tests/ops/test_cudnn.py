@@ -119,6 +119,25 @@ def test_the_helper_ends_with_an_error_and_not_with_the_process() -> None:
     assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), helped.workspaces).tried
 
 
+@needs_cudnn
+def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
+    def asked(name: str) -> list[Plans]:
+        plans.cache_clear()
+        return [plans(question, known_cards()[name], Settings(), helped.workspaces) for question in questions]
+
+    sizes = ((64, 112), (64, 56), (128, 28), (256, 14), (512, 7))
+    questions = [
+        Question(kind, "float32", False, (32, c, side, side), (c, c, 3, 3), (32, c, side, side), (1, 1), (1, 1), (1, 1))
+        for c, side in sizes
+        for kind in (Kind.FORWARD, Kind.BACKWARD_DATA, Kind.BACKWARD_FILTER)
+    ]
+    helped._helper.cache_clear()
+    first = asked("a100")
+    helped._helper.cache_clear()
+    asked("t4")
+    assert asked("a100") == first
+
+
 ECHO = """
 import json, sys
 for number, line in enumerate(sys.stdin):

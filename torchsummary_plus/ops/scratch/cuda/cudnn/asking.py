@@ -12,7 +12,7 @@ from . import helped
 from .asker import Question, workspaces
 from .backend import Kind
 from .cards import Card
-from .choice import Plans, Settings, allows_tf32, expect, plans
+from .choice import Plans, Settings, allows_tf32, device_text, expect, plans
 from .library import CudnnError, cudnn_library, missing_kernels, version_text
 from .table import tensor_bytes
 
@@ -31,7 +31,7 @@ class Cudnn:
         """Whether the table has answered in place of cuDNN."""
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
-        self.is_helped = not self.why and capability_of(0) is None and helped.is_available()
+        self.is_helped = not self.why and capability_of(0) is None and _has_helper(card)
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
         """Whether cuDNN offers the engines that need a driver."""
@@ -102,6 +102,10 @@ class Cudnn:
             version = version_text(cudnn_library().cudnnGetVersion())
             lines.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
         return tuple(lines)
+
+
+def _has_helper(card: Card | None) -> bool:
+    return card is not None and helped.is_available(device_text(card))
 
 
 def _why_not(card: Card | None, how: str) -> str:

@@ -99,7 +99,7 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
 
     The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
     """
-    device = _device(card)
+    device = device_text(card)
     listed = tuple(ask(question, device, settings.mode, settings.refused, settings.benchmark))
     fallback: tuple[int, ...] = ()
     if settings.benchmark or 0 not in listed:
@@ -112,9 +112,10 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
 @lru_cache(REMEMBERED)
 def expect(question: Question, card: Card, settings: Settings) -> None:
     """Have the cuDNN subprocess begin to answer what :func:`plans` will ask it."""
-    helped.expect(question, _device(card), settings.mode, settings.refused, settings.benchmark)
+    helped.expect(question, device_text(card), settings.mode, settings.refused, settings.benchmark)
 
 
 @cache
-def _device(card: Card) -> str:
+def device_text(card: Card) -> str:
+    """Return a GPU's properties as cuDNN reads them."""
     return card.properties(cudnn_library().cudnnGetCudartVersion())

@@ -1,6 +1,7 @@
 """Query cuDNN in a subprocess, where stand-ins for CUDA's libraries let it offer the engines that need a driver.
 
-The first query starts the subprocess, which imports no torch, uses no GPU and ends with this process.
+The first query for a GPU starts its subprocess, which imports no torch, uses no GPU and ends with this process. Each
+GPU has its own: some of cuDNN's heuristics keep the properties of the first device that a process asks about.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ UNREAD = 64
 
 
 class Helper:
-    """The subprocess."""
+    """The subprocess for a GPU."""
 
     def __init__(self, cudnn: Path, cuda: str) -> None:
         self.lock = Lock()
@@ -94,7 +95,7 @@ def workspaces(
     question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False
 ) -> Iterator[int]:
     """Do as :func:`.asker.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
-    helper = _helper(os.getpid())
+    helper = _helper(os.getpid(), device_text)
     if helper is None:
         raise CudnnError("the cuDNN subprocess could not be started")
     return iter(helper.workspaces(question, device=device_text, mode=mode, refused=sorted(refused), every=every))
@@ -102,14 +103,14 @@ def workspaces(
 
 def expect(question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False) -> None:
     """Have the subprocess answer :func:`workspaces` ahead, if it can be started."""
-    helper = _helper(os.getpid())
+    helper = _helper(os.getpid(), device_text)
     if helper is not None:
         helper.expect(question, device=device_text, mode=mode, refused=sorted(refused), every=every)
 
 
-def is_available() -> bool:
-    """Return whether cuDNN can be queried in a subprocess."""
-    return _helper(os.getpid()) is not None
+def is_available(device_text: str) -> bool:
+    """Return whether cuDNN can be queried about a GPU in a subprocess."""
+    return _helper(os.getpid(), device_text) is not None
 
 
 def _query(question: Question, how: dict[str, Any]) -> str:
@@ -117,8 +118,8 @@ def _query(question: Question, how: dict[str, Any]) -> str:
 
 
 @cache
-def _helper(process: int) -> Helper | None:
-    """Return the helper of a process; a fork gets its own."""
+def _helper(process: int, device_text: str) -> Helper | None:
+    """Return a process's helper for a GPU, by the text of its properties; a fork gets its own."""
     cudnn = cudnn_path()
     if cudnn is None or not sys.executable or not shared_object.is_possible():
         return None
