@@ -23,7 +23,8 @@ WITH_ZEROS = "products of elements are assumed to contain zeros"
 ZEROS_BAND = 0.05 if since("2.13") else 1.5
 """Relative error of the storages with torch's formulas for zeros, which differ under a mode, before 2.13 more.
 
-Measured on eight gradients of products, and of their gradients: up to 2.3 % of the peak; on 2.6 and 2.11 up to 141 % of the storages.
+Measured on eight gradients of products, and of their gradients: up to 2.3 % of the peak; on torch 2.6 and 2.11 up to
+141 % of the storages.
 """
 
 _FUNCTIONS = {
