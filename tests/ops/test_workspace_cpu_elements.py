@@ -53,6 +53,31 @@ def arithmetic() -> Iterable[Call]:
     yield aten._foreach_pow.ScalarAndTensor, 0.9, [torch.tensor(1.0), torch.tensor(2.0)]
 
 
+def promotions() -> Iterable[Call]:
+    """Operators of two operands of different dtypes."""
+    floats, integers = (TABLE, TABLE.to(HALF), TABLE.double(), INTEGERS), (INTEGERS, INTEGERS.int(), FLAGS)
+    for x in floats:
+        for other in floats:
+            yield from ((operator.default, x, other) for operator in (aten.fmin, aten.fmax))
+            if x.is_floating_point() or other.is_floating_point():
+                yield from ((operator.default, x, other) for operator in (aten.hypot, aten.logaddexp, aten.logaddexp2))
+            yield aten.clamp_min.Tensor, x, other
+            yield aten.clamp.Tensor, x, other, other
+    for x in integers:
+        for other in integers:
+            yield aten.bitwise_and.Tensor, x, other
+            yield from ((operator.default, x, other) for operator in (aten.logical_and, aten.logical_xor))
+        yield aten.bitwise_or.Scalar, x, 1
+        yield from ((aten.clamp.default, x, low) for low in (0, 0.5))
+        yield from ((aten.pow.Tensor_Scalar, x, exponent) for exponent in (2, 1.5))
+        yield aten.xlogy.Scalar_Other, x, 2
+        yield aten.copysign.Scalar, x, 1.5
+
+
+def test_promotions() -> None:
+    agree(promotions())
+
+
 def test_arithmetic() -> None:
     """What is of another dtype than the computation is cast first; a number is a tensor too."""
     agree(arithmetic())

@@ -164,7 +164,7 @@ On the CPU those in ``TRIED`` are run on zeros if small enough; otherwise estima
 TRIED = frozenset(
     f"aten::{name}"
     for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linalg_qr", "_native_multi_head_attention"),
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linalg_qr", "_native_multi_head_attention"),
         *("convolution", "_convolution", "convolution_backward", "_transformer_encoder_layer_fwd"),
         *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
         *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "linalg_lu_factor_ex"),

@@ -16,5 +16,6 @@ from . import (  # noqa: F401 - the modules register their rules
     pointwise,
     products,
     recurrent,
+    reductions,
     selecting,
 )

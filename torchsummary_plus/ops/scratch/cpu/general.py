@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -12,6 +11,8 @@ from ....live.versions import since
 from ...processor import is_half
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
+from .copies import turned_block
+from .reductions import mean_bytes
 
 
 @scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)
@@ -148,51 +149,6 @@ def _safe_softmax(out: Any, x: Any, dim: int, dtype: Any = None) -> int:
     return copied(x) + total + total // int(x.shape[dim]) + itemsize(out)
 
 
-@scratch("cpu", "aten::logsumexp", source=f"{NATIVE}ReduceOps.cpp, logsumexp_out_impl", band=0.0)
-def _logsumexp(out: Any, x: Any, *_: Any) -> int:
-    return nbytes(x) + nbytes(out)
-
-
-@scratch("cpu", "aten::prod", "aten::prod.dim_int",
-         source=f"{NATIVE}ReduceOpsUtils.h, make_reduction_from_out_ty", band=0.0)  # fmt: skip
-def _product(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    return _converted(out, x)
-
-
-@scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
-         source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
-def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
-    return _converted(out, x) + (in_float(x, out) if is_half(out.dtype) and sums_apart(x, dims) else 0)
-
-
-def in_float(x: Any, out: Any) -> int:
-    """Return the bytes of input and result in float32, in which half precision is summed."""
-    return 4 * (elements(x) + elements(out))
-
-
-def sums_apart(x: Any, dims: Any = None) -> bool:
-    """Whether the summed axes cannot be traversed as one."""
-    reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
-    axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
-    return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
-
-
-def _converted(out: Any, x: Any) -> int:
-    """Return the bytes of the input in the result's dtype."""
-    return 0 if x.dtype is out.dtype else elements(x) * itemsize(out)
-
-
-@scratch("cpu", "aten::mean", "aten::mean.dim", source=f"{NATIVE}ReduceOps.cpp, mean_out", band=0.0)
-def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    """The sum and its divisor; half precision is computed in float32."""
-    return averaged_in_float(x, out) if is_half(out.dtype) else _converted(out, x) + scalar(out)
-
-
-def averaged_in_float(x: Any, out: Any) -> int:
-    """Return the bytes of sums in float32, and of the input in float32 or the divisor as a tensor of two dtypes."""
-    return 4 * elements(out) + max(4 * elements(x), INT64 + 4)
-
-
 LOSS = f"{NATIVE}Loss.cpp"
 MEAN = 1
 """``Reduction::Mean``; 0 is none, 2 sum."""
@@ -219,8 +175,7 @@ def _mean_of(out: Any, reduction: int, losses: int) -> int:
     """Return the scratch of the mean of some losses."""
     if reduction != MEAN:
         return 0
-    alike = torch.empty(losses, dtype=out.dtype, device="meta")
-    return averaged_in_float(alike, out) if is_half(out.dtype) else scalar(out)
+    return mean_bytes(out, torch.empty(losses, dtype=out.dtype, device="meta"))
 
 
 @reserve("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
@@ -307,8 +262,10 @@ def _median(out: Any, x: Any) -> int:
 
 @scratch("cpu", "aten::median.dim", "aten::nanmedian.dim", source=SELECTION, band=0.0)
 def _median_of(out: Any, x: Any, dim: int, *_: Any) -> int:
-    """A copy if the axis is not contiguous."""
-    return 0 if not x.dim() or x.stride(dim) == 1 else nbytes(x)
+    """A copy if the axis is not contiguous, made block by block of one matrix."""
+    if not x.dim() or x.stride(dim) == 1:
+        return 0
+    return nbytes(x) + (turned_block(x) if x.dim() == 2 and x.is_contiguous() else 0)
 
 
 @scratch("cpu", "aten::roll", source=f"{NATIVE}TensorTransformations.cpp", band=0.0)

@@ -119,3 +119,9 @@ def _vector(out: Any, *args: Any, **scale: Any) -> int | AtMost:
     by_columns = matrix.stride() == (1, rows) and not matrix.is_contiguous()
     copies = copied(vector) + (0 if by_columns else copied(matrix))
     return beside(copies, _scratchpad(matrix.dtype, 1, rows, 1, columns, (by_columns, False)))
+
+
+@scratch("cpu", "aten::dot", "aten::vdot", source="aten/src/ATen/native/Blas.cpp, dot", band=0.0)
+def _inner(out: Any, a: Any, b: Any) -> int | AtMost:
+    """An inner product, run as one of matrices; only a bound is known."""
+    return at_most(1, 1, elements(a)) if _is_taken(a, b) and elements(a) > SMALL else 0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...processor import is_half
-from ..registry import reserve, scratch
+from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
@@ -132,6 +132,13 @@ def _consecutive(
 ) -> tuple[int | None, ...]:
     """Results as long as the input, then resized; their storages stay large."""
     return (nbytes(x), None, INT64 * elements(x) if counts else None) if dim is None else ()
+
+
+@scratch("cpu", "aten::repeat_interleave.Tensor", source=f"{NATIVE}Repeat.cpp, repeat_interleave_common", band=0.0)
+def _repeated(out: Any, repeats: Any, **_: Any) -> tuple[Phase, ...]:
+    """Where each element's repetitions end; before the result, whether each number is at least zero."""
+    count, ends = elements(repeats), copied(repeats) + INT64 * elements(repeats)
+    return Phase(0, ends + count + max(scalar(repeats), 1)), Phase(ALL_RESULTS, ends)
 
 
 @scratch("cpu", "aten::allclose", source=f"{NATIVE}TensorCompare.cpp, isclose", band=0.0)

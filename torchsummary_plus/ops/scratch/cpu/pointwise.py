@@ -32,7 +32,14 @@ _ARITHMETIC = (
     *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "rsub.Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
     *("maximum", "minimum", "atan2", "remainder.Scalar", "remainder.Tensor", "fmod.Scalar", "fmod.Tensor"),
     *("add.Scalar", "sub.Scalar", "mul.Scalar", "div.Scalar", "rsub.Tensor"),
-    *("floor_divide", "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor", "div.Tensor_mode"),
+    *("floor_divide", "div.Tensor_mode", "logaddexp", "logaddexp2", "fmin", "fmax", "nextafter", "hypot", "gcd", "lcm"),
+    *("xlogy.Scalar_Other", "xlogy.Scalar_Self", "copysign.Scalar", "heaviside", "igamma", "igammac"),
+    *(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar", "Scalar_Tensor")),
+    *(
+        f"bitwise_{way}_shift.{kind}"
+        for way in ("left", "right")
+        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    ),
 )
 
 
@@ -42,8 +49,9 @@ def _arithmetic(out: Any, a: Any, b: Any, *_: Any, **scale: Any) -> int:
     return _cast(a, out.dtype) + _cast(b, out.dtype)
 
 
-_COMPARISONS = tuple(
-    f"aten::{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")
+_COMPARISONS = (
+    *(f"aten::{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")),
+    *(f"aten::logical_{name}" for name in ("and", "or", "xor")),
 )
 
 
@@ -107,6 +115,21 @@ def _multivariate_gamma(out: Any, x: Any, p: int) -> tuple[Phase, ...]:
     """Half the steps up to ``p`` are added to each element, the results summed, and a number is added to the sum."""
     terms = p * elements(out) * itemsize(out)
     return Phase(0, p * itemsize(out) + terms), Phase(ALL_RESULTS, terms + _cast(1.0, out.dtype))
+
+
+@scratch("cpu", "aten::pow.Tensor_Scalar", source=f"{NATIVE}Pow.cpp", band=0.0)
+def _power(out: Any, x: Any, exponent: Any) -> int:
+    """The 0th power is filled in, and the first one copied."""
+    return 0 if exponent in (0, 1) else _cast(x, out.dtype)
+
+
+_BOUNDS = tuple(f"aten::{name}{kind}" for name in ("clamp", "clamp_min", "clamp_max") for kind in ("", ".Tensor"))
+
+
+@scratch("cpu", *_BOUNDS, source=ITERATOR, band=0.0)
+def _bounded(out: Any, *operands: Any, **bounds: Any) -> int:
+    """Bounds that are numbers stay numbers."""
+    return sum(_cast(t, out.dtype) for t in (*operands, *bounds.values()) if isinstance(t, torch.Tensor))
 
 
 @scratch("cpu", "aten::logit", source=ITERATOR, band=0.0)

@@ -11,10 +11,9 @@ import torch
 from ..masks import fills, mask_axes, masked_rows, masks_of, most_rows, written_rows
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import copied, nbytes
+from .reductions import GRAIN
 
 INDEX_BYTES = 8
-GRAIN = 32768
-"""Elements above which a loop is split among threads: at::internal::GRAIN_SIZE."""
 
 EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ....processor import is_half
 from ...registry import AtMost, Phase
-from ..general import sums_apart
+from ..reductions import sums_apart
 from .description import FLOAT, Conv, threads
 
 WIDE = 16

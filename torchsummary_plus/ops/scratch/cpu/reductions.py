@@ -1,0 +1,102 @@
+"""Scratch memory of reductions on the CPU: the input in another dtype, and partial results of threads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ...processor import is_half
+from ..registry import scratch
+from ..sizes import INT64, NATIVE, elements, itemsize, nbytes, scalar
+
+REDUCED = f"{NATIVE}ReduceOps.cpp; ReduceOpsUtils.h, make_reduction_from_out_ty"
+GRAIN = 32768
+"""Elements from which a loop is split among threads: at::internal::GRAIN_SIZE."""
+
+
+def partials(x: Any, out: Any, size: int | None = None) -> int:
+    """Return the bytes of one partial result per thread, for a single result of many elements.
+
+    ``size`` is the bytes of one, by default of an element of the result.
+    Source: aten/src/ATen/TensorIteratorReduce.cpp, ``two_pass_reduction``.
+    """
+    threads = torch.get_num_threads()
+    if elements(out) != 1 or threads == 1 or elements(x) < GRAIN:
+        return 0
+    return threads * (itemsize(out) if size is None else size)
+
+
+@scratch("cpu", "aten::logsumexp", source=f"{NATIVE}ReduceOps.cpp, logsumexp_out_impl", band=0.0)
+def _logsumexp(out: Any, x: Any, *_: Any) -> int:
+    """The exponentials and the maxima by which they are scaled; integers are cast first."""
+    return _converted(out, x) + elements(x) * itemsize(out) + nbytes(out) + partials(x, out)
+
+
+@scratch("cpu", *(f"aten::{name}" for name in ("prod", "prod.dim_int", "amax", "all", "all.dim", "all.dims",
+                                               "any", "any.dim", "any.dims")),
+         source=REDUCED, band=0.0)  # fmt: skip
+def _reduction(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    return _converted(out, x) + partials(x, out)
+
+
+@scratch("cpu", "aten::amin", source=f"{NATIVE}cpu/ReduceOpsKernel.cpp, min_values_kernel_impl", band=0.0)
+def _least(out: Any, x: Any, *_: Any) -> int:
+    """Threads that share int64 elements keep their partial results in registers."""
+    return 0 if x.dtype is torch.int64 else partials(x, out)
+
+
+@scratch("cpu", "aten::sum", "aten::sum.dim_IntList", "aten::nansum",
+         source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
+def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
+    if is_half(out.dtype) and sums_apart(x, dims):
+        return _converted(out, x) + in_float(x, out) + partials(x, out, 4)
+    return _converted(out, x) + partials(x, out)
+
+
+@scratch("cpu", "aten::count_nonzero", "aten::count_nonzero.dim_IntList",
+         source=f"{NATIVE}TensorAdvancedIndexing.cpp, count_nonzero", band=0.0)  # fmt: skip
+def _count(out: Any, x: Any, dims: Any = None) -> int:
+    """Along an axis, whether each element is nonzero, as a bool and as an integer."""
+    if dims is None or dims == []:
+        return 0
+    size = INT64 if x.dtype is torch.bool else 1 + INT64
+    return size * elements(x) + partials(x, out)
+
+
+def in_float(x: Any, out: Any) -> int:
+    """Return the bytes of input and result in float32, in which half precision is summed."""
+    return 4 * (elements(x) + elements(out))
+
+
+def sums_apart(x: Any, dims: Any = None) -> bool:
+    """Whether the summed axes cannot be traversed as one."""
+    reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
+    axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
+    return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
+
+
+def _converted(out: Any, x: Any) -> int:
+    """Return the bytes of the input in the result's dtype."""
+    return 0 if x.dtype is out.dtype else elements(x) * itemsize(out)
+
+
+@scratch("cpu", "aten::mean", "aten::mean.dim", source=f"{NATIVE}ReduceOps.cpp, mean_out", band=0.0)
+def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    return mean_bytes(out, x)
+
+
+def mean_bytes(out: Any, x: Any) -> int:
+    """Return the bytes of a mean: the sum and then its divisor; half precision is computed in float32."""
+    if is_half(out.dtype):
+        summed = 4 * elements(x) + partials(x, out, 4)
+        return 4 * elements(out) + max(summed, INT64 + 4)
+    return max(_converted(out, x) + partials(x, out), scalar(out))
+
+
+@scratch("cpu", "aten::var", "aten::var.correction", "aten::std", "aten::std.correction",
+         source=f"{NATIVE}ReduceOps.cpp, std_var_all_reduce_cpu", band=0.0)  # fmt: skip
+def _deviation(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    """The mean, if all elements are reduced to a single number and it is not in half precision."""
+    return itemsize(out) + mean_bytes(out, x) if elements(out) == 1 and not is_half(x.dtype) else 0
