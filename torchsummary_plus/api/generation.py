@@ -162,8 +162,8 @@ def max_context(
 
     The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
     "24GiB" (the default) or a GPU's name, which can be given as ``gpu`` too. Traces of short prompts are extrapolated
-    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Of ``options``, those
-    of an optimizer and a loss do not matter. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
+    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Options of an
+    optimizer or a loss have no effect. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
     does not generate.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel

@@ -24,7 +24,7 @@ from .memory import estimate_memory
 from .table import summary
 
 LOGS = dict.fromkeys(("verbose", "logger", "print_fn", "log_fn"), "log=, a function of the text")
-"""Other names for where a callback's text goes."""
+"""Other names that users try for ``log``."""
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def largest_batch(
 ) -> BatchSizeLimit:
     """Return the largest batch of a step; see :func:`max_batch_size`."""
     nbytes, card, other = parse_memory(memory), named_gpu(memory), other_device(memory)
-    # Another maker's device is assumed to hold the tensors of a CPU step; its kernels are unknown.
+    # Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
     device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
     settings = replace(options, device=device, gpu=None if card is None else card.name)
     request = _request(model, _required(example), settings, world_size, rank)

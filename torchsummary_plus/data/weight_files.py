@@ -18,10 +18,10 @@ from .errors import InputError
 from .units import describe
 
 MOST_HEADER_BYTES = 100_000_000
-"""The longest header that is read: safetensors' own limit."""
+"""Maximum length of a header: safetensors' own limit."""
 
 MOST_ITEMS = 10_000_000
-"""The most tensors, entries and elements of arrays in a GGUF header."""
+"""Maximum number of tensors, entries and array elements in a GGUF header."""
 
 MOST_AXES = 64
 

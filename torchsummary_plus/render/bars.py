@@ -1,4 +1,4 @@
-"""Bar charts, longest bar on top: a summary's heaviest layers, and the modules that hold an estimate's peak."""
+"""Bar charts, longest bar on top: a summary's heaviest layers, and the modules that hold most of an estimate's peak."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 LABEL = 26
-"""Characters of a layer's path; the bars keep half a column."""
+"""Maximum characters of a layer's path, which leaves half a column for the bars."""
 
 MEASURES = {
     "num_params": "Parameters",

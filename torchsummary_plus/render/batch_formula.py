@@ -45,8 +45,8 @@ def batch_formula(
 ) -> BatchExplanation:
     """Return a training step's memory by the formula, and the largest batch that fits in ``memory_bytes``.
 
-    ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and what the backward really
-    keeps: each map counts twice, for the activation and for its gradient.
+    ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and which tensors
+    are really saved: each map counts twice, for the activation and for its gradient.
     """
     maps = [step for row in map_rows(report) for step in _maps(row)]
     inputs = total(0) if not report.input_bytes else total(*map(bytes_of, tensors(report.inputs)))

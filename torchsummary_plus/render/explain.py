@@ -19,13 +19,13 @@ UNLIKE = (LookupError, TypeError, ValueError)
 """What a rule may raise for a layer without an expected setting or parameter."""
 
 MOST_PARTS = 6
-"""The most parameters listed individually."""
+"""Maximum number of parameters listed individually."""
 
 MOST_CHILDREN = 20
-"""The most children listed individually."""
+"""Maximum number of children listed individually."""
 
 LONGEST = 80
-"""Arithmetic of more characters is given by its value."""
+"""Arithmetic longer than this, in characters, is replaced by its value."""
 
 
 def explain_row(row: Row) -> Explanation:
@@ -71,7 +71,7 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
 def _whole(
     figure: str, label: str, top: Row, own: Step | None, inside: Mapping[int | None, Sequence[Row]]
 ) -> list[Step]:
-    """Return a figure of each child, of the row itself where it has some, and their sum."""
+    """Return a figure for each child, for the row itself if it is not 0, and their sum."""
     children: dict[str, list[Expr]] = {}
     for child in inside.get(top.index, ()):
         expr = _summed(figure, child, inside)

@@ -149,7 +149,7 @@ def svg_text(dot: str) -> str:
 
 
 def _unique(svg: str) -> str:
-    """Number the ids, so that a page with several drawings has each once."""
+    """Number the ids, so that they are unique on a page with several drawings."""
     number = next(_drawings)
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>graph{number}-", svg)
 

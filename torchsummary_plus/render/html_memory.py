@@ -27,13 +27,13 @@ LEFT, TOP, BOTTOM = 62, 30, 8
 """Margins: for the tick labels, for the phase names, and below the drawing."""
 
 MOST_POINTS = 900
-"""The most points that a drawing of ``WIDTH`` can resolve."""
+"""Maximum number of points that a drawing of ``WIDTH`` can resolve."""
 
 LETTER, BOLD = 7.1, 8.0
 """Widths of a regular and a bold letter at font size 11."""
 
 FONTS = (11, 9, 7)
-"""The font sizes of tiles, from the one that is tried first."""
+"""The font sizes of tiles, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
 
 
 def _drawn(tile: Tile) -> dict[str, Any]:
-    """Return the template data of a tile: its colour, and its text in the size that fits whole; none if none fits."""
+    """Return the template data of a tile: its colour, and its text in the first size that fits, if any."""
     box = tile.box
     lines, font = _fitted(tile)
     return {

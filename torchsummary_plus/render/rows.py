@@ -24,7 +24,7 @@ NESTED = ("var_names", "depth")
 """The settings of nested rows."""
 
 NARROWEST = 8
-"""The least ``col_width``."""
+"""Minimum ``col_width``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HEIGHT = 2.3
 MOST_POINTS = 800
-"""The most points that a column can resolve: at 300 dpi its axes are 840 dots wide."""
+"""Maximum number of points that a column can resolve: at 300 dpi, its axes are 840 dots wide."""
 BELOW_LIMIT = 0.91
 """The height of the peak's name below that of a limit, in fractions of the axes."""
 FAR = 3

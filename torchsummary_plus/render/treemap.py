@@ -12,13 +12,13 @@ from ..memory.footprint import parents
 from .memory_text import kind_label
 
 SMALLEST = 1 / 350
-"""The smallest tile, as a share of the peak, which has room for a label; smaller siblings are merged into one."""
+"""Minimum size of a tile with room for a label, as a share of the peak; smaller siblings are merged."""
 
 LEAST_WIDTH, LEAST_HEIGHT = 21.0, 18.0
-"""The least sides of a tile, which hold a name of three letters on each line, in the smallest font."""
+"""Minimum width and height of a tile: room for three letters on each line, in the smallest font."""
 
 LARGE = 1600.0
-"""The area from which on a tile is never merged."""
+"""Tiles of at least this area are never merged."""
 
 HEAD = 15.0
 """The height of a frame's heading."""

@@ -33,7 +33,7 @@ BOTH, LEFT, RIGHT = range(3)
 """The steps of a path: a row with both layers, with the left one only, with the right one only."""
 
 CELLS = 4_000_000
-"""The most cells of a band (about a second): beyond that, the alignment is the cheapest within the band."""
+"""Maximum number of cells in a band (about a second): beyond it, the alignment is the cheapest within the band."""
 
 Pair = tuple["int | None", "int | None"]
 
@@ -66,7 +66,7 @@ class _Item:
 
 
 def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
-    """Return the rows of the alignment: for each sequence the index of its layer, or None if it has none.
+    """Return the rows of the alignment: for each sequence, the index of its layer, or None.
 
     Each layer is in one row, in the order of its sequence. Between two shared rows, layers of earlier sequences come
     first.

@@ -1,4 +1,4 @@
-"""Equal neighbours of a graph, drawn once with their number."""
+"""Fold equal neighbours of a graph into one node with their number."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ class _Fold:
         return end - position
 
     def _pattern(self, members: Sequence[_Tree]) -> Pattern | None:
-        """Return what the last member reads of the one before it and of nodes outside.
+        """Return what the last member reads from the one before it and from nodes outside.
 
-        None if it reads of earlier ones, unless it reads of each the same as of the one before it.
+        None if it reads from earlier ones, unless it reads the same from each as from the one before it.
         """
         *earlier, tree = members
         start = members[0].start
@@ -137,7 +137,7 @@ class _Fold:
         return frozenset(read[-1]), self._outside(tree, start)
 
     def _within(self, tree: _Tree) -> set[tuple[int, int]]:
-        """Return what its own leaves read of one another, as places in it."""
+        """Return what its leaves read from one another, as places in it."""
         return {
             (source - tree.start, place - tree.start)
             for place in range(tree.start, tree.stop)

@@ -60,7 +60,7 @@ class Row:
     is_container: bool = False
     layer: LayerSpec | None = None
     active_params: int = 0
-    """The part of ``num_params`` that a token uses: of experts the selected share, rounded."""
+    """The part of ``num_params`` that a token uses: for experts, the selected share, rounded."""
     param_bytes: int = 0
     """The stored bytes of ``num_params``."""
 
@@ -99,12 +99,12 @@ class Report:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether it is known which part of the parameters one rank stores."""
+        """Whether one rank's part of the parameters is known."""
         return any(memory.shards for memory in self.row_memory)
 
     @property
     def has_memory(self) -> bool:
-        """Whether the memory of a step is known; of a sharded model, only the parts of its parameters may be."""
+        """Whether the memory of a step is known, and not only the shards of the parameters."""
         no_calls = all(memory.peak_bytes is None for memory in self.row_memory)
         return bool(self.row_memory) and not (self.is_sharded and no_calls)
 
@@ -149,7 +149,7 @@ def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
 def row_memory(
     trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], modules: Mapping[str, RowMemory]
 ) -> tuple[RowMemory, ...]:
-    """Return each row's memory, from that of a step's ``calls`` and of its ``modules`` besides, both by path.
+    """Return each row's memory, from that of a step's ``calls`` and that of its ``modules`` outside calls, by path.
 
     The n-th call of a module in the step is its n-th call in the trace. A module's own memory goes to its first row.
     """

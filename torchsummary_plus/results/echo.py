@@ -43,7 +43,7 @@ def note_shown(result: object) -> None:
 
 
 def is_echo(result: object) -> bool:
-    """Return whether a shell is about to show a result again that the statement has already shown.
+    """Return whether a shell is about to repeat a result that the statement has already shown.
 
     Python's own shell is written in C and asks for the text directly; IPython's display hook must be among the callers,
     so an explicit ``display`` does not count as an echo.
