@@ -132,8 +132,8 @@ class StepOptions:
 
         Raises :class:`InputError`, also for a GPU on a device other than CUDA.
         """
-        given = as_device(self.device)
-        device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
+        requested = as_device(self.device)
+        device = placed(requested or (torch.device("cuda") if self.gpu is not None else tree.device()))
         if self.gpu is not None and device.type != "cuda":
             raise InputError(
                 f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a GPU: device='cuda', "
@@ -225,9 +225,9 @@ def step_info(
     )
 
 
-def called(given: Any) -> str:
+def called(named: Any) -> str:
     """Return the name of an optimizer or function: the given string, else that of the callable or class."""
-    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
 
 
 def device_of_limit(device: Any, options: StepOptions | None) -> Any:

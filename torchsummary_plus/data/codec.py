@@ -98,7 +98,7 @@ class Codec:
         def back(data: Any) -> Any:
             if not isinstance(data, dict) or not is_alike(data):
                 raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
-            return kind(**{name: readers[name](given) for name, given in data.items() if name in readers})
+            return kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
 
         return Way(out, back)
 

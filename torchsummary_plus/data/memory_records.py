@@ -126,12 +126,12 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     True
     """
     place = {-1: -1}
-    kept: list[ModuleCall] = []
+    finished: list[ModuleCall] = []
     for number, call in enumerate(calls):
-        place[number] = -1 if call.stop < 0 else len(kept)
+        place[number] = -1 if call.stop < 0 else len(finished)
         if call.stop >= 0:
-            kept.append(replace(call, outer=place[call.outer]))
-    return tuple(kept)
+            finished.append(replace(call, outer=place[call.outer]))
+    return tuple(finished)
 
 
 LEAST_DOUBT = 4096
@@ -201,16 +201,16 @@ def without_optimizer(log: MemoryLog) -> MemoryLog:
     return without(log, stepped)
 
 
-def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
+def there_from_the_start(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
     """Move the given storages, which are never freed, to the start of the log, wherever they were allocated."""
-    if not given:
+    if not storages:
         return log
-    moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in given)
-    kept = [storage not in given for _, storage, _ in log.events]
-    before = list(accumulate(kept, initial=len(moved)))
+    moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in storages)
+    other_events = [storage not in storages for _, storage, _ in log.events]
+    before = list(accumulate(other_events, initial=len(moved)))
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
     doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
-    events = list(compress(log.events, kept))
+    events = list(compress(log.events, other_events))
     first = next(place for place, event in enumerate(events) if log.moments[event[0]].phase != "setup")
     return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls, doubts=doubts)
 

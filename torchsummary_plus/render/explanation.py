@@ -62,9 +62,9 @@ class Explanation(Mapping[str, int]):
         """Return an amsmath ``align*`` environment with a line per figure."""
         lines = []
         for step in self.steps:
-            given = "" if step.expr.text == f"{step.expr.value:,}" else f" = {step.expr.value:,}".replace(",", "{,}")
+            result = "" if step.expr.text == f"{step.expr.value:,}" else f" = {step.expr.value:,}".replace(",", "{,}")
             words = rf"\ \text{{{escape(step.words)}}}" if step.words else ""
-            lines.append(rf"\text{{{escape(step.label)}}} &= {step.expr.latex}{given}{words}")
+            lines.append(rf"\text{{{escape(step.label)}}} &= {step.expr.latex}{result}{words}")
         return "\n".join([r"\begin{align*}", " \\\\\n".join(lines), r"\end{align*}", ""])
 
     def _repr_latex_(self) -> str:

@@ -74,7 +74,7 @@ def _widths(
     """Return each edge's width in points: the square root of its share of the largest, at least 0.5."""
     amounts = [amount(edge, nodes) for edge in edges]
     most = max(amounts, default=0) or 1
-    return {number: max(0.5, WIDEST * sqrt(given / most)) for number, given in enumerate(amounts)}
+    return {number: max(0.5, WIDEST * sqrt(value / most)) for number, value in enumerate(amounts)}
 
 
 def _attributes(node: GraphNode) -> str:

@@ -38,13 +38,13 @@ def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], d
     fold = _Fold(trees, edges)
     for tree in [tree for tree in trees.values() if tree.node.parent is None]:
         fold.visit(tree)
-    kept = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
+    drawn_nodes = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
     merged: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
     for (source, target), specs in edges.items():
         ends = fold.drawn_ends(source, target)
         if ends is not None:
             merged[ends] += [spec for spec in specs if spec not in merged[ends] or ends == (source, target)]
-    return kept, dict(merged)
+    return drawn_nodes, dict(merged)
 
 
 def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:

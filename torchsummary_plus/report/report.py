@@ -153,20 +153,20 @@ def row_memory(
 
     The n-th call of a module in the step is its n-th call in the trace. A module's own memory goes to its first row.
     """
-    waiting: dict[str | None, deque[RowMemory]] = defaultdict(deque)
+    upcoming_by_path: dict[str | None, deque[RowMemory]] = defaultdict(deque)
     for path, memory in calls:
-        waiting[path].append(memory)
+        upcoming_by_path[path].append(memory)
     called = iter(None if call.module is None else trace.modules[call.module].path for call in trace.calls)
-    seen: set[str | None] = set()
+    counted: set[str | None] = set()
     memories = []
     for row in rows:
         own_path = next(called) if row.called else row.path
-        upcoming = waiting[own_path] if row.called else None
+        upcoming = upcoming_by_path[own_path] if row.called else None
         memory = upcoming.popleft() if upcoming else RowMemory()
-        if own_path is not None and own_path not in seen:
+        if own_path is not None and own_path not in counted:
             own = modules.get(own_path, RowMemory())
             memory = replace(memory + own, shards=own.shards)
-        seen.add(own_path)
+        counted.add(own_path)
         memories.append(memory)
     return tuple(memories)
 
@@ -296,11 +296,11 @@ def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]
 
 def _stored(nodes: list[_Node]) -> list[int]:
     """Return the bytes of each row's counted parameters, each storage once, in the first row that counts it."""
-    seen: set[int] = set()
+    counted: set[int] = set()
     sizes = []
     for node in nodes:
-        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in seen}
-        seen.update(storages)
+        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in counted}
+        counted.update(storages)
         sizes.append(sum(storages.values()))
     return sizes
 

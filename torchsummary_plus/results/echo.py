@@ -26,8 +26,8 @@ class _Shown:
         statement = _statement()
         if statement is None:  # Not the shell's thread.
             return
-        kept = [other for other in self.results if other() is not None] if statement is self.statement else []
-        self.statement, self.results = statement, [*kept, ref(result)]
+        others = [other for other in self.results if other() is not None] if statement is self.statement else []
+        self.statement, self.results = statement, [*others, ref(result)]
 
     def has(self, result: object) -> bool:
         return any(other() is result for other in self.results) and _statement() is self.statement

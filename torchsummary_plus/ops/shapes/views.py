@@ -155,8 +155,8 @@ def squeezed(x: Tensor, dims: int | Sizes | None = None) -> View:
     """Axes of length 1 removed: all, or the given ones."""
     chosen = range(x.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     axes = {axis_of(dim, x.dim()) for dim in chosen}
-    kept = [axis for axis, size in enumerate(x.shape) if axis not in axes or size != 1]
-    return View(tuple(x.shape[axis] for axis in kept), tuple(x.stride()[axis] for axis in kept))
+    axes_left = [axis for axis, size in enumerate(x.shape) if axis not in axes or size != 1]
+    return View(tuple(x.shape[axis] for axis in axes_left), tuple(x.stride()[axis] for axis in axes_left))
 
 
 @_view("split.Tensor", "unsafe_split.Tensor")
