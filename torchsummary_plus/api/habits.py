@@ -145,7 +145,7 @@ def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: I
     return dict(arguments)
 
 
-def taken(refusal: str, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+def step_arguments(refusal: str, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
     """Return a step's arguments under this package's names. Raises :class:`OptionError` for others, with the fix.
 
     ``refusal`` is the message up to the argument's name.

@@ -305,11 +305,11 @@ def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bo
 
     Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """
-    card = named_gpu(memory)
-    if card is not None and backend != "cuda":
+    gpu_model = named_gpu(memory)
+    if gpu_model is not None and backend != "cuda":
         raise InputError(
             f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; pass bytes, or estimate "
-            f"with gpu={describe(card.name)}"
+            f"with gpu={describe(gpu_model.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
 

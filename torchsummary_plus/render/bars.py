@@ -12,7 +12,7 @@ from ..data.integers import integer
 from ..memory.estimate import Estimate
 from ..report.report import Report
 from .columns import COLUMNS, check_view
-from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, in_thousands, in_units, ink, legend_below, seen, tidy
+from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, fill_on, in_thousands, in_units, ink, legend_below, tidy
 from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _draw(
     for name in there:
         widths = [bar.parts.get(name, 0) / size for bar in bars]
         label = _label(name) if name in visible else f"_{name}"
-        ax.barh(places, widths, 0.8, left=starts, color=seen(colours[name], ax), label=label, linewidth=0)
+        ax.barh(places, widths, 0.8, left=starts, color=fill_on(colours[name], ax), label=label, linewidth=0)
         starts = [start + width for start, width in zip(starts, widths)]
     for row, bar in enumerate(bars):
         ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",

@@ -92,7 +92,7 @@ def limit_ink(ax: Axes) -> str:
     return LIGHT_LIMIT if is_dark(ax) else LIMIT
 
 
-def seen(colour: str, ax: Axes) -> str:
+def fill_on(colour: str, ax: Axes) -> str:
     """Return a fill colour for axes: on dark ones, light grey replaces black."""
     return LIGHT_INK if colour == BLACK and is_dark(ax) else colour
 

@@ -18,12 +18,12 @@ from .figure import (
     TEXT,
     Place,
     elided,
+    fill_on,
     in_units,
     ink,
     legend_below,
     limit_ink,
     paper,
-    seen,
     thin_ink,
     tidy,
 )
@@ -120,7 +120,7 @@ def _stack(ax: Axes, points: Sequence[TimelinePoint], positions: Sequence[int], 
     layers = {kind: [level[kind] / size for level in shown] for kind in present}
     ax.stackplot(
         x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
-        colors=[seen(LAYERS[kind], ax) for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
+        colors=[fill_on(LAYERS[kind], ax) for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
     )  # fmt: skip
     totals = [points[place].total_bytes / size for place in positions]
     ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=thin_ink(ax), linewidth=0.4)

@@ -41,10 +41,10 @@ class IfUsed(Listener):
         """Book what an operator is about to use."""
         if not self._waiting:
             return
-        given = tensors_of((*args, *kwargs.values()))
+        tensors = tensors_of((*args, *kwargs.values()))
         crosses = isinstance(func, OpOverload) and func._schema.name in _ACROSS
-        meets_card = not crosses and any(map(self.ledger.is_here, given))
-        for tensor in given:
+        meets_card = not crosses and any(map(self.ledger.is_here, tensors))
+        for tensor in tensors:
             if tensor.layout is torch.strided and (self.ledger.is_here(tensor) or (meets_card and tensor.dim())):
                 storage = tensor.untyped_storage()
                 _, kind, owner = self._waiting.pop(storage._cdata, (None, "", 0))

@@ -192,14 +192,14 @@ class Steps:
                 del loss
         return True
 
-    def _loss(self, output: Any, given: Any) -> Tensor:
+    def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""
         if self.step.loss is None:
             own = own_loss(output)
             if own is None:
                 self.notes[SUMMED] = None
             return default_loss(output) if own is None else own
-        loss, targets, note = self.step.loss(output, self.targets, given)
+        loss, targets, note = self.step.loss(output, self.targets, inputs)
         if note:
             self.notes[note] = None
             self.account.classify(all_tensors(targets), "inputs")

@@ -46,10 +46,10 @@ def product_function(func: Any, note: Callable[[str, str], None], zeros: Zeros) 
     if name is None:
         return None
 
-    def run(*given: Any, input: Any = None, **kwargs: Any) -> Any:
-        tensor, *args = given or (input,)
+    def run(*operands: Any, input: Any = None, **kwargs: Any) -> Any:
+        tensor, *args = operands or (input,)
         if not isinstance(tensor, Tensor):
-            return func(*given, **kwargs)
+            return func(*operands, **kwargs)
         if func is torch.linalg.vander:
             return powers(tensor, *args, **kwargs)
         in_place = func is torch.Tensor.cumprod_
