@@ -32,7 +32,7 @@ SKIPPED_BAND = 0.04
 FORMULA_BAND = 0.25
 """For caches sized by formula: the share that other kernels may allocate in addition. Chosen, not measured."""
 
-GIVEN = ("parameters", "buffers", "inputs")
+EXISTING = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
 
 
@@ -121,7 +121,9 @@ class _Generation:
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
     """Return a log with a further assumption, and an error band on everything whose size depends on the tokens."""
-    storages = tuple(spec if spec.kind in GIVEN else replace(spec, band=max(spec.band, band)) for spec in log.storages)
+    storages = tuple(
+        spec if spec.kind in EXISTING else replace(spec, band=max(spec.band, band)) for spec in log.storages
+    )
     return replace(log, storages=storages, assumptions=(note, *log.assumptions))
 
 

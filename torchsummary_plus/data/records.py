@@ -172,7 +172,7 @@ class Adapter:
     is_active: bool
 
 
-GIVEN = -1
+FROM_INPUT = -1
 RETURNED = -2
 """Owners of the steps in a :class:`Flow` outside any call: an input of the model, and its results."""
 
@@ -190,8 +190,8 @@ class Link:
 class Flow:
     """The call that produced each tensor that another call reads.
 
-    ``owners`` has the owner of each step: the index of a call, :data:`GIVEN` or :data:`RETURNED`. A call without nested
-    calls is one step; in other calls, each operator between the nested calls is a step of its own.
+    ``owners`` has the owner of each step: the index of a call, :data:`FROM_INPUT` or :data:`RETURNED`. A call without
+    nested calls is one step; in other calls, each operator between the nested calls is a step of its own.
     """
 
     owners: tuple[int, ...]

@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..data.integers import is_integer
+from .modules import CONTAINERS
 from .structures import inner_names, is_wrapper
-
-CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..step.event_order import in_order
 from ..trace.questions import OUTSIDE
 from .micro_batches import MARK, Part, UnlikeError
 
-Event = tuple[int, int, int]
+LogEvent = tuple[int, int, int]
 
 
 @dataclass
@@ -22,8 +22,8 @@ class _Template:
     """A part that ran, with its events and the later ones that free storages of its micro-batch."""
 
     part: Part
-    events: Sequence[Event]
-    trailing: Sequence[Event]
+    events: Sequence[LogEvent]
+    trailing: Sequence[LogEvent]
     first: int
     """The index of its first event in the log."""
     born: set[int] = field(default_factory=set)
@@ -65,7 +65,7 @@ class _Filling:
         self.streams = [log.stream(storage) for storage in range(len(log.storages))]
         self.moments: list[Moment] = []
         self.at: dict[int, int] = {}
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
         self.calls: list[ModuleCall] = []
         self.call_at: dict[int, int] = {-1: -1}
         self.doubts: list[Doubt] = []

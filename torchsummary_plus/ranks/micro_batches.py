@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from ..data.memory_records import Moment
 from ..live.fakes import Fake
 from ..trace.questions import OUTSIDE
-from .fsdp import Change, Forwards
+from .fsdp import Forwards, OrderChange
 from .kinds import RankLedger
 from .stand_ins import replaced
 
@@ -65,7 +65,7 @@ class _Seen:
     arguments: Any
     returned: Any
     phase: str
-    change: Change
+    change: OrderChange
 
 
 class MicroBatches:

@@ -14,7 +14,7 @@ from .printing import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplainedFigure:
     """A figure: its name in data, label, arithmetic, and trailing words."""
 
     name: str
@@ -31,9 +31,9 @@ class Explanation(Mapping[str, int]):
     """A mapping of figure names to values; ``str()`` and :meth:`to_latex` show the arithmetic."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedFigure, ...]
 
-    def step(self, name: str) -> Step | None:
+    def step(self, name: str) -> ExplainedFigure | None:
         """Return a figure with its arithmetic; None if there is none of this name."""
         return next((step for step in self.steps if step.name == name), None)
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from ..data.graph_records import GraphEdge, GraphNode
-from ..data.records import GIVEN, Flow, Group, Structure, TensorSpec, tensors
+from ..data.records import FROM_INPUT, Flow, Group, Structure, TensorSpec, tensors
 from .graph_folding import folded
 from .report import Report, Row
 
@@ -52,7 +52,7 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
     shown: list[int | None] = []
     for owner in flow.owners:
         if owner < 0:
-            shown.append(next(input_nodes) if owner == GIVEN else OUTPUT)
+            shown.append(next(input_nodes) if owner == FROM_INPUT else OUTPUT)
         else:
             shown.append(home[owner] if home[owner] in leaves else None)
     origins: list[dict[int, None]] = [{} if node is None else {node: None} for node in shown]
@@ -70,7 +70,7 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
 
 def _inputs(report: Report) -> list[GraphNode]:
     inputs: list[tuple[str, TensorSpec | None]] = [*_named(report.inputs)]
-    count = sum(owner == GIVEN for owner in report.flow.owners) if report.flow is not None else 0
+    count = sum(owner == FROM_INPUT for owner in report.flow.owners) if report.flow is not None else 0
     if len(inputs) != count:
         inputs = [("", None)] * count
     nodes = []

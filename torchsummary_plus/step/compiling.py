@@ -60,7 +60,7 @@ def compiled_for_torch(operands: Operands | None = None) -> Iterator[None]:
         yield
 
 
-def kept_bytes(operands: Operands) -> int:
+def operand_bytes(operands: Operands) -> int:
     """Return the bytes of the operands, and of the tensors that their graphs still save."""
     tensors = list(chain.from_iterable(operands.values()))
     saved = chain.from_iterable(saved_by(tensor) for tensor in tensors if tensor.grad_fn is not None)

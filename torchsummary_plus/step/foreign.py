@@ -71,12 +71,12 @@ def writes_to_given(name: str) -> bool:
     return func is not None and any(argument.is_out for argument in func._schema.arguments)
 
 
-def kept_bytes(course: Course) -> int:
+def unfreed_bytes(course: Course) -> int:
     """Return the bytes that a kernel allocates and does not free.
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
 
-    >>> kept_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
+    >>> unfreed_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
     4
     """
     freed = {step.buffer for step in course if isinstance(step, Free)}
@@ -251,7 +251,7 @@ def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _with_lasting(first: Course, later: Course) -> _Courses:
     """Let what only the first call of an object keeps last, if later calls free all they allocate."""
-    if kept_bytes(later):
+    if unfreed_bytes(later):
         return first, later
     freed = {step.buffer for step in first if isinstance(step, Free)}
     number = count()

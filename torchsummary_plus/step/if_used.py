@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from ..live.stored import all_stored
 from ..trace.kernels import tensors_of
 from ..trace.passes import Listener
-from .holding import Holding
+from .prior_tensors import PriorTensor
 from .streamed import StreamedLedger
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
@@ -29,7 +29,7 @@ class IfUsed(Listener):
         self.ledger = ledger
         self._waiting: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
 
-    def wait(self, holding: Holding) -> None:
+    def wait(self, holding: PriorTensor) -> None:
         """Follow a tensor until it is used."""
         for tensor in all_stored([holding.tensor]):
             storage = tensor.untyped_storage()

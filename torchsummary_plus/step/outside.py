@@ -20,8 +20,8 @@ from ..live.versions import since
 from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, swap_tensors
-from .holding import Holding
 from .optimizers import stepping
+from .prior_tensors import PriorTensor
 from .rebindable_containers import RebindableContainers
 from .rebindable_tensors import RebindableTensors
 from .runner import Step
@@ -110,7 +110,7 @@ class Outside:
                 exchange.put(tensor, make)
         exchange.give_gradients(make, but, stand_ins)
 
-    def holdings(self, stand_ins: StandIns, make: Make, moved: bool = False) -> Iterator[Holding]:
+    def holdings(self, stand_ins: StandIns, make: Make, moved: bool = False) -> Iterator[PriorTensor]:
         """Yield the tensors that exist before the steps, each with its kind and its module's number.
 
         A tensor that is set aside is represented by its stand-in, and one that only a graph keeps by ``make``'s. If the
@@ -128,9 +128,9 @@ class Outside:
             learns = tensor.is_leaf and tensor.requires_grad
             kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
             stays = moved and kind == "buffers" and id(tensor) not in moving
-            yield Holding(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
+            yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
         for tensor in self._in_graphs.stand_ins(standing.__getitem__, make):
-            yield Holding(tensor, "buffers", OUTSIDE)
+            yield PriorTensor(tensor, "buffers", OUTSIDE)
 
     def _known(self) -> dict[int, tuple[str, int]]:
         """Return the known kinds and owners of tensors, by their ids."""

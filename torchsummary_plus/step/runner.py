@@ -20,10 +20,10 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
-from .holding import Holding
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed import packed_blocks
+from .prior_tensors import PriorTensor
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Steps:
     """One model's steps, run unchanged and reported to an account."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Holding] | None = None
+        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[PriorTensor] | None = None
     ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
@@ -130,7 +130,7 @@ class Steps:
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
 
-    def _wait_for_use(self, holding: Holding) -> None:
+    def _wait_for_use(self, holding: PriorTensor) -> None:
         """Classify a tensor that counts only if the steps use it."""
         self.account.classify([holding.tensor], holding.kind, holding.owner)
 

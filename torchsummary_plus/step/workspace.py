@@ -32,7 +32,7 @@ from ..ops.scratch.registry import (
     Rule,
 )
 from .autograd.device_numbers import DeviceNumbers
-from .foreign import Trials, is_foreign, kept_bytes, writes_to_given
+from .foreign import Trials, is_foreign, unfreed_bytes, writes_to_given
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
@@ -181,7 +181,7 @@ class Workspaces:
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a kernel's allocations on zeros; None if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
-        lasting = kept_bytes(course or ()) if is_foreign(name) else 0
+        lasting = unfreed_bytes(course or ()) if is_foreign(name) else 0
         if lasting:
             self._kept += lasting
             self._note(name, self._kept + _reach(args, kwargs, out))

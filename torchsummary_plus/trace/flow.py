@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..data.records import GIVEN, RETURNED, Call, Flow, Link, TensorSpec, tensors
+from ..data.records import FROM_INPUT, RETURNED, Call, Flow, Link, TensorSpec, tensors
 from ..live.fakes import Fake
 from ..live.structures import all_tensors, describe_tensor
 from .kernels import tensors_of, written
@@ -154,7 +154,7 @@ class Provenance(Listener):
     def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
         """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""
         reads = [*self.reads, *((origin, len(self.owners), spec) for origin, spec in self.returned)]
-        owners = [GIVEN if frame is None else place[frame.index] for frame in self.owners] + [RETURNED]
+        owners = [FROM_INPUT if frame is None else place[frame.index] for frame in self.owners] + [RETURNED]
         return _merged(owners, reads, {call.parent for call in calls if call.parent is not None})
 
 

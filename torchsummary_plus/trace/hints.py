@@ -120,7 +120,7 @@ def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
     return f"None was passed for {', '.join(absent)}: if forward needs a value, pass input_data as a dict"
 
 
-Rule = Callable[[str, nn.Module, Any], str]
+Hint = Callable[[str, nn.Module, Any], str]
 
 
 def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
@@ -248,7 +248,7 @@ def _cpu_streams(message: str, *_: Any) -> str:
     return ""
 
 
-_RULES: tuple[Rule, ...] = (
+_RULES: tuple[Hint, ...] = (
     _cpu_streams,
     _sharded,
     _no_forward,

@@ -21,13 +21,13 @@ class View(NamedTuple):
     offset: int = 0
 
 
-Views: TypeAlias = "View | list[View]"
+ViewResult: TypeAlias = "View | list[View]"
 
-VIEWS: dict[str, Callable[..., Views]] = {}
+VIEWS: dict[str, Callable[..., ViewResult]] = {}
 """By the operator's name in its schema: "aten::slice.Tensor"."""
 
 
-def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Views | None:
+def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewResult | None:
     """Return the view or views that an operator returns of its first argument; None if no rule applies."""
     return said_by(VIEWS.get(func.name()), args, kwargs)
 
