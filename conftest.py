@@ -1,5 +1,9 @@
-"""Files that pytest does not collect: ranks and their tests, on releases of torch without sharded models."""
+"""Set up pytest before torch is imported; leave out ranks on releases of torch without sharded models."""
 
-from torchsummary_plus.live.versions import since
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # Idle kernel threads sleep instead of spinning on shared cores.
+
+from torchsummary_plus.live.versions import since  # noqa: E402
 
 collect_ignore_glob = [] if since("2.6") else ["torchsummary_plus/ranks/*.py", "tests/ranks/test_*.py"]
