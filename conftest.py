@@ -1,4 +1,8 @@
-"""Files that pytest does not collect: ranks and their tests, on releases of torch without sharded models."""
+"""Set up pytest before torch is imported; leave out ranks on releases of torch without sharded models."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # Idle kernel threads sleep instead of spinning on shared cores.
 
 from torchsummary_plus.live.versions import since
 

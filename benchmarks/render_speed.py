@@ -15,7 +15,7 @@ from tabulate import tabulate
 from torch import nn
 
 from torchsummary_plus import ModelSummary, summary
-from torchsummary_plus.report.alignment import Layer, align
+from torchsummary_plus.report.alignment import ComparedLayer, align
 from torchsummary_plus.results.views import FORMATS
 
 LIMIT_S = 1.0
@@ -62,9 +62,9 @@ def least(measured: dict[str, Callable[[], object]], turns: int) -> dict[str, fl
 
 def alignments(rows: int) -> dict[str, Callable[[], object]]:
     """Return the times to align layers with a copy that lacks every twentieth, and with layers of other types."""
-    own = [Layer("Linear", f"[{place % 7}]", path=str(place)) for place in range(rows)]
+    own = [ComparedLayer("Linear", f"[{place % 7}]", path=str(place)) for place in range(rows)]
     fewer = [layer for place, layer in enumerate(own) if place % 20]
-    others = [Layer("Conv2d", f"[{place % 5}, 1]", path=str(place)) for place in range(rows)]
+    others = [ComparedLayer("Conv2d", f"[{place % 5}, 1]", path=str(place)) for place in range(rows)]
     return {f"{rows:,}, alike": lambda: align([own, fewer]), f"{rows:,}, unlike": lambda: align([own, others])}
 
 

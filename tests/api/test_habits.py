@@ -59,7 +59,7 @@ def test_keyword_arguments_of_the_forward() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"dpeth": 3}, "near names: depth"),
+        ({"dpeth": 3}, "similar names: depth"),
         ({"max_depth": 3}, "write depth="),
         ({"layer_range": ["a", "b"]}, "write rows="),
         ({"optimizer": "adamw"}, "write memory="),

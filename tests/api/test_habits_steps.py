@@ -34,7 +34,7 @@ def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> Non
     ("given", "said"),
     [
         ({"accumulate_grad_batches": 4}, "write gradient_accumulation_steps=, with batch_size= of one micro-batch"),
-        ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; near names: optimizer"),
+        ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; similar names: optimizer"),
         ({"bf16": True}, "write autocast=torch.bfloat16"),
         ({"loss_fn": "mse"}, "write loss="),
         ({"epochs": 3}, "write steps="),

@@ -43,7 +43,7 @@ def test_signature_shows_the_arguments(name: str) -> None:
     ("call", "expected"),
     [
         (lambda: graph(MODEL, (8,), max_depth=2), "; write depth="),
-        (lambda: graph(MODEL, (8,), repeat="fold"), "; near names: repeats"),
+        (lambda: graph(MODEL, (8,), repeat="fold"), "; similar names: repeats"),
         (lambda: max_context(MODEL, max_new_tokens=2), "; write new_tokens="),
         (lambda: StepOptions(optim="adam"), '; write optimizer="adamw"'),
         (lambda: torchsummary_plus.explain_batch(MODEL, (8,), engine=False, optim="sgd"), "explain_batch.* optimizer="),

@@ -16,7 +16,7 @@ from torch import nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import Comparison, ModelSummary, compare, summary
-from torchsummary_plus.render.figure import BLACK, LAYERS, seen
+from torchsummary_plus.render.figure import BLACK, LAYERS, fill_on
 
 matplotlib.use("Agg")
 
@@ -83,8 +83,8 @@ def test_every_text_is_readable(name: str, style: str) -> None:
 def test_black_is_seen_on_dark_paper() -> None:
     with pyplot.style.context("dark_background"):
         ax = pyplot.subplots()[1]
-        assert all(contrast(seen(colour, ax), "black") > 1.5 for colour in LAYERS.values())
-    assert seen(BLACK, pyplot.subplots()[1]) == BLACK
+        assert all(contrast(fill_on(colour, ax), "black") > 1.5 for colour in LAYERS.values())
+    assert fill_on(BLACK, pyplot.subplots()[1]) == BLACK
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchsummary_plus.report import alignment
-from torchsummary_plus.report.alignment import GAP, OTHER_PATH, UNLIKE, Layer, align
+from torchsummary_plus.report.alignment import GAP, OTHER_PATH, UNLIKE, ComparedLayer, align
 
 Rows = list[tuple[int | None, ...]]
 
 layers = st.builds(
-    Layer,
+    ComparedLayer,
     st.sampled_from(["Conv2d", "ReLU", "Linear"]),
     st.sampled_from(["[8]", "[16]"]),
     st.sampled_from(["[8]", "[16]"]),
@@ -26,7 +26,7 @@ layers = st.builds(
 sequences = st.lists(layers, max_size=24)
 
 
-def pair_cost(a: Layer, b: Layer) -> int:
+def pair_cost(a: ComparedLayer, b: ComparedLayer) -> int:
     """What it costs that two layers share a row, said once more in words: by what differs, never more than allowed."""
     path = OTHER_PATH * (a.path != b.path)
     if a.type != b.type:
@@ -41,11 +41,11 @@ def pair_cost(a: Layer, b: Layer) -> int:
     )
 
 
-def cost(a: Sequence[Layer], b: Sequence[Layer], rows: Rows) -> int:
+def cost(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer], rows: Rows) -> int:
     return sum(GAP if i is None or j is None else pair_cost(a[i], b[j]) for i, j in rows)
 
 
-def least_cost(a: Sequence[Layer], b: Sequence[Layer]) -> int:
+def least_cost(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> int:
     """Needleman and Wunsch's table in full, without a band, a prefix or a path."""
     above = [GAP * j for j in range(len(b) + 1)]
     for i, layer in enumerate(a, 1):
@@ -56,21 +56,23 @@ def least_cost(a: Sequence[Layer], b: Sequence[Layer]) -> int:
     return above[-1]
 
 
-def assert_each_once_and_in_order(rows: Rows, given: Sequence[Sequence[Layer]]) -> None:
+def assert_each_once_and_in_order(rows: Rows, given: Sequence[Sequence[ComparedLayer]]) -> None:
     for place, sequence in enumerate(given):
         assert [row[place] for row in rows if row[place] is not None] == list(range(len(sequence)))
     assert all(len(row) == len(given) and any(place is not None for place in row) for row in rows)
 
 
 @given(sequences, sequences)
-def test_no_alignment_is_cheaper_and_each_layer_is_there_once(a: list[Layer], b: list[Layer]) -> None:
+def test_no_alignment_is_cheaper_and_each_layer_is_there_once(a: list[ComparedLayer], b: list[ComparedLayer]) -> None:
     rows = align([a, b])
     assert_each_once_and_in_order(rows, [a, b])
     assert cost(a, b, rows) == least_cost(a, b)
 
 
 @given(sequences, st.sets(st.integers(0, 23)), sequences)
-def test_the_band_is_widened_until_it_holds_the_best(a: list[Layer], left_out: set[int], more: list[Layer]) -> None:
+def test_the_band_is_widened_until_it_holds_the_best(
+    a: list[ComparedLayer], left_out: set[int], more: list[ComparedLayer]
+) -> None:
     """What one has and the other lacks lies far from the diagonal."""
     b = [layer for place, layer in enumerate(a * 3) if place not in left_out] + more
     narrow, alignment.REACH = alignment.REACH, 1
@@ -81,18 +83,18 @@ def test_the_band_is_widened_until_it_holds_the_best(a: list[Layer], left_out: s
 
 
 @given(sequences)
-def test_a_sequence_aligned_with_itself_is_itself(a: list[Layer]) -> None:
+def test_a_sequence_aligned_with_itself_is_itself(a: list[ComparedLayer]) -> None:
     assert align([a, a]) == [(place, place) for place in range(len(a))]
     assert align([a] * 4) == [(place,) * 4 for place in range(len(a))]
 
 
 @given(sequences, sequences)
-def test_swapped_sequences_give_the_mirrored_pairs(a: list[Layer], b: list[Layer]) -> None:
+def test_swapped_sequences_give_the_mirrored_pairs(a: list[ComparedLayer], b: list[ComparedLayer]) -> None:
     assert {(j, i) for i, j in align([a, b])} == set(align([b, a]))
 
 
 @given(st.lists(sequences, min_size=1, max_size=10))
-def test_up_to_ten_sequences_keep_each_layer_once_and_in_order(given: list[list[Layer]]) -> None:
+def test_up_to_ten_sequences_keep_each_layer_once_and_in_order(given: list[list[ComparedLayer]]) -> None:
     rows = align(given)
     assert_each_once_and_in_order(rows, given)
     assert [row[:2] for row in rows if len(given) > 1 and any(place is not None for place in row[:2])] == (
@@ -101,14 +103,14 @@ def test_up_to_ten_sequences_keep_each_layer_once_and_in_order(given: list[list[
 
 
 @given(sequences, sequences)
-def test_what_is_removed_stands_before_what_is_added(a: list[Layer], b: list[Layer]) -> None:
+def test_what_is_removed_stands_before_what_is_added(a: list[ComparedLayer], b: list[ComparedLayer]) -> None:
     rows = align([a, b])
     assert not any(first[0] is None and second[1] is None for first, second in pairwise(rows))
 
 
 def test_a_sequence_too_long_for_the_whole_table_is_aligned_in_its_band(monkeypatch: pytest.MonkeyPatch) -> None:
-    a = [Layer("Conv2d", f"[{n}]", path=f"{n}") for n in range(300)]
-    b = [Layer("ReLU", f"[{n + 1000}]", path=f"{n}") for n in range(290)]
+    a = [ComparedLayer("Conv2d", f"[{n}]", path=f"{n}") for n in range(300)]
+    b = [ComparedLayer("ReLU", f"[{n + 1000}]", path=f"{n}") for n in range(290)]
     monkeypatch.setattr(alignment, "CELLS", 0)
     assert_each_once_and_in_order(align([a, b]), [a, b])
     assert align([a, a[7:200] + a[210:]]) == [
@@ -122,17 +124,21 @@ def test_a_sequence_too_long_for_the_whole_table_is_aligned_in_its_band(monkeypa
 def test_like_stands_beside_like() -> None:
     """A changed width stays one row; an exchanged activation too; another layer does not."""
     conv, wide, relu, gelu, fc = (
-        Layer("Conv2d", "[8, 4, 4]", num_params=80),
-        Layer("Conv2d", "[16, 4, 4]", num_params=160),
-        Layer("ReLU", "[8, 4, 4]"),
-        Layer("GELU", "[8, 4, 4]"),
-        Layer("Linear", "[10]", num_params=90),
+        ComparedLayer("Conv2d", "[8, 4, 4]", num_params=80),
+        ComparedLayer("Conv2d", "[16, 4, 4]", num_params=160),
+        ComparedLayer("ReLU", "[8, 4, 4]"),
+        ComparedLayer("GELU", "[8, 4, 4]"),
+        ComparedLayer("Linear", "[10]", num_params=90),
     )
     assert align([[conv, relu, fc], [wide, gelu, fc]]) == [(0, 0), (1, 1), (2, 2)]
     assert align([[conv, fc], [conv, relu]]) == [(0, 0), (1, None), (None, 1)]
 
 
 def test_what_is_repeated_more_often_is_added_at_the_end() -> None:
-    conv, relu, pool = Layer("Conv2d", "[8]", num_params=72), Layer("ReLU", "[8]"), Layer("MaxPool2d", "[4]")
+    conv, relu, pool = (
+        ComparedLayer("Conv2d", "[8]", num_params=72),
+        ComparedLayer("ReLU", "[8]"),
+        ComparedLayer("MaxPool2d", "[4]"),
+    )
     rows = align([[conv, relu, conv, relu, pool], [conv, relu, conv, relu, conv, relu, pool]])
     assert rows == [(0, 0), (1, 1), (2, 2), (3, 3), (None, 4), (None, 5), (4, 6)]

@@ -138,9 +138,9 @@ def compare(
     return result
 
 
-def _names_of_models(given: Mapping[str, Any]) -> dict[str, str]:
+def _names_of_models(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the correct spelling for models passed by keyword."""
-    names = (name for name, value in given.items() if isinstance(value, (nn.Module, ModelSummary)))
+    names = (name for name, value in arguments.items() if isinstance(value, (nn.Module, ModelSummary)))
     return {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in names}
 
 

@@ -17,10 +17,10 @@ from ..data.extras import need_extra
 from ..data.units import describe
 
 MOST_BYTES = 10_000_000
-"""Most bytes of a config.json."""
+"""Maximum size of a config.json in bytes."""
 
 MOST_MODULES = 500_000
-"""Most modules of a model that a config describes."""
+"""Maximum number of modules of a model that a config describes."""
 
 
 def is_config(path: str | Path) -> bool:

@@ -14,7 +14,7 @@ from ..render.batch_formula import BatchExplanation, batch_formula
 from ..render.explain import explain_row, explain_rows
 from ..render.explanation import Explanation
 from ..report.report import Row
-from .habits import taken
+from .habits import step_arguments
 from .memory import max_batch_size
 from .table import summary
 
@@ -78,7 +78,7 @@ def explain_batch(
       Largest batch in 2.00 KiB: floor((2,048 - 144 - 144) / 96) = 18
     """
     accepted = [name for name in signature(max_batch_size).parameters if name not in ("model", "input_data")]
-    options = taken("explain_batch() got an unexpected keyword argument", options, accepted)
+    options = step_arguments("explain_batch() got an unexpected keyword argument", options, accepted)
     report = summary(model, input_size, dtypes=dtypes, functional=True, verbose=0)
     if report.run.batch_size is not None:  # The calls depend on the batch size.
         report = summary(model, input_size, 1, dtypes=dtypes, functional=True, verbose=0)

@@ -32,7 +32,7 @@ SKIPPED_BAND = 0.04
 FORMULA_BAND = 0.25
 """For caches sized by formula: the share that other kernels may allocate in addition. Chosen, not measured."""
 
-GIVEN = ("parameters", "buffers", "inputs")
+EXISTING = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
 
 
@@ -97,7 +97,7 @@ class _Generation:
             if applies
         }
 
-    def asked(self, prompt: int) -> StepRequest:
+    def request(self, prompt: int) -> StepRequest:
         """Return the request for a prompt of this many tokens. Raises :class:`InputError`."""
         shape = self.batch_size, integer("prompt", prompt, 1)
         tokens = {name: torch.ones(shape, dtype=torch.long) for name in ("input_ids", "attention_mask")}
@@ -107,21 +107,23 @@ class _Generation:
 
     def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
         """Return the memory events of generating after a prompt."""
-        log = self.asked(prompt).trace(self.batch_size, tick)
+        log = self.request(prompt).trace(self.batch_size, tick)
         for note, band in self.bands.items():
             log = _with_band(log, note, band)
         return log
 
     def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
-        result = self.asked(prompt).estimate(self.batch_size, log)
+        result = self.request(prompt).estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words))
 
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
     """Return a log with a further assumption, and an error band on everything whose size depends on the tokens."""
-    storages = tuple(spec if spec.kind in GIVEN else replace(spec, band=max(spec.band, band)) for spec in log.storages)
+    storages = tuple(
+        spec if spec.kind in EXISTING else replace(spec, band=max(spec.band, band)) for spec in log.storages
+    )
     return replace(log, storages=storages, assumptions=(note, *log.assumptions))
 
 
@@ -162,8 +164,8 @@ def max_context(
 
     The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
     "24GiB" (the default) or a GPU's name, which can be given as ``gpu`` too. Traces of short prompts are extrapolated
-    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Of ``options``, those
-    of an optimizer and a loss do not matter. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
+    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Options of an
+    optimizer or a loss have no effect. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
     does not generate.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -176,10 +178,10 @@ def max_context(
     own = {"gpu": gpu, "autocast": autocast, "allocator": allocator, "cudnn": cudnn}
     settings = StepOptions.of("max_context", options, {}, device=device_of_limit(device, options), **own)
     memory = memory_to_fit(memory, gpu if memory is not None else settings.gpu)
-    card = named_gpu(memory)
-    settings = replace(settings, gpu=None if card is None else card.name)
+    gpu_model = named_gpu(memory)
+    settings = replace(settings, gpu=None if gpu_model is None else gpu_model.name)
     generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
-    first = generation.asked(1)
+    first = generation.request(1)
 
     def fits(log: MemoryLog) -> bool:
         return log_fits(log, first.backend, first.options, memory)

@@ -123,37 +123,37 @@ def check_model(model: object) -> None:
     raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module{cure}")
 
 
-def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
     """Return the keyword arguments that the model's forward takes. Raises :class:`InputError` for any other."""
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):  # A forward without a signature may take anything.
-        return dict(given)
+        return dict(arguments)
     own = [
         parameter.name
         for parameter in parameters
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    for name in given:
+    for name in arguments:
         if name not in own and (not takes_any or name in ELSEWHERE):
             takes = f"it takes {', '.join(own)}" if own else "it takes none"
             raise OptionError(
                 f"{name} is neither an option nor an argument of {type(model).__name__}.forward ({takes})"
                 + cure(name, (*options, *own), FOR_TABLES)
             )
-    return dict(given)
+    return dict(arguments)
 
 
-def taken(refusal: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+def step_arguments(refusal: str, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
     """Return a step's arguments under this package's names. Raises :class:`OptionError` for others, with the fix.
 
     ``refusal`` is the message up to the argument's name.
     """
     options = tuple(options)
-    for name in given:
+    for name in arguments:
         if name not in (*options, "amp"):
             known = [other for other in (*options, *RUNS_ON) if other != name]
             raise OptionError(f"{refusal} {name!r}{cure(name, known, STEPS)}")
-    step = {name: value for name, value in given.items() if name != "amp"}
-    return step | ({"autocast": given["amp"]} if "amp" in given else {})
+    step = {name: value for name, value in arguments.items() if name != "amp"}
+    return step | ({"autocast": arguments["amp"]} if "amp" in arguments else {})

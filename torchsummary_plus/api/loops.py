@@ -24,7 +24,7 @@ from .memory import estimate_memory
 from .table import summary
 
 LOGS = dict.fromkeys(("verbose", "logger", "print_fn", "log_fn"), "log=, a function of the text")
-"""Other names for where a callback's text goes."""
+"""Other names that users try for ``log``."""
 
 
 @dataclass(frozen=True)
@@ -126,38 +126,38 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
     class FirstStepOfTrainer(base):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.watch = _Watch(log)
-            self.given: Any = None
+            self.arguments: Any = None
             self.handle: Any = None
 
         @property
         def result(self) -> FirstStep | None:
             return self.watch.result
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if self.watch.is_done or not state.is_world_process_zero:
                 return
-            model = given["model"]
+            model = kwargs["model"]
             self.handle = model.register_forward_pre_hook(self._read, with_kwargs=True)
-            self.watch.begin(model, _plain(given.get("optimizer")))
+            self.watch.begin(model, _plain(kwargs.get("optimizer")))
 
         def _read(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.given is None:
-                self.given = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
+            if self.arguments is None:
+                self.arguments = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
                 if self.watch.peak is not None:
-                    self.watch.peak.add(all_tensors(self.given))
+                    self.watch.peak.add(all_tensors(self.arguments))
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if self.handle is None:
                 return
             self.handle.remove()
-            self.handle, data = None, self.given
-            self.given = None
+            self.handle, arguments = None, self.arguments
+            self.arguments = None
             step = {
-                "optimizer": _anew(_plain(given.get("optimizer"))),
+                "optimizer": _anew(_plain(kwargs.get("optimizer"))),
                 "autocast": torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
                 "gradient_accumulation_steps": args.gradient_accumulation_steps,
             }
-            result = self.watch.end(given["model"], data, step)
+            result = self.watch.end(kwargs["model"], arguments, step)
             if result is not None:
                 state.log_history.append({**result.figures, "step": state.global_step})
 
@@ -196,7 +196,7 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.batch is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
                 return
-            given, self.batch = self.batch, None
+            first_batch, self.batch = self.batch, None
             if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
                 self.watch.log(
                     "The first step's memory cannot be predicted: "
@@ -210,7 +210,7 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
                 "gradient_accumulation_steps": trainer.accumulate_grad_batches,
             }
             with _apart(pl_module):
-                result = self.watch.end(_TrainingStep(pl_module), ((given,), {}), step)
+                result = self.watch.end(_TrainingStep(pl_module), ((first_batch,), {}), step)
             if result is not None and trainer.logger is not None:
                 trainer.logger.log_metrics(result.figures, step=trainer.global_step)
 

@@ -247,10 +247,10 @@ def largest_batch(
     progress: bool = True,
 ) -> BatchSizeLimit:
     """Return the largest batch of a step; see :func:`max_batch_size`."""
-    nbytes, card, other = parse_memory(memory), named_gpu(memory), other_device(memory)
-    # Another maker's device is assumed to hold the tensors of a CPU step; its kernels are unknown.
+    nbytes, gpu_model, other = parse_memory(memory), named_gpu(memory), other_device(memory)
+    # Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
     device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
-    settings = replace(options, device=device, gpu=None if card is None else card.name)
+    settings = replace(options, device=device, gpu=None if gpu_model is None else gpu_model.name)
     request = _request(model, _required(example), settings, world_size, rank)
 
     def room(log: MemoryLog) -> int:

@@ -25,7 +25,7 @@ from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
 from ..step.losses import as_loss
 from ..step.runner import Step
-from .habits import HABITS, STEPS, taken
+from .habits import HABITS, STEPS, step_arguments
 
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
@@ -85,7 +85,7 @@ class StepOptions:
         """
         if not isinstance(base, cls | None):
             raise InputError(f"options is {describe(base)}; accepted: None or a StepOptions")
-        step = taken(f"{call}() got an unexpected keyword argument", step, StepArguments.__annotations__)
+        step = step_arguments(f"{call}() got an unexpected keyword argument", step, StepArguments.__annotations__)
         options = base or cls()
         return replace(options, **step, **{name: value for name, value in own.items() if value != getattr(cls, name)})
 
@@ -112,7 +112,7 @@ class StepOptions:
         loss = as_loss(self.loss, self.targets)
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, steps, micro_batches)
 
-    def card(self) -> GPU | None:
+    def gpu_model(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
         return None if self.gpu is None else find_gpu(self.gpu)
 
@@ -122,7 +122,7 @@ class StepOptions:
             raise choice_error("cudnn", self.cudnn, CUDNN)
         if device.type != "cuda":
             return Cudnn(how=RULE)
-        gpu = self.card()
+        gpu = self.gpu_model()
         if gpu is None:
             return Cudnn(local_card(device.index or 0) or known_cards()["a100"], self.cudnn)
         return Cudnn(figures_of(gpu), self.cudnn)
@@ -132,8 +132,8 @@ class StepOptions:
 
         Raises :class:`InputError`, also for a GPU on a device other than CUDA.
         """
-        given = as_device(self.device)
-        device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
+        requested = as_device(self.device)
+        device = placed(requested or (torch.device("cuda") if self.gpu is not None else tree.device()))
         if self.gpu is not None and device.type != "cuda":
             raise InputError(
                 f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a GPU: device='cuda', "
@@ -166,7 +166,7 @@ def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[
     for name in memory:
         if name not in (*accepted, *HABITS):
             raise choice_error("memory option", name, accepted)
-    return taken("memory has no option", memory, accepted)
+    return step_arguments("memory has no option", memory, accepted)
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -204,7 +204,7 @@ def figures_of(gpu: GPU) -> Card | None:
 
 
 def step_info(
-    step: Step, device: torch.device, card: GPU | None, tree: ModuleTree, batch: int, log: MemoryLog
+    step: Step, device: torch.device, gpu_model: GPU | None, tree: ModuleTree, batch: int, log: MemoryLog
 ) -> StepInfo:
     """Describe the step of a log."""
     trains, own = step.mode == "train", step.train_step
@@ -217,7 +217,7 @@ def step_info(
         mode=step.mode,
         optimizer="" if step.optimizer is None or not trains else called(step.optimizer),
         autocast="" if step.autocast is None else dtype_name(step.autocast),
-        gpu="" if card is None else card.name,
+        gpu="" if gpu_model is None else gpu_model.name,
         dtype=" and ".join(name for name, _ in dtypes.most_common()),
         loss=loss if trains and own is None else "",
         train_step="" if own is None or not trains else called(own),
@@ -225,9 +225,9 @@ def step_info(
     )
 
 
-def called(given: Any) -> str:
+def called(named: Any) -> str:
     """Return the name of an optimizer or function: the given string, else that of the callable or class."""
-    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
 
 
 def device_of_limit(device: Any, options: StepOptions | None) -> Any:

@@ -29,7 +29,7 @@ class StepRequest:
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
-        self.gpu = options.card()
+        self.gpu = options.gpu_model()
         self.tree = read(model, example)
         self.device = options.place(self.tree)
         self.step = options.step(self.device)

@@ -1,4 +1,4 @@
-"""Unknown keyword arguments: every public call refuses them with an error that names the cure."""
+"""Unknown keyword arguments: every public call rejects them with an error that suggests the right one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ R = TypeVar("R")
 Kind = TypeVar("Kind", bound=type)
 
 FEW = 8
-"""The most arguments that a message lists if none has a similar name."""
+"""Maximum number of arguments that a message lists if none has a similar name."""
 
 
 class OptionError(InputError, TypeError):
-    """A keyword argument that a call does not have; the message names the cure."""
+    """An unknown keyword argument; the message suggests the right one."""
 
 
 def unknown_argument(call: str, name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
-    """Return the error of a call without the argument ``name``.
+    """Return the error for an argument ``name`` that a call does not have.
 
     >>> print(unknown_argument("graph", "max_depth", ["depth"], {"max_depth": "depth="}))
     graph() got an unexpected keyword argument 'max_depth'; write depth=
@@ -38,19 +38,19 @@ def unknown_argument(call: str, name: str, known: Iterable[str], elsewhere: Mapp
 
 
 def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
-    """Return the end of a message that says what to write instead of ``name``; "" if no name is close.
+    """Return the end of a message, which says what to write instead of ``name``; "" if no known name is similar.
 
     >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], {"max_depth": "depth="})
-    ('; near names: batch_size', '; write depth=')
+    ('; similar names: batch_size', '; write depth=')
     """
     if name in elsewhere:
         return f"; write {elsewhere[name]}"
     near = difflib.get_close_matches(name, list(known), n=3)
-    return f"; near names: {', '.join(near)}" if near else ""
+    return f"; similar names: {', '.join(near)}" if near else ""
 
 
 def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a function refuse unknown keyword arguments by :func:`unknown_argument`; its signature stays the same.
+    """Make a function reject unknown keyword arguments with :func:`unknown_argument`, without changing its signature.
 
     >>> @names_cures({"colour": "color="})
     ... def draw(color="red"):
@@ -78,7 +78,7 @@ def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
 
 
 def fields_name_cures(elsewhere: Mapping[str, str]) -> Callable[[Kind], Kind]:
-    """Have a class's constructor do as :func:`names_cures` has a function do."""
+    """Apply :func:`names_cures` to a class's constructor."""
 
     def change(kind: Kind) -> Kind:
         kind.__init__ = names_cures(elsewhere)(kind.__init__)  # type: ignore[misc]

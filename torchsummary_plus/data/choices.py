@@ -1,4 +1,4 @@
-"""Words that arguments accept."""
+"""Accepted values of string arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEP_MODES = ("train", "eval")
 """Kinds of steps."""
 
 GENERATE = "generate"
-"""The kind of step that only `estimate_memory` takes."""
+"""The kind of step that only `estimate_memory` accepts."""
 
 CUDNN = AUTO, ASK, RULE = ("auto", "ask", "rule")
-"""How cuDNN's workspaces are found: query if possible; query or raise; do not query."""
+"""Sources of cuDNN's workspaces: query cuDNN if possible, query it or raise, never query it."""

@@ -1,7 +1,7 @@
 """Frozen dataclasses <-> plain JSON data, driven by type hints, with a lossless round trip.
 
 Dataclasses and mappings become objects, tuples become arrays. A tuple of a type written ``by_column`` becomes one
-object with an array per field. In a union of dataclasses, the keys of the object tell which one it is.
+object with an array per field. Within a union of dataclasses, the keys of the object determine the class.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Way(NamedTuple):
 class Codec:
     """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define.
 
-    Unless it ``is_exact``, fields that are missing in data have their defaults, and unknown ones are left out.
+    Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Codec:
         def back(data: Any) -> Any:
             if not isinstance(data, dict) or not is_alike(data):
                 raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
-            return kind(**{name: readers[name](given) for name, given in data.items() if name in readers})
+            return kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
 
         return Way(out, back)
 
@@ -207,7 +207,7 @@ def _needed(kind: type) -> frozenset[str]:
 
 
 def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:
-    """Return the dataclass with exactly these fields, else the one that requires no others and knows most."""
+    """Return the dataclass with exactly these fields, else the one that requires no others and has most of them."""
     fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
     return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
 

@@ -76,7 +76,7 @@ class StepError(SummaryError, RuntimeError):
         return f"{message}\nHint: {self.hint}" if self.hint else message
 
 
-def choice_error(what: str, given: object, accepted: Iterable[object]) -> InputError:
+def choice_error(what: str, value: object, accepted: Iterable[object]) -> InputError:
     """Return an :class:`InputError` that lists the accepted values, and names the nearest word among them.
 
     >>> str(choice_error("style", "fancy", ["torchsummary", "tree"]))
@@ -85,7 +85,7 @@ def choice_error(what: str, given: object, accepted: Iterable[object]) -> InputE
     "mode is 'training'; accepted: 'train', 'eval'; did you mean 'train'?"
     """
     accepted = list(accepted)
-    words = [value for value in accepted if isinstance(value, str)]
-    near = get_close_matches(given.strip().lower(), words, 1, 0.75) if isinstance(given, str) else []
+    words = [word for word in accepted if isinstance(word, str)]
+    near = get_close_matches(value.strip().lower(), words, 1, 0.75) if isinstance(value, str) else []
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"{what} is {describe(given)}; accepted: {', '.join(map(describe, accepted))}{meant}")
+    return InputError(f"{what} is {describe(value)}; accepted: {', '.join(map(describe, accepted))}{meant}")

@@ -12,8 +12,8 @@ class GraphNode:
     """A node: a call of a module or function, a group of calls, or a tensor that the model takes or returns.
 
     ``kind`` is "input", "output", "module", "function" or "group"; groups have the nodes inside them as ``parent`` and
-    no edges of their own. ``index`` is the row's in the summary (inputs and outputs: negative). ``repeats`` equal nodes
-    are drawn as this one; ``until`` is the name of the last. It is the ``call``-th of ``calls`` of one module, which is
+    no edges of their own. ``index`` is the row's in the summary (inputs and outputs: negative). It stands for
+    ``repeats`` equal nodes, up to the one named ``until``. It is the ``call``-th of ``calls`` of one module, which is
     ``shared`` if another row has counted its parameters. ``num_params`` and ``mult_adds`` include what is folded in.
     """
 

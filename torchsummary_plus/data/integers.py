@@ -1,4 +1,4 @@
-"""Integer arguments: Python's and numpy's, but no booleans."""
+"""Integer arguments: Python's and NumPy's integers, but not booleans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .units import describe
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Whether a value is an integer, Python's or numpy's.
+    """Return whether a value is an integer, Python's or NumPy's.
 
     >>> is_integer(3), is_integer(True), is_integer(3.0)
     (True, False, False)
@@ -19,9 +19,9 @@ def is_integer(value: Any) -> TypeGuard[int]:
 
 
 def integer(name: str, value: Any, least: int, others: str = "") -> int:
-    """Return an argument as Python's integer; ``others`` are the accepted values besides integers, for the message.
+    """Return an argument as a Python integer; ``others`` are the accepted values besides integers, for the message.
 
-    Raises :class:`InputError` for anything else than an integer of at least ``least``.
+    Raises :class:`InputError` for anything but an integer of at least ``least``.
 
     >>> integer("batch_size", 32, 1)
     32

@@ -30,19 +30,19 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
 """Further kinds in the step of a distributed rank: gathered weights, and the buffers of collectives."""
 KV_CACHE = "kv_cache"
-"""The cache that inference keeps of the tokens read so far: keys and values, or a recurrent model's states."""
+"""Inference's cache of the tokens so far: keys and values, or a recurrent model's states."""
 SOME_KINDS = (KV_CACHE, *RANK_KINDS)
 """Kinds that only some steps have; an estimate lists them where they occur."""
 ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
 SECOND_ORDER = "torch::autograd::create_graph"
-"""Named in ``unknown`` for gradients of gradients on CUDA whose nodes may run in another order there."""
+"""The entry in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
 
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""
 
-COMPILED = "torch.compile: estimated as the uncompiled source; what autograd and kernels hold may be more or less"
+COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kernels may hold more or less"
 """The assumption for compiled code."""
 
 
@@ -126,16 +126,16 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     True
     """
     place = {-1: -1}
-    kept: list[ModuleCall] = []
+    finished: list[ModuleCall] = []
     for number, call in enumerate(calls):
-        place[number] = -1 if call.stop < 0 else len(kept)
+        place[number] = -1 if call.stop < 0 else len(finished)
         if call.stop >= 0:
-            kept.append(replace(call, outer=place[call.outer]))
-    return tuple(kept)
+            finished.append(replace(call, outer=place[call.outer]))
+    return tuple(finished)
 
 
 LEAST_DOUBT = 4096
-"""Least uncertainty in bytes of a step with an operator without a rule: its work on small operands."""
+"""Minimum uncertainty in bytes of a step with an operator without a rule, even if its operands are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,21 +196,21 @@ def without(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
 
 
 def without_optimizer(log: MemoryLog) -> MemoryLog:
-    """Return a log without what optimizers allocate in their steps, as if all were skipped."""
+    """Return a log without the allocations of optimizer steps, as if all steps were skipped."""
     stepped = {number for moment, number, nbytes in log.events if nbytes and log.moments[moment].phase == "optimizer"}
     return without(log, stepped)
 
 
-def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
+def there_from_the_start(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
     """Move the given storages, which are never freed, to the start of the log, wherever they were allocated."""
-    if not given:
+    if not storages:
         return log
-    moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in given)
-    kept = [storage not in given for _, storage, _ in log.events]
-    before = list(accumulate(kept, initial=len(moved)))
+    moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in storages)
+    other_events = [storage not in storages for _, storage, _ in log.events]
+    before = list(accumulate(other_events, initial=len(moved)))
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
     doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
-    events = list(compress(log.events, kept))
+    events = list(compress(log.events, other_events))
     first = next(place for place, event in enumerate(events) if log.moments[event[0]].phase != "setup")
     return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls, doubts=doubts)
 
@@ -264,9 +264,9 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class RowMemory:
-    """A table row's memory in bytes: kept for the backward, gradients, optimizer state.
+    """A table row's memory in bytes: saved for the backward, gradients, optimizer state.
 
-    These three add up over the rows. ``peak_bytes`` is all that is live when the call returns; None without a call.
+    These three add up over the rows. ``peak_bytes`` is everything live when the call returns; None without a call.
     ``shards`` are the module's own parameters, where the memory is that of one rank of many.
     """
 

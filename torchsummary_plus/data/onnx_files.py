@@ -16,7 +16,7 @@ from .units import describe
 from .weight_files import MOST_AXES, MOST_ITEMS, WeightEntry
 
 MOST_BYTES = 2**31 - 1
-"""Most bytes of a file: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``)."""
+"""Maximum size of a file in bytes: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``)."""
 
 BITS = {
     "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "BOOL": 8, "FLOAT16": 16,

@@ -109,7 +109,7 @@ class ModuleSpec:
     is_container: bool = False
     """True for ``nn.Sequential``, ``nn.ModuleList`` and similar, which have no row in torchsummary."""
     registered: bool = True
-    """False if it is only held in a plain list, tuple or dict, unknown to ``nn.Module``."""
+    """False if it is only in a plain list, tuple or dict, which ``nn.Module`` does not register."""
     layer: LayerSpec | None = None
     """None if it has no known settings or parameters."""
 
@@ -172,9 +172,9 @@ class Adapter:
     is_active: bool
 
 
-GIVEN = -1
+FROM_INPUT = -1
 RETURNED = -2
-"""Owners of the steps in a :class:`Flow` that belong to no call: a tensor given to the model, and its results."""
+"""Owners of the steps in a :class:`Flow` outside any call: an input of the model, and its results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ class Link:
 class Flow:
     """The call that produced each tensor that another call reads.
 
-    ``owners`` has the owner of each step: the index of a call, :data:`GIVEN` or :data:`RETURNED`. A call without nested
-    calls is one step; in other calls, each operator between the nested calls is a step of its own.
+    ``owners`` has the owner of each step: the index of a call, :data:`FROM_INPUT` or :data:`RETURNED`. A call without
+    nested calls is one step; in other calls, each operator between the nested calls is a step of its own.
     """
 
     owners: tuple[int, ...]

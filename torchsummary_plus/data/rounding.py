@@ -1,10 +1,10 @@
-"""Rounding of integers, by which kernels size their blocks and buffers."""
+"""Integer rounding, as kernels use it to size blocks and buffers."""
 
 from __future__ import annotations
 
 
 def ceil_div(number: int, step: int) -> int:
-    """Return how many steps cover a number.
+    """Return a number divided by a step, rounded up.
 
     >>> ceil_div(9, 4), ceil_div(8, 4)
     (3, 2)
@@ -13,7 +13,7 @@ def ceil_div(number: int, step: int) -> int:
 
 
 def round_up(number: int, step: int) -> int:
-    """Return the smallest multiple of a step that is not below a number.
+    """Return the smallest multiple of a step that is at least a number.
 
     >>> round_up(9, 4), round_up(8, 4)
     (12, 8)

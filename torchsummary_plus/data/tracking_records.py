@@ -98,7 +98,8 @@ def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
         if holding.nbytes:
             alike[holding.shape, holding.dtype, holding.class_name].append(holding)
     groups = [
-        TensorGroup(*key, len(held), sum(each.nbytes for each in held), _owners(held)) for key, held in alike.items()
+        TensorGroup(*key, len(members), sum(each.nbytes for each in members), _owners(members))
+        for key, members in alike.items()
     ]
     return tuple(sorted(groups, key=lambda group: (-group.nbytes, group.shape, group.dtype)))
 

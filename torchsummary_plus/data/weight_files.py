@@ -18,10 +18,10 @@ from .errors import InputError
 from .units import describe
 
 MOST_HEADER_BYTES = 100_000_000
-"""The longest header that is read: safetensors' own limit."""
+"""Maximum length of a header: safetensors' own limit."""
 
 MOST_ITEMS = 10_000_000
-"""The most tensors, entries and elements of arrays in a GGUF header."""
+"""Maximum number of tensors, entries and array elements in a GGUF header."""
 
 MOST_AXES = 64
 
@@ -165,9 +165,9 @@ def _gguf_tensor(reader: _Reader, size: int, name: str) -> WeightEntry:
     if kind not in BLOCKS:
         raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
     dtype, elements, nbytes = BLOCKS[kind]
-    if (shape[-1] if shape else 1) % elements or (held := prod(shape) // elements * nbytes) + offset > size:
+    if (shape[-1] if shape else 1) % elements or (stored_bytes := prod(shape) // elements * nbytes) + offset > size:
         raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
-    return WeightEntry(tensor, shape, dtype, held, name)
+    return WeightEntry(tensor, shape, dtype, stored_bytes, name)
 
 
 class _Reader:

@@ -95,11 +95,11 @@ class Exchange:
         return tensor
 
     def give_gradients(
-        self, make: Make | None = None, alone: Container[int] = (), given: StandIns | None = None
+        self, make: Make | None = None, alone: Container[int] = (), stand_ins: StandIns | None = None
     ) -> None:
         """Give exchanged tensors the gradients of their originals, as far as those are exchanged too.
 
-        A gradient whose id is in ``alone`` is replaced by ``make(gradient)``, which is also entered in ``given``.
+        A gradient whose id is in ``alone`` is replaced by ``make(gradient)``, which is also entered in ``stand_ins``.
         """
         put_aside = {id(other): tensor for tensor, other, _, _ in self._pairs.values()}
         for tensor, other, _, _ in self._pairs.values():
@@ -108,9 +108,9 @@ class Exchange:
                 continue
             if id(grad) in put_aside:
                 tensor.grad = put_aside[id(grad)]
-            elif make is not None and given is not None and id(grad) in alone:
+            elif make is not None and stand_ins is not None and id(grad) in alone:
                 tensor.grad = new = make(grad)
-                given[id(grad)] = weakref.ref(new)
+                stand_ins[id(grad)] = weakref.ref(new)
 
     def give_hooks(self) -> None:
         """Register the originals' hooks on the exchanged tensors."""

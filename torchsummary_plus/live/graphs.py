@@ -20,7 +20,7 @@ RAW = "_raw_saved_"
 """Prefix of an autograd node's attributes with the values saved for its backward, unprocessed."""
 
 
-class KeptByGraphs:
+class SavedByGraphs:
     """Tensors in memory only because a backward may need them: those that the graphs of ``holders`` saved.
 
     ``lasting`` are the tensors that outlive the graphs. A graph is freed with the last tensor that holds it, except for

@@ -180,8 +180,8 @@ def _is_size(value: Any) -> bool:
 
 
 def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
-    given = _dtypes(dtypes, len(sizes))
-    return [_one_sized(size, dtype) for size, dtype in zip(sizes, given)]
+    by_input = _dtypes(dtypes, len(sizes))
+    return [_one_sized(size, dtype) for size, dtype in zip(sizes, by_input)]
 
 
 def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:

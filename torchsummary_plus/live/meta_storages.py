@@ -51,13 +51,13 @@ class MetaStorages:
         reference = self._real.get(storage._cdata)
         return None if reference is None else reference()
 
-    def let_go(self, kept: Container[int]) -> None:
+    def let_go(self, in_use: Container[int]) -> None:
         """From now on, let meta storages live only as long as their fakes, except those of storages in use.
 
-        ``kept`` holds the addresses of the storages in use.
+        ``in_use`` has their addresses.
         """
         for key, (real, meta) in self._pairs.items():
-            if key not in kept:
+            if key not in in_use:
                 self._pairs[key] = real, weakref.ref(_alive(meta))
 
     def _make(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .fakes import CPU, META, fake_like
-
-Change = Callable[[Tensor], Tensor]
+from .remaking import Change
 
 
 def offloading(module: nn.Module) -> Any:

@@ -39,18 +39,18 @@ def with_repacked(modules: Iterable[nn.Module]) -> Iterator[None]:
     Scripted modules keep theirs.
     """
     plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    kept: list[tuple[dict[str, Any], str, Any]] = []
+    originals: list[tuple[dict[str, Any], str, Any]] = []
     copies: dict[int, Any] = {}
     for module in plain:
         ids = {id(packed) for packed in packed_objects(module)}
-        kept += [(vars(module), name, value) for name, value in vars(module).items() if id(value) in ids]
+        originals += [(vars(module), name, value) for name, value in vars(module).items() if id(value) in ids]
     try:
         with compat.no_modes(), compat.no_function(), torch.no_grad():
-            for values, name, packed in kept:
+            for values, name, packed in originals:
                 if id(packed) not in copies:
                     copies[id(packed)] = repacked(packed)
                 values[name] = copies[id(packed)]
         yield
     finally:
-        for values, name, packed in kept:
+        for values, name, packed in originals:
             values[name] = packed

@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..data.integers import is_integer
+from .modules import CONTAINERS
 from .structures import inner_names, is_wrapper
-
-CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,11 @@ class LayerStack:
     def keep(self, count: int) -> tuple[str, ...]:
         """Keep ``count`` of the equal layers; return the remaining names, renumbered except in a dictionary."""
         modules = self.container._modules
-        kept = [*self.names[: self.start + count], *self.names[self.stop :]]
-        left = [modules[name] for name in kept]
+        old_names = [*self.names[: self.start + count], *self.names[self.stop :]]
+        remaining = [modules[name] for name in old_names]
         modules.clear()
-        names = kept if isinstance(self.container, nn.ModuleDict) else list(map(str, range(len(left))))
-        modules.update(zip(names, left))
+        names = old_names if isinstance(self.container, nn.ModuleDict) else list(map(str, range(len(remaining))))
+        modules.update(zip(names, remaining))
         return tuple(names)
 
     @contextmanager

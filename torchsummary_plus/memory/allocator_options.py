@@ -53,13 +53,13 @@ class AllocatorOptions:
             )
         if large <= 10 * MIB:
             raise InputError(f"large_segment_size_mb is {large / MIB:g}; accepted: more than 10")
-        for name, given in (
+        for name, value in (
             ("max_split_size_mb", self.max_split_bytes),
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
-            if given is not None and given < large:
+            if value is not None and value < large:
                 raise InputError(
-                    f"{name} is {given / MIB:g}; accepted: at least {large / MIB:g} (large_segment_size_mb)"
+                    f"{name} is {value / MIB:g}; accepted: at least {large / MIB:g} (large_segment_size_mb)"
                 )
 
     @classmethod

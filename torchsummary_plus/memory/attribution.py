@@ -116,19 +116,19 @@ def held_back(log: MemoryLog) -> MemoryLog:
     ``synchronize_and_free_events`` in c10/cuda/CUDACachingAllocator.cpp).
     """
     events: list[tuple[int, int, int]] = []
-    waiting: dict[int, tuple[int, int, int]] = {}
+    freed: dict[int, tuple[int, int, int]] = {}
     step = 0
     for moment, storage, nbytes in log.events:
         if log.moments[moment].step != step:
-            events += waiting.values()
-            waiting, step = {}, log.moments[moment].step
-        if storage in waiting:
-            events.append(waiting.pop(storage))
+            events += freed.values()
+            freed, step = {}, log.moments[moment].step
+        if storage in freed:
+            events.append(freed.pop(storage))
         if not nbytes and log.storages[storage].elsewhere:
-            waiting[storage] = moment, storage, nbytes
+            freed[storage] = moment, storage, nbytes
         else:
             events.append((moment, storage, nbytes))
-    return replace(log, events=(*events, *waiting.values()), calls=(), doubts=())
+    return replace(log, events=(*events, *freed.values()), calls=(), doubts=())
 
 
 def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
@@ -154,13 +154,13 @@ def doubted(log: MemoryLog) -> MemoryLog:
     """
     events: list[tuple[int, int, int]] = []
     added: list[StorageSpec] = []
-    kept: set[bool] = set()
+    lasting: set[bool] = set()
     start = 0
     for doubt in log.doubts:
         moment = log.moments[doubt.moment]
         sizes = [doubt.nbytes]
-        if doubt.lasting and (moment.phase == "backward") not in kept:
-            kept.add(moment.phase == "backward")
+        if doubt.lasting and (moment.phase == "backward") not in lasting:
+            lasting.add(moment.phase == "backward")
             sizes = [doubt.nbytes - doubt.lasting, doubt.lasting]
         numbers = range(len(log.storages) + len(added), len(log.storages) + len(added) + len(sizes))
         added += (StorageSpec(nbytes, "workspace", moment.module) for nbytes in sizes)

@@ -210,14 +210,14 @@ class ExpandableSegments:
 
     def give_back(self, pool: Pool) -> int:
         """Unmap the whole pages of cached blocks, and return their bytes."""
-        given = 0
+        returned = 0
         for block in [block for _, _, block in pool.cached]:
             begin = round_up(block.address, pool.page)
             end = (block.address + block.size) // pool.page * pool.page
             if begin < end:
-                given += end - begin
+                returned += end - begin
                 self._unmap(block, begin, end)
-        return given
+        return returned
 
     def _unmap(self, block: Block, begin: int, end: int) -> None:
         pool = block.pool

@@ -305,11 +305,11 @@ def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bo
 
     Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """
-    card = named_gpu(memory)
-    if card is not None and backend != "cuda":
+    gpu_model = named_gpu(memory)
+    if gpu_model is not None and backend != "cuda":
         raise InputError(
             f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; pass bytes, or estimate "
-            f"with gpu={describe(card.name)}"
+            f"with gpu={describe(gpu_model.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
 
@@ -318,11 +318,11 @@ def least(log: MemoryLog) -> MemoryLog:
     """Return a log without optional scratch memory."""
     fewest = {n: storage.lesser[-1] for n, storage in enumerate(log.storages) if storage.lesser}
     events = [(moment, n, nbytes and fewest.get(n, nbytes)) for moment, n, nbytes in log.events]
-    kept = [fewest.get(storage, 1) > 0 for _, storage, _ in events]
-    before = [0, *accumulate(kept)]
+    necessary = [fewest.get(storage, 1) > 0 for _, storage, _ in events]
+    before = [0, *accumulate(necessary)]
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
     doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
-    return replace(log, events=tuple(compress(events, kept)), calls=calls, doubts=doubts)
+    return replace(log, events=tuple(compress(events, necessary)), calls=calls, doubts=doubts)
 
 
 def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:

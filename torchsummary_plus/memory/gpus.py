@@ -253,9 +253,9 @@ def _names(gpus: Iterable[GPU]) -> str:
     return ", ".join(describe(gpu.name) for gpu in gpus)
 
 
-Row = tuple[str, str, tuple[int, int], int, int | None, int | None, str]
+GpuRow = tuple[str, str, tuple[int, int], int, int | None, int | None, str]
 
-KNOWN: tuple[Row, ...] = (
+KNOWN: tuple[GpuRow, ...] = (
     ("K80", "Kepler", (3, 7), 12, 11_441, None, PRINTED),
     ("M40 12GB", "Maxwell", (5, 2), 12, None, None, DATASHEET),
     ("M40 24GB", "Maxwell", (5, 2), 24, None, None, DATASHEET),

@@ -14,7 +14,7 @@ from ..step.event_order import in_order
 from ..trace.questions import OUTSIDE
 from .micro_batches import MARK, Part, UnlikeError
 
-Event = tuple[int, int, int]
+LogEvent = tuple[int, int, int]
 
 
 @dataclass
@@ -22,8 +22,8 @@ class _Template:
     """A part that ran, with its events and the later ones that free storages of its micro-batch."""
 
     part: Part
-    events: Sequence[Event]
-    trailing: Sequence[Event]
+    events: Sequence[LogEvent]
+    trailing: Sequence[LogEvent]
     first: int
     """The index of its first event in the log."""
     born: set[int] = field(default_factory=set)
@@ -65,7 +65,7 @@ class _Filling:
         self.streams = [log.stream(storage) for storage in range(len(log.storages))]
         self.moments: list[Moment] = []
         self.at: dict[int, int] = {}
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
         self.calls: list[ModuleCall] = []
         self.call_at: dict[int, int] = {-1: -1}
         self.doubts: list[Doubt] = []
@@ -127,15 +127,15 @@ class _Filling:
     def _looks(self, template: _Template) -> Any:
         """Return everything that happens in a part, with storages described by their properties and origin."""
         part = template.part
-        kept = [moment for moment in range(part.begin + 1, part.end) if not self._is_aside(moment)]
-        moments = [replace(self.log.moments[m], step=0) for m in kept]
+        numbers = [moment for moment in range(part.begin + 1, part.end) if not self._is_aside(moment)]
+        moments = [replace(self.log.moments[m], step=0) for m in numbers]
         events = []
         for moment, storage, nbytes in (*template.events, *template.trailing):
             spec = self.log.storages[storage]
             origin = self.born.get(storage)
             from_where = None if origin is None else (origin.what, origin.batch - part.batch)
             number = self.order.get(storage) if origin is not None and self._is_same(origin, part) else None
-            events.append((bisect_left(kept, moment), spec, nbytes, from_where, number))
+            events.append((bisect_left(numbers, moment), spec, nbytes, from_where, number))
         return moments, events, len(part.outs), part.unknown
 
     def _is_aside(self, moment: int) -> bool:

@@ -47,9 +47,9 @@ class FlatParameters:
             stack.callback(self.let_go, ())
             yield
 
-    def let_go(self, kept: Iterable[nn.Module]) -> None:
-        """Remove the views of flat parameters from all modules except those in ``kept``."""
-        modules = set(kept)
+    def let_go(self, in_use: Iterable[nn.Module]) -> None:
+        """Remove the views of flat parameters from all modules except those in use."""
+        modules = set(in_use)
         parameters = (reference() for reference in self._references)
         for flat in (flat for flat in parameters if flat is not None):
             for info in (*flat._param_infos, *flat._shared_param_infos):

@@ -91,7 +91,7 @@ def _with_gradient_named(classify: Classify, follow: Callable[[torch.Tensor], No
     return make
 
 
-class Change:
+class OrderChange:
     """A change to an order of forwards: the parameter groups that were appended, and those that were removed."""
 
     def __init__(self) -> None:
@@ -116,15 +116,15 @@ class Forwards:
         return getattr(self.groups[0].comm_ctx, "post_forward_order", []) if self.groups else []
 
     @contextmanager
-    def watched(self) -> Iterator[Change]:
-        """Yield a :class:`Change` that is filled in at the end of the block."""
-        change = Change()
+    def watched(self) -> Iterator[OrderChange]:
+        """Yield an :class:`OrderChange` that is filled in at the end of the block."""
+        change = OrderChange()
         length, counts = len(self.order), [len(group._post_forward_indices) for group in self.groups]
         yield change
         change.appended = self.order[length:]
         change.removed = [g for g, count in zip(self.groups, counts) if len(g._post_forward_indices) < count]
 
-    def repeat(self, change: Change) -> None:
+    def repeat(self, change: OrderChange) -> None:
         """Apply a change once more."""
         for group in change.appended:
             group._post_forward_indices.append(len(self.order))

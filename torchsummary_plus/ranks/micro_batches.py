@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from ..data.memory_records import Moment
 from ..live.fakes import Fake
 from ..trace.questions import OUTSIDE
-from .fsdp import Change, Forwards
+from .fsdp import Forwards, OrderChange
 from .kinds import RankLedger
 from .stand_ins import replaced
 
@@ -62,10 +62,10 @@ class Part:
 class _Seen:
     """A part's arguments, its result, the phase in which it ended, and its change to the order of forwards."""
 
-    given: Any
+    arguments: Any
     returned: Any
     phase: str
-    change: Change
+    change: OrderChange
 
 
 class MicroBatches:
@@ -80,7 +80,7 @@ class MicroBatches:
         self._batch = self._stage = 0
         self.are_unlike = False
 
-    def part(self, name: str, given: Any, run: Callable[[], Any], forwards: Forwards) -> Any:
+    def part(self, name: str, arguments: Any, run: Callable[[], Any], forwards: Forwards) -> Any:
         """Run or skip a part of the current micro-batch and return its result. Raises :class:`UnlikeError`."""
         ledger, what = self.ledger, (name, self._stage)
         key = what, self._batch, ledger.step
@@ -88,8 +88,8 @@ class MicroBatches:
             raise self.unlike()
         self._begun.add(key)
         is_run = self._runs()
-        given = self._described(given)
-        if not is_run and self._seen[what].given != given:
+        arguments = self._described(arguments)
+        if not is_run and self._seen[what].arguments != arguments:
             raise self.unlike()
         begin, calls, doubts = self._mark(), len(ledger.calls), len(ledger.doubts)
         before = Counter(ledger.workspaces.unknown)
@@ -97,7 +97,7 @@ class MicroBatches:
             with forwards.watched() as change:
                 out = run()
             if self._batch > 0:
-                self._seen[what] = _Seen(given, self._described(out), ledger.phase, change)
+                self._seen[what] = _Seen(arguments, self._described(out), ledger.phase, change)
         else:
             forwards.repeat(self._seen[what].change)
             out = pytree.tree_map_only(_Tensor, _Tensor.make, self._seen[what].returned)
@@ -164,9 +164,9 @@ class MicroBatches:
         def called(place: Any, *args: Any, **kwargs: Any) -> Any:
             if (name == "backward" and args[0] != "full") or _reduces_by_itself(place):
                 raise self.unlike()
-            given = () if name == "backward" else (args, kwargs)
+            arguments = () if name == "backward" else (args, kwargs)
             return self.part(
-                name, given, partial(function, place, *args, **kwargs), Forwards(getattr(place, "submod", None))
+                name, arguments, partial(function, place, *args, **kwargs), Forwards(getattr(place, "submod", None))
             )
 
         return called

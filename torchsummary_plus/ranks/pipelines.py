@@ -151,11 +151,11 @@ class RecordedPipelineSteps(RecordedSteps):
                 "the schedule's loss_fn"
             )
         stages = stages_of(self.schedule)
-        given = args if any(stage.is_first for stage in stages) else ()
+        inputs = args if any(stage.is_first for stage in stages) else ()
         target = {"target": args[0]} if any(stage.is_last for stage in stages) and self.step.mode == "train" else {}
         self.doing = "schedule"
         run = self.schedule.step if self.step.mode == "train" else self.schedule.eval
-        run(*given, **kwargs, **target)
+        run(*inputs, **kwargs, **target)
         if self.step.mode == "eval":
             self.account.enter("end", self.account.step)
             return

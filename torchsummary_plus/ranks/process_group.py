@@ -122,8 +122,8 @@ def _unregister() -> None:
 
 @contextmanager
 def _registries_aside() -> Iterator[None]:
-    kept: dict[str, Any] = {name: getattr(c10d, name) for name in _REGISTRIES}
-    kept |= {name: getattr(c10d, name) for name in _SINGLE}
+    registries: dict[str, Any] = {name: getattr(c10d, name) for name in _REGISTRIES}
+    registries |= {name: getattr(c10d, name) for name in _SINGLE}
     place: Any = c10d
     try:
         place._world = type(c10d._world)()
@@ -132,7 +132,7 @@ def _registries_aside() -> Iterator[None]:
         place._process_group_name = lambda *_, **__: f"torchsummary_plus:{next(_OURS)}"
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in registries.items():
             setattr(place, name, value)
 
 

@@ -12,10 +12,10 @@ aten = torch.ops.aten
 
 def _bins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Return the number of bins of a histogram; 0 if it depends on the data, or if elements have weights."""
-    given: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
+    arguments: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
     if func is aten.histc.default:
-        return int(given.get("bins", 100))
-    return 0 if given.get("weights") is not None else int(given.get("minlength", 0))
+        return int(arguments.get("bins", 100))
+    return 0 if arguments.get("weights") is not None else int(arguments.get("minlength", 0))
 
 
 def balanced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

@@ -62,13 +62,13 @@ def total(*terms: Term) -> Expr:
     return Expr(value, text, latex, SUM)
 
 
-def minus(whole: Term, *taken: Term) -> Expr:
+def minus(whole: Term, *subtrahends: Term) -> Expr:
     """Subtract terms in order.
 
     >>> minus(9, total(2, 3), 1).equation
     '9 - (2 + 3) - 1 = 3'
     """
-    first, parts = _expr(whole), [_expr(part) for part in taken]
+    first, parts = _expr(whole), [_expr(part) for part in subtrahends]
     value = first.value - sum(part.value for part in parts)
     text = " - ".join([first.text, *(_text(part, PRODUCT) for part in parts)])
     latex = " - ".join([first.latex, *(_latex(part, PRODUCT) for part in parts)])

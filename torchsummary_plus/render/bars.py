@@ -1,4 +1,4 @@
-"""Bar charts, longest bar on top: a summary's heaviest layers, and the modules that hold an estimate's peak."""
+"""Bar charts, longest bar on top: a summary's heaviest layers, and the modules that hold most of an estimate's peak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..data.integers import integer
 from ..memory.estimate import Estimate
 from ..report.report import Report
 from .columns import COLUMNS, check_view
-from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, in_thousands, in_units, ink, legend_below, seen, tidy
+from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, fill_on, in_thousands, in_units, ink, legend_below, tidy
 from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 LABEL = 26
-"""Characters of a layer's path; the bars keep half a column."""
+"""Maximum characters of a layer's path, which leaves half a column for the bars."""
 
 MEASURES = {
     "num_params": "Parameters",
@@ -115,7 +115,7 @@ def _draw(
     for name in there:
         widths = [bar.parts.get(name, 0) / size for bar in bars]
         label = _label(name) if name in visible else f"_{name}"
-        ax.barh(places, widths, 0.8, left=starts, color=seen(colours[name], ax), label=label, linewidth=0)
+        ax.barh(places, widths, 0.8, left=starts, color=fill_on(colours[name], ax), label=label, linewidth=0)
         starts = [start + width for start, width in zip(starts, widths)]
     for row, bar in enumerate(bars):
         ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",

@@ -10,7 +10,7 @@ from ..data.units import size_text
 from ..memory.capacity import BatchSizeLimit
 from ..report.report import Report, Row
 from .arithmetic import minus, number, product, quotient, total
-from .explanation import Explanation, Step, bytes_of, in_words
+from .explanation import ExplainedFigure, Explanation, bytes_of, in_words
 
 MOST_MAPS = 20
 """Beyond this many maps only their sum is shown."""
@@ -45,8 +45,8 @@ def batch_formula(
 ) -> BatchExplanation:
     """Return a training step's memory by the formula, and the largest batch that fits in ``memory_bytes``.
 
-    ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and what the backward really
-    keeps: each map counts twice, for the activation and for its gradient.
+    ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and which tensors
+    are really saved: each map counts twice, for the activation and for its gradient.
     """
     maps = [step for row in map_rows(report) for step in _maps(row)]
     inputs = total(0) if not report.input_bytes else total(*map(bytes_of, tensors(report.inputs)))
@@ -57,18 +57,20 @@ def batch_formula(
     fits = quotient(room, sample.value) if sample.value and room.value > 0 else number(0)
     size = size_text(memory_bytes)
     steps = (
-        Step("parameter_bytes", "Parameters", number(report.param_bytes), in_words(report.param_bytes)),
-        Step("gradient_bytes", "Gradients", number(gradient_bytes), in_words(gradient_bytes)),
-        Step("input_bytes", "Input I1", inputs, in_words(inputs.value)),
+        ExplainedFigure("parameter_bytes", "Parameters", number(report.param_bytes), in_words(report.param_bytes)),
+        ExplainedFigure("gradient_bytes", "Gradients", number(gradient_bytes), in_words(gradient_bytes)),
+        ExplainedFigure("input_bytes", "Input I1", inputs, in_words(inputs.value)),
         *(maps if len(maps) <= MOST_MAPS else ()),
-        Step("map_bytes", f"Sum of {len(maps):,} maps Ii", number(summed), in_words(summed)),
-        Step("sample_bytes", "A sample", sample, in_words(sample.value)),
-        Step("total_bytes", f"A batch of {batch:,}", whole, in_words(whole.value)),
-        Step("largest_batch", f"Largest batch in {size}", fits),
+        ExplainedFigure("map_bytes", f"Sum of {len(maps):,} maps Ii", number(summed), in_words(summed)),
+        ExplainedFigure("sample_bytes", "A sample", sample, in_words(sample.value)),
+        ExplainedFigure("total_bytes", f"A batch of {batch:,}", whole, in_words(whole.value)),
+        ExplainedFigure("largest_batch", f"Largest batch in {size}", fits),
     )
     return BatchExplanation("params + grads + bs x (I1 + 2 x sum Ii)", steps, engine)
 
 
-def _maps(row: Row) -> Iterator[Step]:
+def _maps(row: Row) -> Iterator[ExplainedFigure]:
     for place, spec in enumerate(tensors(row.outputs)):
-        yield Step(f"map_{row.index}_{place}", row.path or row.class_name, bytes_of(spec), in_words(spec.nbytes))
+        yield ExplainedFigure(
+            f"map_{row.index}_{place}", row.path or row.class_name, bytes_of(spec), in_words(spec.nbytes)
+        )

@@ -46,13 +46,13 @@ MEMORY = ("training_peak_bytes", "inference_peak_bytes", "total_bytes")
 """The figures for the memory panel, in order of preference: the first one known is shown."""
 
 NAME = 18
-"""The most characters on a line of a model's name; longer names take several lines."""
+"""Maximum characters on a line of a model's name; longer names take several lines."""
 
 TITLE = 11
 """The same for a panel's title."""
 
 PANELS = 3
-"""The most panels side by side; further ones stand below."""
+"""Maximum panels side by side; further panels go below."""
 
 LETTER = 0.058
 """Inches of a letter, at ``TEXT`` points."""

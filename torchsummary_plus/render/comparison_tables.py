@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..data.records import Group, Structure
 from ..data.units import mebibytes, structure_text
-from ..report.alignment import Layer, align
+from ..report.alignment import ComparedLayer, align
 from ..report.comparison import Compared, Entry
 from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
@@ -124,7 +124,7 @@ class AlignedLines:
     """The lines of each entry's table, the layers they are compared by, and the aligned rows, as indices of lines."""
 
     lines: tuple[tuple[Line, ...], ...]
-    layers: tuple[tuple[Layer, ...], ...]
+    layers: tuple[tuple[ComparedLayer, ...], ...]
     places: tuple[tuple[int | None, ...], ...]
 
 
@@ -179,14 +179,14 @@ def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str
     return chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory, with_ranks)
 
 
-def _layer(line: Line, batch: int | None) -> Layer:
+def _layer(line: Line, batch: int | None) -> ComparedLayer:
     """Return what a line is compared by; with a batch size, shapes for any batch."""
     row = line.row
     details = f"{row.kernel_size} {row.groups}"
     outputs, inputs = (
         structure_text(s if batch is None else _for_any_batch(s, batch)) for s in (row.outputs, row.inputs)
     )
-    return Layer(row.class_name, outputs, inputs, line.num_params, details, row.path)
+    return ComparedLayer(row.class_name, outputs, inputs, line.num_params, details, row.path)
 
 
 def _for_any_batch(structure: Structure, batch: int) -> Structure:
@@ -198,7 +198,7 @@ def _for_any_batch(structure: Structure, batch: int) -> Structure:
     return replace(structure, batch_axes=(structure.shape.index(batch),))
 
 
-def _change(layers: Sequence[Layer | None], lines: Sequence[Line | None]) -> str:
+def _change(layers: Sequence[ComparedLayer | None], lines: Sequence[Line | None]) -> str:
     """Return whether layers are the same, as they are or for any batch."""
     there = [layer for layer in layers if layer is not None]
     if len(there) < len(layers):

@@ -46,8 +46,8 @@ class Connections:
     def _name(self, index: int) -> str:
         if index >= 0:
             return self.names[index]
-        given = sum(owner == -1 for owner in self.report.flow.owners) if self.report.flow is not None else 0
-        return "input" if given == 1 else f"input {OUTPUT - index}"
+        inputs = sum(owner == -1 for owner in self.report.flow.owners) if self.report.flow is not None else 0
+        return "input" if inputs == 1 else f"input {OUTPUT - index}"
 
 
 def _line(index: int | None, around: Mapping[int, int | None]) -> list[int]:

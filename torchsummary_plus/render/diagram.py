@@ -12,7 +12,7 @@ from .diagram_flow import flow_lines
 
 EDGES = 500
 CHARACTERS = 50_000
-"""Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which GitHub keeps."""
+"""Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which apply on GitHub too."""
 
 KINDS: dict[str, Callable[[Report, int], list[str]]] = {"class": class_lines, "flow": flow_lines}
 

@@ -11,7 +11,7 @@ from ..report.report import Row
 from . import explain_layers as _explain_layers  # noqa: F401  (importing it fills the registry)
 from .arithmetic import Expr, number, product, total
 from .explain_registry import Arithmetic, Figure, Layer, rule_of
-from .explanation import Explanation, Step, bytes_of, in_words
+from .explanation import ExplainedFigure, Explanation, bytes_of, in_words
 
 Part = TypeVar("Part")
 
@@ -19,13 +19,13 @@ UNLIKE = (LookupError, TypeError, ValueError)
 """What a rule may raise for a layer without an expected setting or parameter."""
 
 MOST_PARTS = 6
-"""The most parameters listed individually."""
+"""Maximum number of parameters listed individually."""
 
 MOST_CHILDREN = 20
-"""The most children listed individually."""
+"""Maximum number of children listed individually."""
 
 LONGEST = 80
-"""Arithmetic of more characters is given by its value."""
+"""Arithmetic longer than this, in characters, is replaced by its value."""
 
 
 def explain_row(row: Row) -> Explanation:
@@ -38,9 +38,9 @@ def explain_row(row: Row) -> Explanation:
     rule = rule_of(row)
     steps = [*_parameter_steps(layer, rule), *_call_steps(layer, rule)]
     if row.total_params != row.num_params:
-        steps.append(Step("total_parameters", "Parameters with submodules", number(row.total_params)))
+        steps.append(ExplainedFigure("total_parameters", "Parameters with submodules", number(row.total_params)))
     if row.mult_adds != row.own_mult_adds:
-        steps.append(Step("total_mult_adds", "Multiply-adds with submodules", number(row.mult_adds)))
+        steps.append(ExplainedFigure("total_mult_adds", "Multiply-adds with submodules", number(row.mult_adds)))
     return Explanation(_title(layer), tuple(steps))
 
 
@@ -61,7 +61,9 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
     sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
     if top.total_params and len(sizes) == 1:
         nbytes = product(top.total_params, *sizes)
-        own["parameter_bytes"] = Step("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
+        own["parameter_bytes"] = ExplainedFigure(
+            "parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value)
+        )
     first = [step for name, step in own.items() if name.startswith(("filter", "parameters."))]
     sizes_of = [step for name, step in own.items() if name == "parameter_bytes"]
     outputs = [step for name, step in own.items() if name.startswith(("axis", "output"))]
@@ -69,9 +71,9 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
 
 
 def _whole(
-    figure: str, label: str, top: Row, own: Step | None, inside: Mapping[int | None, Sequence[Row]]
-) -> list[Step]:
-    """Return a figure of each child, of the row itself where it has some, and their sum."""
+    figure: str, label: str, top: Row, own: ExplainedFigure | None, inside: Mapping[int | None, Sequence[Row]]
+) -> list[ExplainedFigure]:
+    """Return a figure for each child, for the row itself if it is not 0, and their sum."""
     children: dict[str, list[Expr]] = {}
     for child in inside.get(top.index, ()):
         expr = _summed(figure, child, inside)
@@ -81,14 +83,16 @@ def _whole(
     itself = top.num_params if figure == "parameters" else top.own_mult_adds
     if not children:
         return [own] if own is not None else []
-    steps = [Step(f"{figure}.{name}", f"{label} of {name}", total(*exprs)) for name, exprs in children.items()]
+    steps = [
+        ExplainedFigure(f"{figure}.{name}", f"{label} of {name}", total(*exprs)) for name, exprs in children.items()
+    ]
     if itself and own is not None:
-        steps.insert(0, Step(f"{figure}.own", f"{label} of its own", own.expr))
+        steps.insert(0, ExplainedFigure(f"{figure}.own", f"{label} of its own", own.expr))
     parts = [step.expr.value for step in steps]
     summed = total(*parts) if len(parts) <= MOST_CHILDREN and sum(parts) == whole else number(whole)
     shown = steps if len(steps) <= MOST_CHILDREN else []
     unknown = ", ".join(f"{name} x {count:,}" for name, count in top.unknown_ops) if figure == "mult_adds" else ""
-    return [*shown, Step(figure, label, summed, f"(not counted: {unknown})" if unknown else "")]
+    return [*shown, ExplainedFigure(figure, label, summed, f"(not counted: {unknown})" if unknown else "")]
 
 
 def _summed(figure: str, row: Row, inside: Mapping[int | None, Sequence[Row]]) -> Expr:
@@ -112,36 +116,38 @@ def _title(layer: Layer) -> str:
     return f"{name}: {shapes}{', figures for a batch of 1' if opened else ''}"
 
 
-def _parameter_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
+def _parameter_steps(layer: Layer, rule: Arithmetic) -> Iterator[ExplainedFigure]:
     if not layer.shapes:
         return
     row = layer.row
     for name, label, expr in _tried(rule.parts, layer) or ():
-        yield Step(name, label, expr)
+        yield ExplainedFigure(name, label, expr)
     if 1 < len(layer.shapes) <= MOST_PARTS:
         for name, shape in layer.shapes.items():
-            yield Step(f"parameters.{name}", f"Parameters of {name}", product(*shape) if shape else number(1))
+            yield ExplainedFigure(
+                f"parameters.{name}", f"Parameters of {name}", product(*shape) if shape else number(1)
+            )
     plain = total(*(product(*shape) if shape else number(1) for shape in layer.shapes.values()))
     counted = "" if row.num_params == layer.numel() else f"({row.num_params:,} of them counted in this row)"
-    yield Step("parameters", "Parameters", _checked(rule.parameters, layer, layer.numel()) or plain, counted)
+    yield ExplainedFigure("parameters", "Parameters", _checked(rule.parameters, layer, layer.numel()) or plain, counted)
     sizes = {_itemsize(dtype) for _, _, dtype in row.layer.parameters} if row.layer is not None else set()
     if len(sizes) == 1:
         nbytes = product(layer.numel(), sizes.pop())
-        yield Step("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
+        yield ExplainedFigure("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
 
 
-def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
+def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[ExplainedFigure]:
     row = layer.row
     if not row.called:
         return
     if layer.outputs:
         for axis, (label, expr) in _axes(layer, rule).items():
-            yield Step(f"axis_{axis}", label, expr)
+            yield ExplainedFigure(f"axis_{axis}", label, expr)
         nbytes = total(*map(bytes_of, layer.outputs))
-        yield Step("output_bytes", "Bytes of the output", nbytes, in_words(nbytes.value))
+        yield ExplainedFigure("output_bytes", "Bytes of the output", nbytes, in_words(nbytes.value))
     work = _checked(rule.mult_adds, layer, row.own_mult_adds) or number(row.own_mult_adds)
     unknown = ", ".join(f"{name} x {count:,}" for name, count in row.own_unknown_ops)
-    yield Step("mult_adds", "Multiply-adds", work, f"(not counted: {unknown})" if unknown else "")
+    yield ExplainedFigure("mult_adds", "Multiply-adds", work, f"(not counted: {unknown})" if unknown else "")
 
 
 def _axes(layer: Layer, rule: Arithmetic) -> dict[int, tuple[str, Expr]]:

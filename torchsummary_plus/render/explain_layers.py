@@ -22,8 +22,8 @@ def _with_bias(layer: Layer, fan_in: Term) -> Expr:
 def _filter(layer: Layer) -> Expr:
     """Return the number of weights of one filter."""
     channels, groups = layer.whole("in_channels"), layer.whole("groups")
-    seen = number(channels) if groups == 1 else quotient(channels, groups)
-    return product(*layer.each("kernel_size", len(layer.shapes["weight"]) - 2), seen)
+    in_channels = number(channels) if groups == 1 else quotient(channels, groups)
+    return product(*layer.each("kernel_size", len(layer.shapes["weight"]) - 2), in_channels)
 
 
 def _convolution_parts(layer: Layer) -> list[tuple[str, str, Expr]]:
@@ -167,9 +167,9 @@ register_explanation(
 # Recurrent layers: gates x hidden x (input + state + 2 biases), for each layer and direction.
 
 
-def _gate_weights(layer: Layer, given: Term, biases: bool) -> Expr:
+def _gate_weights(layer: Layer, in_size: Term, biases: bool) -> Expr:
     hidden, project = layer.whole("hidden_size"), layer.whole("proj_size")
-    inside = total(given, project or hidden, *([2] if biases and layer.settings["bias"] else []))
+    inside = total(in_size, project or hidden, *([2] if biases and layer.settings["bias"] else []))
     gates = product(GATES[str(layer.settings["mode"])], hidden, inside)
     return total(gates, product(hidden, project)) if project else gates
 
@@ -233,13 +233,13 @@ def _attention_work(layer: Layer) -> Expr:
     axis = 1 if batched and layer.settings["batch_first"] else 0
     batch = (query.shape[1 - axis],) if batched else ()
     targets, sources = query.shape[axis], key.shape[axis]
-    seen = sources + layer.has("bias_k", "bias_v") + bool(layer.settings.get("add_zero_attn"))
+    keys = sources + layer.has("bias_k", "bias_v") + bool(layer.settings.get("add_zero_attn"))
     projections = total(
         product(2, targets, width, width),
         product(sources, key.shape[-1], width),
         product(sources, value.shape[-1], width),
     )
-    scores = product(2, targets, seen, width)
+    scores = product(2, targets, keys, width)
     return product(*batch, total(projections, scores)) if batch else total(projections, scores)
 
 

@@ -14,7 +14,7 @@ from .printing import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplainedFigure:
     """A figure: its name in data, label, arithmetic, and trailing words."""
 
     name: str
@@ -31,9 +31,9 @@ class Explanation(Mapping[str, int]):
     """A mapping of figure names to values; ``str()`` and :meth:`to_latex` show the arithmetic."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedFigure, ...]
 
-    def step(self, name: str) -> Step | None:
+    def step(self, name: str) -> ExplainedFigure | None:
         """Return a figure with its arithmetic; None if there is none of this name."""
         return next((step for step in self.steps if step.name == name), None)
 
@@ -62,9 +62,9 @@ class Explanation(Mapping[str, int]):
         """Return an amsmath ``align*`` environment with a line per figure."""
         lines = []
         for step in self.steps:
-            given = "" if step.expr.text == f"{step.expr.value:,}" else f" = {step.expr.value:,}".replace(",", "{,}")
+            result = "" if step.expr.text == f"{step.expr.value:,}" else f" = {step.expr.value:,}".replace(",", "{,}")
             words = rf"\ \text{{{escape(step.words)}}}" if step.words else ""
-            lines.append(rf"\text{{{escape(step.label)}}} &= {step.expr.latex}{given}{words}")
+            lines.append(rf"\text{{{escape(step.label)}}} &= {step.expr.latex}{result}{words}")
         return "\n".join([r"\begin{align*}", " \\\\\n".join(lines), r"\end{align*}", ""])
 
     def _repr_latex_(self) -> str:

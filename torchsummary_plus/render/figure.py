@@ -53,7 +53,7 @@ CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
 
 def placed(ax: Axes | None) -> Place:
-    """Return a place that is the given axes, else a new pyplot figure, one column wide."""
+    """Return where to draw: the given axes, else a new pyplot figure, one column wide."""
 
     def place(height: float) -> Axes:
         pyplot = need_extra("matplotlib.pyplot", "plot")
@@ -78,12 +78,12 @@ def is_dark(ax: Axes) -> bool:
 
 
 def ink(ax: Axes) -> str:
-    """Return the colour of text that is read on axes."""
+    """Return the colour for text on axes."""
     return "white" if is_dark(ax) else "black"
 
 
 def thin_ink(ax: Axes) -> str:
-    """Return the colour of thin lines on axes."""
+    """Return the colour for thin lines on axes."""
     return LIGHT_INK if is_dark(ax) else INK
 
 
@@ -92,8 +92,8 @@ def limit_ink(ax: Axes) -> str:
     return LIGHT_LIMIT if is_dark(ax) else LIMIT
 
 
-def seen(colour: str, ax: Axes) -> str:
-    """Return a fill as it is drawn on axes: black is light grey on dark ones."""
+def fill_on(colour: str, ax: Axes) -> str:
+    """Return a fill colour for axes: on dark ones, light grey replaces black."""
     return LIGHT_INK if colour == BLACK and is_dark(ax) else colour
 
 

@@ -74,7 +74,7 @@ def _widths(
     """Return each edge's width in points: the square root of its share of the largest, at least 0.5."""
     amounts = [amount(edge, nodes) for edge in edges]
     most = max(amounts, default=0) or 1
-    return {number: max(0.5, WIDEST * sqrt(given / most)) for number, given in enumerate(amounts)}
+    return {number: max(0.5, WIDEST * sqrt(value / most)) for number, value in enumerate(amounts)}
 
 
 def _attributes(node: GraphNode) -> str:
@@ -149,7 +149,7 @@ def svg_text(dot: str) -> str:
 
 
 def _unique(svg: str) -> str:
-    """Number the ids, so that a page with several drawings has each once."""
+    """Number the ids, so that they are unique on a page with several drawings."""
     number = next(_drawings)
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>graph{number}-", svg)
 

@@ -34,10 +34,10 @@ NARROW_PADDING = 1.9
 """The same on a narrow page, where cells have 12 pixels of padding and a sort arrow may wrap."""
 
 NARROW_LABEL = 15
-"""The widest first column on a narrow page, where labels wrap."""
+"""Maximum width of the first column on a narrow page, where labels wrap."""
 
 LONG_WORD = 12
-"""A word of a heading that may be broken has more characters."""
+"""Words of a heading may be broken if they have more characters."""
 
 LETTER = 0.92
 """Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""

@@ -27,13 +27,13 @@ LEFT, TOP, BOTTOM = 62, 30, 8
 """Margins: for the tick labels, for the phase names, and below the drawing."""
 
 MOST_POINTS = 900
-"""The most points that a drawing of ``WIDTH`` can resolve."""
+"""Maximum number of points that a drawing of ``WIDTH`` can resolve."""
 
 LETTER, BOLD = 7.1, 8.0
 """Widths of a regular and a bold letter at font size 11."""
 
 FONTS = (11, 9, 7)
-"""The font sizes of tiles, from the one that is tried first."""
+"""The font sizes of tiles, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
     points = chosen_points(estimate, None)
     levels = [point.total_bytes for point in points]
     highest = max(levels)
-    kept = thinned(levels, MOST_POINTS)
+    positions = thinned(levels, MOST_POINTS)
     top = highest * 1.06 or 1
 
     def x(index: int) -> float:
@@ -77,11 +77,11 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "height": HEIGHT,
         "left": LEFT,
         "floor": y(0),
-        "layers": list(_layers([points[index] for index in kept], [x(index) for index in kept], y)),
+        "layers": list(_layers([points[index] for index in positions], [x(index) for index in positions], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
         "peak": Peak(x(at), y(highest), size_text(highest), place(estimate), at > len(points) / 2),
-        "data": _data(points, kept, x),
+        "data": _data(points, positions, x),
         "step": title(estimate),
     }
 
@@ -99,12 +99,12 @@ def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Ite
         yield Area(kind, kind_label(kind), LAYERS[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
 
 
-def _data(points: Sequence[TimelinePoint], kept: Sequence[int], x: Any) -> dict[str, Any]:
+def _data(points: Sequence[TimelinePoint], positions: Sequence[int], x: Any) -> dict[str, Any]:
     """Return the data of the drawing's tooltips; points refer to names by index."""
     kinds = [kind for kind in LAYERS if kind in dict(points[0].live)]
     names: dict[str, int] = {}
     rows = []
-    for index in kept:
+    for index in positions:
         point, live = points[index], dict(points[index].live)
         words = [names.setdefault(one_line(word), len(names)) for word in (point.operator, point.module, point.phase)]
         rows.append([x(index), *words, *(live[kind] for kind in kinds)])
@@ -136,7 +136,7 @@ def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
 
 
 def _drawn(tile: Tile) -> dict[str, Any]:
-    """Return the template data of a tile: its colour, and its text in the size that fits whole; none if none fits."""
+    """Return the template data of a tile: its colour, and its text in the first size that fits, if any."""
     box = tile.box
     lines, font = _fitted(tile)
     return {

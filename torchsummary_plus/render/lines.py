@@ -54,11 +54,11 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
         target = row.index if row.user is None else row.user
         totals.add(home[target], row)
         totals.add_work(home[row.index], row)
-    kept = [row for row in rows if home[row.index] == row.index and (row.index in chosen or row.index in folded)]
-    kept.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
-    labels = {row.index: f"{row.class_name}-{number}" for number, row in enumerate(kept, 1)}
+    with_line = [row for row in rows if home[row.index] == row.index and (row.index in chosen or row.index in folded)]
+    with_line.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
+    labels = {row.index: f"{row.class_name}-{number}" for number, row in enumerate(with_line, 1)}
     connections = Connections(report, home, labels)
-    return [totals.line(row, labels[row.index], row.index in folded, connections) for row in kept]
+    return [totals.line(row, labels[row.index], row.index in folded, connections) for row in with_line]
 
 
 def tree_lines(report: Report, depth: int | None = None) -> list[Line]:

@@ -121,7 +121,7 @@ def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nest
 
 
 def _peaks(estimate: Estimate) -> Iterator[Total]:
-    """Yield the peaks, two of them ranges: one if rules have error bands, one if the device holds a context too."""
+    """Yield the peaks. Two are ranges: by the error bands of rules, and on the device, with its context."""
     least, most = estimate.peak_range
     low, high = estimate.device_bytes
     where = f", in the {place(estimate)}"

@@ -38,9 +38,9 @@ def not_confirmed(estimate: Estimate) -> str:
 
 def assumed(assumptions: Sequence[str]) -> list[str]:
     """Return a line for each of the first assumptions."""
-    left = len(assumptions) - ASSUMPTIONS
+    others = len(assumptions) - ASSUMPTIONS
     lines = [f"Assumed: {assumption}" for assumption in assumptions[:ASSUMPTIONS]]
-    return [*lines, f"Assumed: {left:,} more, in assumptions"] if left > 0 else lines
+    return [*lines, f"Assumed: {others:,} more, in assumptions"] if others > 0 else lines
 
 
 def holders(estimate: Estimate, units: str | None = None) -> str:

@@ -24,7 +24,7 @@ NESTED = ("var_names", "depth")
 """The settings of nested rows."""
 
 NARROWEST = 8
-"""The least ``col_width``."""
+"""Minimum ``col_width``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def row_view(
     if repeats not in (None, *REPEATS):
         raise choice_error("repeats", repeats, [None, *REPEATS])
     width = WIDEST if col_width is None else integer("col_width", col_width, NARROWEST)
-    given = (row_settings,) if isinstance(row_settings, str) else tuple(row_settings or ())
-    settings = tuple(str(getattr(setting, "value", setting)) for setting in given)
+    requested = (row_settings,) if isinstance(row_settings, str) else tuple(row_settings or ())
+    settings = tuple(str(getattr(setting, "value", setting)) for setting in requested)
     for setting in settings:
         if setting not in SETTINGS:
             raise choice_error("row_settings", setting, SETTINGS)
@@ -148,7 +148,7 @@ def rows_note(report: Report, style: str, depth: int | None, view: RowView, line
 
 def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
     """Return the lines that match any pattern or range, in order. Raises :class:`InputError` if one matches none."""
-    kept: set[int] = set()
+    chosen: set[int] = set()
     for pattern in patterns:
         matches = _range(lines, pattern) if ":" in pattern else _matching(lines, pattern)
         if not matches:
@@ -157,8 +157,8 @@ def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
                 f"rows is {describe(pattern)}, which matches no row; types here: {types}; paths such as "
                 "'layer1.*' also work"
             )
-        kept.update(matches)
-    return [line for place, line in enumerate(lines) if place in kept]
+        chosen.update(matches)
+    return [line for place, line in enumerate(lines) if place in chosen]
 
 
 def _matching(lines: Sequence[Line], pattern: str) -> list[int]:
@@ -185,13 +185,13 @@ def _range(lines: Sequence[Line], text: str) -> list[int]:
 def _with_parents(lines: Sequence[Line], chosen: Sequence[Line]) -> list[Line]:
     """Return the chosen lines and every line above one, in order."""
     above = {line.row.index: line.row.parent for line in lines}
-    kept: set[int] = set()
+    with_parents: set[int] = set()
     for line in chosen:
         index: int | None = line.row.index
-        while index is not None and index not in kept:
-            kept.add(index)
+        while index is not None and index not in with_parents:
+            with_parents.add(index)
             index = above.get(index)
-    return [line for line in lines if line.row.index in kept]
+    return [line for line in lines if line.row.index in with_parents]
 
 
 def _numbered(lines: Sequence[Line]) -> list[Line]:
@@ -241,15 +241,15 @@ def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat
 
 def folded_lines(lines: Sequence[Line], repeats: Sequence[Repeat]) -> list[Line]:
     """Return the merged lines, each with the number of equal neighbours in its label."""
-    kept = []
+    merged = []
     for repeat in repeats:
         line = lines[repeat.place]
         if repeat.times > 1:
             line = replace(
                 line, label=f"{_names(line.row, repeat.last, line.label)} x {repeat.times:,}", times=repeat.times
             )
-        kept.append(line)
-    return kept
+        merged.append(line)
+    return merged
 
 
 def _names(row: Row, last: str, label: str) -> str:

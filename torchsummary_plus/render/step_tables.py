@@ -10,7 +10,7 @@ from ..memory.estimate import Estimate
 from .memory_text import kind_label, place, title
 from .table import Cell, Field, Table, TableRow
 
-Figure = tuple[str, str, "list[int | None]"]
+FigureRow = tuple[str, str, "list[int | None]"]
 """A figure's name, its label, and its value for each estimate."""
 
 ALLOCATED_AND_RESERVED = (
@@ -35,7 +35,7 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
     )
 
 
-def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
+def _figures(estimates: Sequence[Estimate]) -> Iterator[FigureRow]:
     for kind in ALL_KINDS:
         at_peak: list[int | None] = [estimate.at_peak.get(kind, 0) for estimate in estimates]
         if any(at_peak):

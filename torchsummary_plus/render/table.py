@@ -12,7 +12,7 @@ Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
 
 WIDEST = 60
-"""The most characters of a name or shape, unless stated; HTML's columns are as wide."""
+"""Maximum characters of a name or shape by default; HTML's columns are as wide."""
 
 
 UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "")
@@ -90,7 +90,7 @@ class Table:
     notes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     widest: int = WIDEST
-    """The most characters of a cell without a unit, and of a label if stated, in formats that cannot show the rest."""
+    """Maximum characters of a cell without a unit, and of a label if set, in formats that cannot show the rest."""
 
 
 def with_short_cells(table: Table) -> Table:

@@ -1,4 +1,4 @@
-"""A summary in a terminal: cells as wide as there is room for and, with rich, colours and repeated headers."""
+"""A summary in a terminal: cells as wide as the terminal allows and, with rich, colours and repeated headers."""
 
 from __future__ import annotations
 

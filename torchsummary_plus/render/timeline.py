@@ -18,12 +18,12 @@ from .figure import (
     TEXT,
     Place,
     elided,
+    fill_on,
     in_units,
     ink,
     legend_below,
     limit_ink,
     paper,
-    seen,
     thin_ink,
     tidy,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HEIGHT = 2.3
 MOST_POINTS = 800
-"""The most points that a column can resolve: at 300 dpi its axes are 840 dots wide."""
+"""Maximum number of points that a column can resolve: at 300 dpi, its axes are 840 dots wide."""
 BELOW_LIMIT = 0.91
 """The height of the peak's name below that of a limit, in fractions of the axes."""
 FAR = 3
@@ -57,8 +57,8 @@ def draw_timeline(
     points = chosen_points(estimate, steps)
     ax = place(HEIGHT)
     size, unit = in_units(max(point.total_bytes for point in points))
-    kept = thinned([point.total_bytes for point in points], MOST_POINTS)
-    _stack(ax, points, kept, size)
+    positions = thinned([point.total_bytes for point in points], MOST_POINTS)
+    _stack(ax, points, positions, size)
     top = max(point.total_bytes for point in points) / size
     if memory is not None:
         top = _limit(ax, memory, estimate, top, size)
@@ -95,11 +95,11 @@ def thinned(levels: Sequence[int], most: int) -> list[int]:
     if len(levels) <= most:
         return list(range(len(levels)))
     edges = [len(levels) * part // (most // 2) for part in range(most // 2 + 1)]
-    kept: set[int] = set()
+    positions: set[int] = set()
     for start, stop in pairwise(edges):
         stretch = range(start, stop)
-        kept |= {max(stretch, key=levels.__getitem__), min(stretch, key=levels.__getitem__)}
-    return sorted(kept)
+        positions |= {max(stretch, key=levels.__getitem__), min(stretch, key=levels.__getitem__)}
+    return sorted(positions)
 
 
 def spans(points: Sequence[TimelinePoint]) -> list[Span]:
@@ -113,16 +113,16 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
     return phases
 
 
-def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:
-    shown = [dict(points[place].live) for place in kept]
-    x = [*kept, len(points)]
+def _stack(ax: Axes, points: Sequence[TimelinePoint], positions: Sequence[int], size: int) -> None:
+    shown = [dict(points[place].live) for place in positions]
+    x = [*positions, len(points)]
     present = [kind for kind in LAYERS if any(level.get(kind) for level in shown)]
     layers = {kind: [level[kind] / size for level in shown] for kind in present}
     ax.stackplot(
         x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
-        colors=[seen(LAYERS[kind], ax) for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
+        colors=[fill_on(LAYERS[kind], ax) for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
     )  # fmt: skip
-    totals = [points[place].total_bytes / size for place in kept]
+    totals = [points[place].total_bytes / size for place in positions]
     ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=thin_ink(ax), linewidth=0.4)
 
 

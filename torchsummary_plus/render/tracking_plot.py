@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..data.errors import InputError
 from ..data.tracking_records import Tracking, TrackPoint
-from .figure import BLACK, GREEN, ORANGE, SKY, TEXT, VERMILLION, Place, elided, in_units, legend_below, seen, tidy
+from .figure import BLACK, GREEN, ORANGE, SKY, TEXT, VERMILLION, Place, elided, fill_on, in_units, legend_below, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
     for name, color, dashes, _ in LINES:
         if all(value is not None for value in known[name]):
             heights = [(value or 0) / size for value in known[name]]
-            handles += ax.plot(at, heights, color=seen(color, ax), linestyle=dashes, linewidth=1)
+            handles += ax.plot(at, heights, color=fill_on(color, ax), linestyle=dashes, linewidth=1)
             labels.append(name)
     ax.set_xticks(list(at), [elided(point.label or f"line {point.line}", 16) for point in points])
     ax.tick_params(axis="x", labelrotation=45 if len(points) > 4 else 0)

@@ -8,7 +8,7 @@ from ..data.tracking_records import TensorGroup, TrackPoint
 from ..data.units import size_text
 
 MOST_OWNERS = 3
-"""The most owners named on a line."""
+"""Maximum number of owners named on a line."""
 
 
 def opening_text(point: TrackPoint) -> str:
@@ -26,7 +26,7 @@ def point_text(point: TrackPoint, detail: bool = True) -> str:
 
 
 WIDTHS = (3, 20, 10)
-"""The least widths of counts, sizes and bytes."""
+"""Minimum widths of counts, sizes and bytes."""
 
 
 def _cells(group: TensorGroup) -> tuple[str, str, str]:

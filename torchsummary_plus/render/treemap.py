@@ -12,13 +12,13 @@ from ..memory.footprint import parents
 from .memory_text import kind_label
 
 SMALLEST = 1 / 350
-"""The smallest tile, as a share of the peak, which has room for a label; smaller siblings are merged into one."""
+"""Minimum size of a tile with room for a label, as a share of the peak; smaller siblings are merged."""
 
 LEAST_WIDTH, LEAST_HEIGHT = 21.0, 18.0
-"""The least sides of a tile, which hold a name of three letters on each line, in the smallest font."""
+"""Minimum width and height of a tile: room for three letters on each line, in the smallest font."""
 
 LARGE = 1600.0
-"""The area from which on a tile is never merged."""
+"""Tiles of at least this area are never merged."""
 
 HEAD = 15.0
 """The height of a frame's heading."""
@@ -143,24 +143,24 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
     parts.append(_Part(own, -1, module.path, _last(module.path) or "root itself", module.at_peak))
     parts.append(_Part(outside, -1, "", "no module", ()))
     small = [part for part in parts if 0 < part.nbytes < least]
-    kept = [part for part in parts if part.nbytes >= least and part.nbytes]
+    large = [part for part in parts if part.nbytes >= least and part.nbytes]
     if small:
-        kept.append(_more(module.path, sum(part.nbytes for part in small), len(small)))
-    return sorted(kept, key=lambda part: -part.nbytes)
+        large.append(_more(module.path, sum(part.nbytes for part in small), len(small)))
+    return sorted(large, key=lambda part: -part.nbytes)
 
 
 def _roomy(parts: Sequence[_Part], path: str, place: Box) -> list[_Part]:
     """Return parts of which small ones are merged until every tile has room for a short name, or one is left."""
-    kept = list(parts)
-    scale = place.width * place.height / max(1, sum(part.nbytes for part in kept))
-    while len(kept) > 1 and kept[-2].nbytes * scale < LARGE:
-        areas = squarified([part.nbytes for part in kept], place)
+    roomy = list(parts)
+    scale = place.width * place.height / max(1, sum(part.nbytes for part in roomy))
+    while len(roomy) > 1 and roomy[-2].nbytes * scale < LARGE:
+        areas = squarified([part.nbytes for part in roomy], place)
         if all(area.width >= LEAST_WIDTH and area.height >= LEAST_HEIGHT for area in areas):
             break
-        first, second = kept.pop(), kept.pop()
-        kept.append(_more(path, first.nbytes + second.nbytes, first.count + second.count))
-        kept.sort(key=lambda part: -part.nbytes)
-    return kept
+        first, second = roomy.pop(), roomy.pop()
+        roomy.append(_more(path, first.nbytes + second.nbytes, first.count + second.count))
+        roomy.sort(key=lambda part: -part.nbytes)
+    return roomy
 
 
 def _more(path: str, nbytes: int, count: int) -> _Part:

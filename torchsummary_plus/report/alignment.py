@@ -33,7 +33,7 @@ BOTH, LEFT, RIGHT = range(3)
 """The steps of a path: a row with both layers, with the left one only, with the right one only."""
 
 CELLS = 4_000_000
-"""The most cells of a band (about a second): beyond that, the alignment is the cheapest within the band."""
+"""Maximum number of cells in a band (about a second): beyond it, the alignment is the cheapest within the band."""
 
 Pair = tuple["int | None", "int | None"]
 
@@ -41,7 +41,7 @@ Kind = tuple[str, str, str, int, str]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Layer:
+class ComparedLayer:
     """The properties that layers are compared by: type, shapes, parameters, kernel and groups; the path breaks ties."""
 
     type: str
@@ -65,13 +65,14 @@ class _Item:
     paths: frozenset[str]
 
 
-def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
-    """Return the rows of the alignment: for each sequence the index of its layer, or None if it has none.
+def align(sequences: Sequence[Sequence[ComparedLayer]]) -> list[tuple[int | None, ...]]:
+    """Return the rows of the alignment: for each sequence, the index of its layer, or None.
 
     Each layer is in one row, in the order of its sequence. Between two shared rows, layers of earlier sequences come
     first.
 
-    >>> relu, gelu, fc = Layer("ReLU", "[8]"), Layer("GELU", "[8]"), Layer("Linear", "[8]", num_params=72)
+    >>> relu, gelu = ComparedLayer("ReLU", "[8]"), ComparedLayer("GELU", "[8]")
+    >>> fc = ComparedLayer("Linear", "[8]", num_params=72)
     >>> align([[fc, relu, fc], [fc, gelu, fc, fc]])
     [(0, 0), (1, 1), (None, 2), (2, 3)]
     """
@@ -86,7 +87,7 @@ def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
     return rows
 
 
-def _item(layers: Sequence[Layer]) -> _Item:
+def _item(layers: Sequence[ComparedLayer]) -> _Item:
     return _Item(frozenset([layer.kind for layer in layers]), frozenset([layer.path for layer in layers]))
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from ..data.graph_records import GraphEdge, GraphNode
-from ..data.records import GIVEN, Flow, Group, Structure, TensorSpec, tensors
+from ..data.records import FROM_INPUT, Flow, Group, Structure, TensorSpec, tensors
 from .graph_folding import folded
 from .report import Report, Row
 
@@ -36,10 +36,10 @@ def _shown(report: Report, depth: int | None) -> tuple[list[Row], list[int]]:
         if row.index in live and row.parent is not None:
             live.add(row.parent)
     shown = [row for row in report.rows if row.index in live and (depth is None or row.depth <= depth)]
-    kept = {row.index for row in shown}
+    shown_rows = {row.index for row in shown}
     home: list[int] = []
     for row in report.rows:
-        home.append(row.index if row.index in kept or row.parent is None else home[row.parent])
+        home.append(row.index if row.index in shown_rows or row.parent is None else home[row.parent])
     return shown, home
 
 
@@ -48,11 +48,11 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
 
     Operators that other rows run between their nested calls are passed through.
     """
-    given = iter(range(OUTPUT - 1, -len(flow.owners) - 2, -1))
+    input_nodes = iter(range(OUTPUT - 1, -len(flow.owners) - 2, -1))
     shown: list[int | None] = []
     for owner in flow.owners:
         if owner < 0:
-            shown.append(next(given) if owner == GIVEN else OUTPUT)
+            shown.append(next(input_nodes) if owner == FROM_INPUT else OUTPUT)
         else:
             shown.append(home[owner] if home[owner] in leaves else None)
     origins: list[dict[int, None]] = [{} if node is None else {node: None} for node in shown]
@@ -69,13 +69,13 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
 
 
 def _inputs(report: Report) -> list[GraphNode]:
-    given: list[tuple[str, TensorSpec | None]] = [*_named(report.inputs)]
-    count = sum(owner == GIVEN for owner in report.flow.owners) if report.flow is not None else 0
-    if len(given) != count:
-        given = [("", None)] * count
+    inputs: list[tuple[str, TensorSpec | None]] = [*_named(report.inputs)]
+    count = sum(owner == FROM_INPUT for owner in report.flow.owners) if report.flow is not None else 0
+    if len(inputs) != count:
+        inputs = [("", None)] * count
     nodes = []
-    for number, (name, spec) in enumerate(given):
-        label = name if name or len(given) == 1 else str(number + 1)
+    for number, (name, spec) in enumerate(inputs):
+        label = name if name or len(inputs) == 1 else str(number + 1)
         size = 0 if spec is None else spec.nbytes
         nodes.append(GraphNode(OUTPUT - 1 - number, None, "input", "", label, "", outputs=spec, output_bytes=size))
     return nodes

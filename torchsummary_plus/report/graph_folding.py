@@ -1,4 +1,4 @@
-"""Equal neighbours of a graph, drawn once with their number."""
+"""Fold equal neighbours of a graph into one node with their number."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], d
     fold = _Fold(trees, edges)
     for tree in [tree for tree in trees.values() if tree.node.parent is None]:
         fold.visit(tree)
-    kept = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
+    drawn_nodes = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
     merged: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
     for (source, target), specs in edges.items():
         ends = fold.drawn_ends(source, target)
         if ends is not None:
             merged[ends] += [spec for spec in specs if spec not in merged[ends] or ends == (source, target)]
-    return kept, dict(merged)
+    return drawn_nodes, dict(merged)
 
 
 def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
@@ -117,9 +117,9 @@ class _Fold:
         return end - position
 
     def _pattern(self, members: Sequence[_Tree]) -> Pattern | None:
-        """Return what the last member reads of the one before it and of nodes outside.
+        """Return what the last member reads from the one before it and from nodes outside.
 
-        None if it reads of earlier ones, unless it reads of each the same as of the one before it.
+        None if it reads from earlier ones, unless it reads the same from each as from the one before it.
         """
         *earlier, tree = members
         start = members[0].start
@@ -137,7 +137,7 @@ class _Fold:
         return frozenset(read[-1]), self._outside(tree, start)
 
     def _within(self, tree: _Tree) -> set[tuple[int, int]]:
-        """Return what its own leaves read of one another, as places in it."""
+        """Return what its leaves read from one another, as places in it."""
         return {
             (source - tree.start, place - tree.start)
             for place in range(tree.start, tree.stop)

@@ -60,7 +60,7 @@ class Row:
     is_container: bool = False
     layer: LayerSpec | None = None
     active_params: int = 0
-    """The part of ``num_params`` that a token uses: of experts the selected share, rounded."""
+    """The part of ``num_params`` that a token uses: for experts, the selected share, rounded."""
     param_bytes: int = 0
     """The stored bytes of ``num_params``."""
 
@@ -99,12 +99,12 @@ class Report:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether it is known which part of the parameters one rank stores."""
+        """Whether one rank's part of the parameters is known."""
         return any(memory.shards for memory in self.row_memory)
 
     @property
     def has_memory(self) -> bool:
-        """Whether the memory of a step is known; of a sharded model, only the parts of its parameters may be."""
+        """Whether the memory of a step is known, and not only the shards of the parameters."""
         no_calls = all(memory.peak_bytes is None for memory in self.row_memory)
         return bool(self.row_memory) and not (self.is_sharded and no_calls)
 
@@ -149,24 +149,24 @@ def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
 def row_memory(
     trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], modules: Mapping[str, RowMemory]
 ) -> tuple[RowMemory, ...]:
-    """Return each row's memory, from that of a step's ``calls`` and of its ``modules`` besides, both by path.
+    """Return each row's memory, from that of a step's ``calls`` and that of its ``modules`` outside calls, by path.
 
     The n-th call of a module in the step is its n-th call in the trace. A module's own memory goes to its first row.
     """
-    waiting: dict[str | None, deque[RowMemory]] = defaultdict(deque)
+    upcoming_by_path: dict[str | None, deque[RowMemory]] = defaultdict(deque)
     for path, memory in calls:
-        waiting[path].append(memory)
+        upcoming_by_path[path].append(memory)
     called = iter(None if call.module is None else trace.modules[call.module].path for call in trace.calls)
-    seen: set[str | None] = set()
+    counted: set[str | None] = set()
     memories = []
     for row in rows:
         own_path = next(called) if row.called else row.path
-        upcoming = waiting[own_path] if row.called else None
+        upcoming = upcoming_by_path[own_path] if row.called else None
         memory = upcoming.popleft() if upcoming else RowMemory()
-        if own_path is not None and own_path not in seen:
+        if own_path is not None and own_path not in counted:
             own = modules.get(own_path, RowMemory())
             memory = replace(memory + own, shards=own.shards)
-        seen.add(own_path)
+        counted.add(own_path)
         memories.append(memory)
     return tuple(memories)
 
@@ -296,11 +296,11 @@ def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]
 
 def _stored(nodes: list[_Node]) -> list[int]:
     """Return the bytes of each row's counted parameters, each storage once, in the first row that counts it."""
-    seen: set[int] = set()
+    counted: set[int] = set()
     sizes = []
     for node in nodes:
-        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in seen}
-        seen.update(storages)
+        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in counted}
+        counted.update(storages)
         sizes.append(sum(storages.values()))
     return sizes
 

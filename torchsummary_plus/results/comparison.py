@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MANY = 3
-"""The most models whose layers stand side by side on a page with shapes and parameters."""
+"""Maximum number of models whose layers fit on a page side by side, with shapes and parameters."""
 
 MANY_COLUMNS = ("num_params",)
 
@@ -48,7 +48,7 @@ class Comparison(Compared, Views, Figures):
     view: Presentation = field(default_factory=Presentation)
 
     _html_style: ClassVar[str | None] = None
-    """None: rows that only one model has stand between the others, and a tree would fold them away."""
+    """None: a tree would hide rows that only one model has."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""

@@ -26,8 +26,8 @@ class _Shown:
         statement = _statement()
         if statement is None:  # Not the shell's thread.
             return
-        kept = [other for other in self.results if other() is not None] if statement is self.statement else []
-        self.statement, self.results = statement, [*kept, ref(result)]
+        others = [other for other in self.results if other() is not None] if statement is self.statement else []
+        self.statement, self.results = statement, [*others, ref(result)]
 
     def has(self, result: object) -> bool:
         return any(other() is result for other in self.results) and _statement() is self.statement
@@ -43,7 +43,7 @@ def note_shown(result: object) -> None:
 
 
 def is_echo(result: object) -> bool:
-    """Return whether a shell is about to show a result again that the statement has already shown.
+    """Return whether a shell is about to repeat a result that the statement has already shown.
 
     Python's own shell is written in C and asks for the text directly; IPython's display hook must be among the callers,
     so an explicit ``display`` does not count as an echo.

@@ -12,6 +12,7 @@ from ..data.records import Run
 from ..render.columns import check_layout
 from ..render.graph_tables import graph_tables
 from ..render.printing import printable
+from ..render.rows import REPEATS
 from ..report.graph import graph_of
 from ..report.report import Report
 from .views import Columns, Depth, Views, register_format
@@ -82,9 +83,6 @@ class ModelGraph(Views):
 
 register_format(".dot", "to_dot")
 register_format(".gv", "to_dot")
-
-
-REPEATS = ("fold", "show")
 
 
 def as_graph(report: Report, depth: int | None, repeats: str) -> ModelGraph:

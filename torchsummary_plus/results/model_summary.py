@@ -220,8 +220,8 @@ class ModelSummary(Report, Views, Figures):
 
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"
-        given = "no input" if self.run.kind == "none" else f"Forward, {batch}"
-        return self.rows[0].class_name, given if self.memory is None else self.memory.tables()[0].title
+        what_ran = "no input" if self.run.kind == "none" else f"Forward, {batch}"
+        return self.rows[0].class_name, what_ran if self.memory is None else self.memory.tables()[0].title
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section

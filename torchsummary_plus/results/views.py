@@ -135,7 +135,7 @@ class Views(ABC):
         return tuple(with_units(table, units) for table in self._with_rows(rows)._tables(columns, depth, style))
 
     def _with_rows(self, rows: RowLook) -> Views:
-        """Return the result as it is shown with other rows. Raises :class:`InputError` where it has no layers."""
+        """Return the result with other rows shown. Raises :class:`InputError` if it has no layers."""
         check_options(rows)
         if rows:
             raise InputError(f"{', '.join(rows)}: accepted for the result of summary")
@@ -284,14 +284,14 @@ class Views(ABC):
 
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
-    """Write a file; with ``overwrite`` an existing one is replaced, and kept if writing fails."""
+    """Write a file; with ``overwrite`` an existing one is replaced, but left alone if writing fails."""
     data = content.encode() if isinstance(content, str) else content
     if not overwrite or not place.is_file():
         with place.open("wb" if overwrite else "xb") as file:
             file.write(data)
         return place
-    target = place.resolve()  # A link keeps leading to its file.
-    with target.open("ab"):  # A file that may not be written is not replaced either.
+    target = place.resolve()  # A symbolic link stays; its target is replaced.
+    with target.open("ab"):  # Raises for a read-only file, which could be replaced nevertheless.
         pass
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
@@ -312,11 +312,11 @@ _OTHER_NAMES = {
     "line_length": "col_width=",
     "layer_range": 'rows="first:last"',
 }
-"""Other tools' and calls' names of a view's options."""
+"""Names that other tools and calls use for a view's options."""
 
 
 def check_options(rows: RowLook) -> None:
-    """Raise :class:`OptionError` for an option that no view has, with its cure."""
+    """Raise :class:`OptionError` for an option that no view has, with a suggestion."""
     for name in rows:
         if name not in RowLook.__annotations__:
             end = cure(name, ShownLook.__annotations__, _OTHER_NAMES)

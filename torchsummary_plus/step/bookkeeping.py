@@ -23,9 +23,9 @@ from .autograd.device_numbers import DeviceNumbers
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
-from .holding import Holding
 from .if_used import IfUsed
 from .ledger import Ledger
+from .prior_tensors import PriorTensor
 from .runner import Step, Steps
 
 
@@ -70,7 +70,7 @@ class RecordedSteps(Steps):
     """Listens for the first use of tensors that count only from then on."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Holding]
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[PriorTensor]
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, outside)
         self.exchange = exchange
@@ -126,7 +126,7 @@ class RecordedSteps(Steps):
     def _input(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.given)
 
-    def _wait_for_use(self, holding: Holding) -> None:
+    def _wait_for_use(self, holding: PriorTensor) -> None:
         self.if_used.wait(holding)
 
     def blame(self, error: Exception, values: str) -> SummaryError:

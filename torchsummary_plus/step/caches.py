@@ -161,10 +161,10 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
             self.length += new
             if self.window is not None:
                 self.own.cumulative_length = self.length
-            kept = min(new, self.slots)
-            place = 0 if self.window is not None and kept > 1 else (self.length - new) % self.slots
+            stored = min(new, self.slots)
+            place = 0 if self.window is not None and stored > 1 else (self.length - new) % self.slots
             for pool, new_states in ((self.keys, keys), (self.values, values)):
-                pool[:, :, place : place + kept] = new_states[:, :, -kept:]
+                pool[:, :, place : place + stored] = new_states[:, :, -stored:]
             if self.length == new:  # Attention over the prompt reads the new keys and values themselves.
                 return keys, values
             visible = self.length if self.window is None else min(self.length, self.window - 1 + new, self.slots)

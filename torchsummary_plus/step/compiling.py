@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -50,8 +51,8 @@ def compiled_for_torch(operands: Operands | None = None) -> Iterator[None]:
 
     def run(name: str, compiled: Compiled, *args: Any, **kwargs: Any) -> Any:
         if operands is not None:
-            given = [tensor for tensor in all_tensors((args, kwargs)) if not isinstance(tensor, nn.Parameter)]
-            operands.setdefault((name, tuple(tensor.shape for tensor in given)), given)
+            tensors = [tensor for tensor in all_tensors((args, kwargs)) if not isinstance(tensor, nn.Parameter)]
+            operands.setdefault((name, tuple(tensor.shape for tensor in tensors)), tensors)
         with compat.compiling(), compat.no_modes():
             return compiled(*args, **kwargs)
 
@@ -59,20 +60,20 @@ def compiled_for_torch(operands: Operands | None = None) -> Iterator[None]:
         yield
 
 
-def kept_bytes(operands: Operands) -> int:
+def operand_bytes(operands: Operands) -> int:
     """Return the bytes of the operands, and of the tensors that their graphs still save."""
-    given = [tensor for tensors in operands.values() for tensor in tensors]
-    saved = (kept for tensor in given if tensor.grad_fn is not None for kept in saved_by(tensor))
-    storages = (part.untyped_storage() for part in all_stored([*given, *saved]))
+    tensors = list(chain.from_iterable(operands.values()))
+    saved = chain.from_iterable(saved_by(tensor) for tensor in tensors if tensor.grad_fn is not None)
+    storages = (part.untyped_storage() for part in all_stored([*tensors, *saved]))
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
-    """Add the log of a process in which the compilations are the first: they keep ``kept`` bytes.
+def with_operands(log: MemoryLog, names: Iterable[str], saved_bytes: int) -> MemoryLog:
+    """Add the log of a process in which the compilations are the first: they keep ``saved_bytes`` bytes.
 
     torch also copies the state of its random numbers (torch/_dynamo/convert_frame.py, ``preserve_global_state``).
     """
-    nbytes = kept + torch.get_rng_state().nbytes + LEAST_DOUBT
+    nbytes = saved_bytes + torch.get_rng_state().nbytes + LEAST_DOUBT
     more = replace(
         log,
         events=((0, len(log.storages), nbytes), *log.events),

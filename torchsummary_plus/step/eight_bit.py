@@ -43,16 +43,16 @@ class EightBit(torch.optim.Optimizer):
         return loss
 
     def _make(self, parameter: torch.Tensor) -> None:
-        kept, count = self.state[parameter], parameter.numel()
-        kept["step"] = 0
+        state, count = self.state[parameter], parameter.numel()
+        state["step"] = 0
         for number in range(1, self.states + 1):
             if count < SMALLEST:
-                kept[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.float32)
+                state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.float32)
                 continue
-            kept[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
-            kept[f"qmap{number}"] = self._map(parameter.device, number)
+            state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
+            state[f"qmap{number}"] = self._map(parameter.device, number)
             scales = -(-count // BLOCK)
-            kept[f"absmax{number}"] = torch.zeros((scales,), dtype=torch.float32, device=parameter.device)
+            state[f"absmax{number}"] = torch.zeros((scales,), dtype=torch.float32, device=parameter.device)
 
     def _map(self, device: torch.device, number: int) -> torch.Tensor:
         if (device, number) not in self.maps:

@@ -209,9 +209,9 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
     tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
     if task.rehearsal is not None and task.step.mode == "train" and (task.real is None or task.real.journal is None):
-        kept = task.rehearsal.without_sizes()
-        if kept.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
-            tasks += [replace(task, rehearsal=kept, guesses=Guesses(least=least)) for least in (False, True)]
+        fixed = task.rehearsal.without_sizes()
+        if fixed.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
+            tasks += [replace(task, rehearsal=fixed, guesses=Guesses(least=least)) for least in (False, True)]
     if any(line.endswith(NO_ZERO) for line in log.assumptions):
         tasks += [replace(task, zeros="some"), replace(task, zeros="several")]
     others, unrouted = [], []

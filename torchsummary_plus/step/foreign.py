@@ -71,12 +71,12 @@ def writes_to_given(name: str) -> bool:
     return func is not None and any(argument.is_out for argument in func._schema.arguments)
 
 
-def kept_bytes(course: Course) -> int:
+def unfreed_bytes(course: Course) -> int:
     """Return the bytes that a kernel allocates and does not free.
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
 
-    >>> kept_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
+    >>> unfreed_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
     4
     """
     freed = {step.buffer for step in course if isinstance(step, Free)}
@@ -112,16 +112,16 @@ class Trials:
         autocast that reaches it.
         """
         func = _overload(name)
-        given = tensors_of((*args, *kwargs.values(), out))
+        operands = tensors_of((*args, *kwargs.values(), out))
         if func is None or compat.profiler_enabled():
             return None
         if torch.Tag.dynamic_output_shape in func.tags and not is_foreign(name):
             return None  # Its own temporary tensors may be as large as the result.
-        if sum(tensor.numel() for tensor in given) > LARGEST:
+        if sum(tensor.numel() for tensor in operands) > LARGEST:
             return None
-        if not all(tensor.layout is torch.strided for tensor in given) or _may_abort(func, args, out):
+        if not all(tensor.layout is torch.strided for tensor in operands) or _may_abort(func, args, out):
             return None
-        if sum(tensor.untyped_storage().nbytes() for tensor in given) > LARGEST_SHARED:
+        if sum(tensor.untyped_storage().nbytes() for tensor in operands) > LARGEST_SHARED:
             return None
         same = _sharing(tensors_of((*args, *kwargs.values())))
         casts = is_foreign(name) and is_cast_inside("cpu")
@@ -251,7 +251,7 @@ def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _with_lasting(first: Course, later: Course) -> _Courses:
     """Let what only the first call of an object keeps last, if later calls free all they allocate."""
-    if kept_bytes(later):
+    if unfreed_bytes(later):
         return first, later
     freed = {step.buffer for step in first if isinstance(step, Free)}
     number = count()
@@ -264,8 +264,8 @@ def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:
     *weights, hx, cx = args[:6]
     reverse, mode, width, layers, biases, train, both, sizes, batch_first = args[12:21]
     with torch.enable_grad():
-        given = reverse, sizes, mode, width, layers, biases, both, batch_first, train
-        workspace = aten.mkldnn_rnn_layer.default(x, *weights, hx, cx, *given)[3]
+        key = reverse, sizes, mode, width, layers, biases, both, batch_first, train
+        workspace = aten.mkldnn_rnn_layer.default(x, *weights, hx, cx, *key)[3]
     return x, *args[:-1], workspace
 
 

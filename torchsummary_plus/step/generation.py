@@ -37,14 +37,14 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
     cache_maker(model, cache, 1)
 
     def step(model: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
-        kept = cache_maker(model, cache, input_ids.shape[1] + new_tokens)()
-        given = {} if kept is None else {"past_key_values": kept}
+        own_cache = cache_maker(model, cache, input_ids.shape[1] + new_tokens)()
+        options = {} if own_cache is None else {"past_key_values": own_cache}
+        del own_cache
         if skips:
-            del kept
-            _first_and_last(model, input_ids, attention_mask, new_tokens, given)
+            _first_and_last(model, input_ids, attention_mask, new_tokens, options)
             return
         with _set_to(model, new_tokens, cache.name):
-            model.generate(input_ids, attention_mask=attention_mask, **given)
+            model.generate(input_ids, attention_mask=attention_mask, **options)
 
     return step
 
@@ -56,22 +56,22 @@ def skips_tokens(model: Any, new_tokens: int, cache: CacheChoice) -> bool:
 
 
 def _first_and_last(
-    model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int, given: dict[str, Any]
+    model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int, options: dict[str, Any]
 ) -> None:
     """Generate two tokens, grow the cache by its own ``update`` as if by the others, and generate the last two.
 
-    As in one ``generate``, the last token is generated while the logits of the one before are alive. ``given`` has the
-    cache, if it is not the model's own. A model without keys and values, whose states do not grow, generates all
+    As in one ``generate``, the last token is generated while the logits of the one before are alive. ``options`` has
+    the cache, if it is not the model's own. A model without keys and values, whose states do not grow, generates all
     tokens.
     """
     with _set_to(model, 2, "dynamic", return_dict_in_generate=True):
-        kept = model.generate(input_ids, attention_mask=attention_mask, **given).past_key_values
-    given.clear()
-    growing = [(number, layer) for number, layer in enumerate(kept.layers) if kept_shapes(layer)]
+        cache = model.generate(input_ids, attention_mask=attention_mask, **options).past_key_values
+    options.clear()
+    growing = [(number, layer) for number, layer in enumerate(cache.layers) if kept_shapes(layer)]
     for number, layer in growing:
-        _grow(kept, number, layer, new_tokens - 4)
+        _grow(cache, number, layer, new_tokens - 4)
     if not growing:
-        del kept
+        del cache
         with _set_to(model, new_tokens, "dynamic"):
             model.generate(input_ids, attention_mask=attention_mask)
         return
@@ -80,7 +80,7 @@ def _first_and_last(
         model.generate(
             input_ids.new_ones(1, 1).expand(batch, length),
             attention_mask=attention_mask.new_ones(1, 1).expand(batch, length),
-            past_key_values=kept,
+            past_key_values=cache,
         )
 
 

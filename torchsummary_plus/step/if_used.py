@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from ..live.stored import all_stored
 from ..trace.kernels import tensors_of
 from ..trace.passes import Listener
-from .holding import Holding
+from .prior_tensors import PriorTensor
 from .streamed import StreamedLedger
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
@@ -29,7 +29,7 @@ class IfUsed(Listener):
         self.ledger = ledger
         self._waiting: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
 
-    def wait(self, holding: Holding) -> None:
+    def wait(self, holding: PriorTensor) -> None:
         """Follow a tensor until it is used."""
         for tensor in all_stored([holding.tensor]):
             storage = tensor.untyped_storage()
@@ -41,10 +41,10 @@ class IfUsed(Listener):
         """Book what an operator is about to use."""
         if not self._waiting:
             return
-        given = tensors_of((*args, *kwargs.values()))
+        tensors = tensors_of((*args, *kwargs.values()))
         crosses = isinstance(func, OpOverload) and func._schema.name in _ACROSS
-        meets_card = not crosses and any(map(self.ledger.is_here, given))
-        for tensor in given:
+        meets_card = not crosses and any(map(self.ledger.is_here, tensors))
+        for tensor in tensors:
             if tensor.layout is torch.strided and (self.ledger.is_here(tensor) or (meets_card and tensor.dim())):
                 storage = tensor.untyped_storage()
                 _, kind, owner = self._waiting.pop(storage._cdata, (None, "", 0))

@@ -32,7 +32,7 @@ from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
-from .autograd.kept_numbers import KeptNumbers
+from .autograd.saved_numbers import SavedNumbers
 from .event_order import in_order
 from .workspace import Workspaces
 
@@ -73,7 +73,7 @@ class Ledger(Listener):
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
-        self.numbers = KeptNumbers(self._book_number)
+        self.numbers = SavedNumbers(self._book_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
@@ -228,9 +228,9 @@ class Ledger(Listener):
         self._free_blocks(live_blocks, {})
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)
-        doubt, kept = self.workspaces.take_doubt()
+        doubt, lasting_bytes = self.workspaces.take_doubt()
         if doubt:
-            self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt, kept))
+            self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt, lasting_bytes))
         if self.backend == "cpu":
             self.numbers.give(func, args, out)
 

@@ -126,17 +126,17 @@ class Loss:
 
         return fill(self.given)
 
-    def __call__(self, output: Any, targets: Any, given: Any) -> tuple[Tensor, Any, str]:
+    def __call__(self, output: Any, targets: Any, inputs: Any) -> tuple[Tensor, Any, str]:
         """Return an output's loss, its targets, and a note if targets were created.
 
-        Without ``targets`` they are created to fit the output and the inputs ``given`` to the model.
+        Without ``targets`` they are created to fit the output and the model's ``inputs``.
         """
         if not self.target_kind and self.given is None:
             return self.function(output), None, ""
         if not self.is_torchs:
             return self.function(output, targets), targets, ""
         scores = prediction(output)
-        last = self.target_kind == CLASSES and _classes_are_last(scores, output, given, targets)
+        last = self.target_kind == CLASSES and _classes_are_last(scores, output, inputs, targets)
         note = ""
         if targets is None:
             targets, note = self._make_targets(scores, last)
@@ -250,7 +250,7 @@ def prediction(output: Any) -> Tensor:
     )
 
 
-def _classes_are_last(scores: Tensor, output: Any, given: Any, targets: Any) -> bool:
+def _classes_are_last(scores: Tensor, output: Any, inputs: Any, targets: Any) -> bool:
     """Whether a prediction's classes are in its last axis rather than, as in torch, its second."""
     if scores.dim() < 3:
         return False
@@ -262,7 +262,7 @@ def _classes_are_last(scores: Tensor, output: Any, given: Any, targets: Any) -> 
         if by_second and shape != tuple(scores.shape[:-1]):
             return False
     of_logits = not isinstance(output, Tensor) and scores.dim() == 3 and _has_logits(output)
-    tokens = (t for t in all_tensors(given) if not t.is_floating_point() and t.dtype is not torch.bool)
+    tokens = (t for t in all_tensors(inputs) if not t.is_floating_point() and t.dtype is not torch.bool)
     return of_logits or any(tuple(t.shape) == tuple(scores.shape[:-1]) for t in tokens)
 
 

@@ -37,8 +37,8 @@ from ..watch.profiled import ProfileReader, changes, freed, received, with_frees
 from ..watch.quiet_profile import QuietProfile
 from ..watch.unseen import with_unseen_frees
 from .compiling import compiled_for_torch
-from .holding import Holding
 from .outside import Outside
+from .prior_tensors import PriorTensor
 from .runner import Step, Steps, with_loss
 
 
@@ -93,7 +93,7 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
 
 
 @contextmanager
-def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Holding]]]:
+def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[PriorTensor]]]:
     """Replace the tensors of a model and its steps by copies; yield the copies of the steps' other tensors."""
     outside = Outside(tree, step)
     with (
@@ -122,7 +122,7 @@ def profiled(
     step: Step,
     device: torch.device,
     exchange: Exchange,
-    outside: list[Holding],
+    outside: list[PriorTensor],
     collects: bool = True,
 ) -> MemoryLog:
     """Run steps whose tensors are already copies, and return the memory events from torch's profiler.
@@ -226,7 +226,13 @@ class RealSteps(Steps):
     """Steps run for real, whose phases are marked between the profiler's events."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Holding]
+        self,
+        watch: Pass,
+        device: torch.device,
+        marks: Marks,
+        step: Step,
+        exchange: Exchange,
+        outside: list[PriorTensor],
     ) -> None:
         super().__init__(watch, device, marks, step, outside)
         self.marks = marks

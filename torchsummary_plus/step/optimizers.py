@@ -47,12 +47,12 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
     )
 
 
-def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
+def _like(original: torch.optim.Optimizer) -> OptimizerMaker:
     """Return a maker of optimizers with a given one's class and defaults, for other tensors."""
-    kind: Any = type(given)
+    kind: Any = type(original)
     accepted = inspect.signature(kind).parameters
-    settings = {name: value for name, value in given.defaults.items() if name in accepted}
-    number = sum(len(group["params"]) for group in given.param_groups)
+    settings = {name: value for name, value in original.defaults.items() if name in accepted}
+    number = sum(len(group["params"]) for group in original.param_groups)
 
     def make(parameters: Any) -> torch.optim.Optimizer:
         parameters = list(parameters)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import is_plain
 from ..live.function_caches import without_cached_tensors
-from ..live.graphs import KeptByGraphs, references_in_graphs
+from ..live.graphs import SavedByGraphs, references_in_graphs
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
@@ -20,10 +20,10 @@ from ..live.versions import since
 from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, swap_tensors
-from .alone import Alone
-from .holding import Holding
-from .lone_containers import LoneContainers
 from .optimizers import stepping
+from .prior_tensors import PriorTensor
+from .rebindable_containers import RebindableContainers
+from .rebindable_tensors import RebindableTensors
 from .runner import Step
 
 UNSEEN = "what they keep for their backward is not counted, since torch shows it only from 2.10 on"
@@ -44,8 +44,8 @@ class Outside:
         self.stepping = stepping() if steps_itself else []
         self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
         self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
-        self._lone = LoneContainers(self.reach)
-        self.alone = Alone(self.reach, references_in_graphs(self.reach.tensors))
+        self._lone = RebindableContainers(self.reach)
+        self.alone = RebindableTensors(self.reach, references_in_graphs(self.reach.tensors))
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self.of_modules = {id(tensor) for tensor in tensors_in(self.modules)}
         """Ids of other modules' own tensors, which move with the model."""
@@ -64,7 +64,7 @@ class Outside:
         self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
         self._lone.restrict_to(self.alone.ids)
         lasting = [tensor for tensor in (*tree.tensors(), *self.reach.tensors) if id(tensor) not in self.alone.ids]
-        self._in_graphs = KeptByGraphs(self.reach.tensors, [*lasting, *gradients])
+        self._in_graphs = SavedByGraphs(self.reach.tensors, [*lasting, *gradients])
         self.has_unseen_graphs = not since("2.10") and any(tensor.grad_fn is not None for tensor in self.reach.tensors)
 
     @contextmanager
@@ -94,12 +94,12 @@ class Outside:
             self._lone.forget_copies()
             yield stand_ins
 
-    def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
+    def put(self, exchange: Exchange, make: Make, but: Container[int] = (), stand_ins: StandIns | None = None) -> None:
         """Exchange the reached tensors that are not exchanged yet, except those whose ids are in ``but``.
 
-        Gradients among them get a stand-in, which is added to ``given``.
+        Gradients among them get a stand-in, which is added to ``stand_ins``.
         """
-        standing = {id(stand_in()) for stand_in in (given or {}).values()}
+        standing = {id(stand_in()) for stand_in in (stand_ins or {}).values()}
 
         def put(tensor: Tensor) -> Tensor:
             return tensor if id(tensor) in standing else exchange.put(tensor, make)
@@ -108,9 +108,9 @@ class Outside:
         for tensor in [*self.reach.tensors, *self._hidden.tensors]:
             if is_plain(tensor) and id(tensor) not in self._left and id(tensor) not in but:
                 exchange.put(tensor, make)
-        exchange.give_gradients(make, but, given)
+        exchange.give_gradients(make, but, stand_ins)
 
-    def holdings(self, stand_ins: StandIns, make: Make, moved: bool = False) -> Iterator[Holding]:
+    def holdings(self, stand_ins: StandIns, make: Make, moved: bool = False) -> Iterator[PriorTensor]:
         """Yield the tensors that exist before the steps, each with its kind and its module's number.
 
         A tensor that is set aside is represented by its stand-in, and one that only a graph keeps by ``make``'s. If the
@@ -128,9 +128,9 @@ class Outside:
             learns = tensor.is_leaf and tensor.requires_grad
             kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
             stays = moved and kind == "buffers" and id(tensor) not in moving
-            yield Holding(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
+            yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
         for tensor in self._in_graphs.stand_ins(standing.__getitem__, make):
-            yield Holding(tensor, "buffers", OUTSIDE)
+            yield PriorTensor(tensor, "buffers", OUTSIDE)
 
     def _known(self) -> dict[int, tuple[str, int]]:
         """Return the known kinds and owners of tensors, by their ids."""

@@ -26,7 +26,7 @@ from ..trace.questions import OUTSIDE
 from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, Rehearsal, TooLongError, Unrolled
 from ..trace.run import eager
 from . import untouched
-from .compiling import Operands, compiled_for_torch, kept_bytes, with_operands
+from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, profiled
 from .outside import Outside
 from .runner import Step, Steps
@@ -166,7 +166,7 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     log = measured(operands)
     if not operands:
         return log
-    names, kept = [name for name, _ in operands], kept_bytes(operands)
+    names, kept = [name for name, _ in operands], operand_bytes(operands)
     operands.clear()
     return with_operands(measured(), names, kept)
 

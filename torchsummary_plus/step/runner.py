@@ -20,10 +20,10 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
-from .holding import Holding
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed import packed_blocks
+from .prior_tensors import PriorTensor
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Steps:
     """One model's steps, run unchanged and reported to an account."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Holding] | None = None
+        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[PriorTensor] | None = None
     ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
@@ -130,7 +130,7 @@ class Steps:
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
 
-    def _wait_for_use(self, holding: Holding) -> None:
+    def _wait_for_use(self, holding: PriorTensor) -> None:
         """Classify a tensor that counts only if the steps use it."""
         self.account.classify([holding.tensor], holding.kind, holding.owner)
 
@@ -192,14 +192,14 @@ class Steps:
                 del loss
         return True
 
-    def _loss(self, output: Any, given: Any) -> Tensor:
+    def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""
         if self.step.loss is None:
             own = own_loss(output)
             if own is None:
                 self.notes[SUMMED] = None
             return default_loss(output) if own is None else own
-        loss, targets, note = self.step.loss(output, self.targets, given)
+        loss, targets, note = self.step.loss(output, self.targets, inputs)
         if note:
             self.notes[note] = None
             self.account.classify(all_tensors(targets), "inputs")

@@ -67,9 +67,9 @@ class SavedStorages(Listener):
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Remember the operator's new tensors."""
-        given = {tensor.untyped_storage()._cdata for tensor in all_stored(tensors_of((*args, *kwargs.values())))}
+        addresses = {tensor.untyped_storage()._cdata for tensor in all_stored(tensors_of((*args, *kwargs.values())))}
         results = all_stored(tensors_of(out))
-        self.note_born(tensor for tensor in results if tensor.untyped_storage()._cdata not in given)
+        self.note_born(tensor for tensor in results if tensor.untyped_storage()._cdata not in addresses)
 
     def undo(self) -> None:
         """Restore the saved contents."""

@@ -32,7 +32,7 @@ from ..ops.scratch.registry import (
     Rule,
 )
 from .autograd.device_numbers import DeviceNumbers
-from .foreign import Trials, is_foreign, kept_bytes, writes_to_given
+from .foreign import Trials, is_foreign, unfreed_bytes, writes_to_given
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
@@ -174,16 +174,16 @@ class Workspaces:
         if course is None:
             may_take = self.backend == "cuda" and (self._place, "cublas") not in self._taken
             workspace = LARGEST_LASTING if may_take else 0
-            kept = workspace if blas.are_workspaces_kept() else 0
-            self._note(name, _reach(args, kwargs, out) + workspace - kept, lasting=kept)
+            lasting = workspace if blas.are_workspaces_kept() else 0
+            self._note(name, _reach(args, kwargs, out) + workspace - lasting, lasting=lasting)
         return course or (AT_LAST,)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a kernel's allocations on zeros; None if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
-        kept = kept_bytes(course or ()) if is_foreign(name) else 0
-        if kept:
-            self._kept += kept
+        lasting = unfreed_bytes(course or ()) if is_foreign(name) else 0
+        if lasting:
+            self._kept += lasting
             self._note(name, self._kept + _reach(args, kwargs, out))
         if course is not None and any(isinstance(step, Alloc) for step in course):
             self.tried[name] = self.tried.get(name, 0) + 1

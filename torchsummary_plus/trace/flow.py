@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..data.records import GIVEN, RETURNED, Call, Flow, Link, TensorSpec, tensors
+from ..data.records import FROM_INPUT, RETURNED, Call, Flow, Link, TensorSpec, tensors
 from ..live.fakes import Fake
 from ..live.structures import all_tensors, describe_tensor
 from .kernels import tensors_of, written
@@ -31,7 +31,7 @@ class Provenance(Listener):
     module writes to its own does not count as data that its next call reads.
     """
 
-    def __init__(self, given: Sequence[torch.Tensor], state: Collection[int]) -> None:
+    def __init__(self, inputs: Sequence[torch.Tensor], state: Collection[int]) -> None:
         self.state = state
         self.places: dict[int, int | None] = {}
         """The storages of parameters and buffers that were read, by the tensor's id."""
@@ -46,7 +46,7 @@ class Provenance(Listener):
         """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
         followed."""
         self.returned: list[tuple[Origin, TensorSpec]] = []
-        for tensor in given:
+        for tensor in inputs:
             self.owners.append(None)
             self._make(tensor, (len(self.owners) - 1, 0))
 
@@ -81,12 +81,12 @@ class Provenance(Listener):
             return tuple([self.hand_over(frame, item) for item in output])
         if type(output) is not Fake or output.is_nested or not self._is_older(frame, output):
             return output
-        given = self._aliased(output)
+        aliased = self._aliased(output)
         step, known = len(self.owners), len(self.reads)
-        renamed = torch.ops.aten.alias.default(given)
+        renamed = torch.ops.aten.alias.default(aliased)
         del self.reads[known:]
         self._read(frame, step, (output,))
-        self.aliases[id(renamed)] = weakref.ref(renamed), weakref.ref(given)
+        self.aliases[id(renamed)] = weakref.ref(renamed), weakref.ref(aliased)
         return renamed
 
     def end(self, frame: Frame, output: Any) -> None:
@@ -107,8 +107,8 @@ class Provenance(Listener):
     def _aliased(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor that a handed-over one is an alias of; any other tensor itself."""
         alias, base = self.aliases.get(id(tensor), (None, None))
-        given = None if alias is None or base is None or alias() is not tensor else base()
-        return tensor if given is None else given
+        original = None if alias is None or base is None or alias() is not tensor else base()
+        return tensor if original is None else original
 
     def _is_older(self, frame: Frame, tensor: torch.Tensor) -> bool:
         origin = self._origin(frame, tensor)
@@ -154,7 +154,7 @@ class Provenance(Listener):
     def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
         """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""
         reads = [*self.reads, *((origin, len(self.owners), spec) for origin, spec in self.returned)]
-        owners = [GIVEN if frame is None else place[frame.index] for frame in self.owners] + [RETURNED]
+        owners = [FROM_INPUT if frame is None else place[frame.index] for frame in self.owners] + [RETURNED]
         return _merged(owners, reads, {call.parent for call in calls if call.parent is not None})
 
 
@@ -214,14 +214,14 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]
             step_of[step] = -1
         elif len(after) == 1 and owners[(only := next(iter(after)))] == owners[step]:
             step_of[step] = only
-    kept = sorted({step for step in step_of if step >= 0})
-    number = {step: index for index, step in enumerate(kept)}
+    steps = sorted({step for step in step_of if step >= 0})
+    number = {step: index for index, step in enumerate(steps)}
     links: dict[Read, Link] = {}
     for origin, step, tensor in reads:
         source, target = step_of[origin[0]], step_of[step]
         if source >= 0 and target >= 0 and source != target:
             links.setdefault((origin, target, tensor), Link(number[source], number[target], tensor))
-    return Flow(tuple(owners[step] for step in kept), tuple(links.values()))
+    return Flow(tuple(owners[step] for step in steps), tuple(links.values()))
 
 
 def _one_step_a_call(owners: Sequence[int], outer: Collection[int]) -> list[int]:

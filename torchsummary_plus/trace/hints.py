@@ -120,7 +120,7 @@ def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
     return f"None was passed for {', '.join(absent)}: if forward needs a value, pass input_data as a dict"
 
 
-Rule = Callable[[str, nn.Module, Any], str]
+Hint = Callable[[str, nn.Module, Any], str]
 
 
 def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
@@ -173,16 +173,16 @@ def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
     """Return a hint if the input seems to have a superfluous batch axis, or to lack one; else ""."""
     while frame.outer is not None:
         frame = frame.outer
-    given = first_tensor((frame.args, frame.kwargs))
+    first = first_tensor((frame.args, frame.kwargs))
     expected = getattr(module, "in_features", None)
-    if given is None or given.is_nested or given.dim() < 3 or not isinstance(expected, int) or not tensor.dim():
+    if first is None or first.is_nested or first.dim() < 3 or not isinstance(expected, int) or not tensor.dim():
         return ""
-    if tensor.shape[-1] == given.shape[1] * expected and given.shape[1] > 1:
+    if tensor.shape[-1] == first.shape[1] * expected and first.shape[1] > 1:
         return (
-            f"the last axis has {given.shape[1]} x {expected} elements, as if the input had two batch axes; "
+            f"the last axis has {first.shape[1]} x {expected} elements, as if the input had two batch axes; "
             "give input_size without the batch axis"
         )
-    if tensor.dim() == 2 and tensor.numel() == expected and tensor.shape[0] != given.shape[0]:
+    if tensor.dim() == 2 and tensor.numel() == expected and tensor.shape[0] != first.shape[0]:
         return f"the {expected} features span two axes, as if the input had no batch axis; input_data needs one"
     return ""
 
@@ -248,7 +248,7 @@ def _cpu_streams(message: str, *_: Any) -> str:
     return ""
 
 
-_RULES: tuple[Rule, ...] = (
+_RULES: tuple[Hint, ...] = (
     _cpu_streams,
     _sharded,
     _no_forward,

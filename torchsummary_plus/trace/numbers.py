@@ -22,5 +22,5 @@ def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
     """
     if not isinstance(func, OpOverload):
         return 0
-    given = zip(func._schema.arguments, args)
-    return sum(NUMBER_BYTES.get(type(value), 0) for argument, value in given if str(argument.type) == "Tensor")
+    arguments = zip(func._schema.arguments, args)
+    return sum(NUMBER_BYTES.get(type(value), 0) for argument, value in arguments if str(argument.type) == "Tensor")

@@ -20,8 +20,8 @@ def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> 
 
     Return None if the operator writes to its arguments, they are too large, or it fails on zeros.
     """
-    given = tensors_of((*args, *kwargs.values()))
-    if func._schema.is_mutable or sum(tensor.numel() for tensor in given) > LARGEST:
+    tensors = tensors_of((*args, *kwargs.values()))
+    if func._schema.is_mutable or sum(tensor.numel() for tensor in tensors) > LARGEST:
         return None
     try:
         with torch.no_grad():

@@ -248,11 +248,11 @@ def _may_ask(func: OpOverload) -> bool:
     may_ask = _MAY_ASK.get(id(func))
     if may_ask is None:
         unclear = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-        may_ask = _MAY_ASK[id(func)] = is_foreign(func) or func is PACK or any(t in func.tags for t in unclear)
+        may_ask = _MAY_ASK[id(func)] = is_from_library(func) or func is PACK or any(t in func.tags for t in unclear)
     return may_ask
 
 
-def is_foreign(func: OpOverload) -> bool:
+def is_from_library(func: OpOverload) -> bool:
     """Whether an operator belongs to another library, so that its fake kernel may be missing or fail."""
     return func.namespace not in ("aten", "prim", "prims")
 

@@ -85,12 +85,12 @@ class Recorder(Listener):
 
     def calls(self) -> tuple[Call, ...]:
         """Return the calls in the order they began, without functions that get no row."""
-        kept = self._kept()
-        place = {id(record): index for index, record in enumerate(kept)}
-        order = sorted(range(len(kept)), key=lambda index: kept[index].finished or 0)
+        records = self._kept()
+        place = {id(record): index for index, record in enumerate(records)}
+        order = sorted(range(len(records)), key=lambda index: records[index].finished or 0)
         rank = {index: position for position, index in enumerate(order)}
         self._inherit(place)
-        return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(kept))
+        return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(records))
 
     def places(self) -> dict[int, int]:
         """Return the index of the call that each frame counts as: its own or, without a row, the enclosing one."""

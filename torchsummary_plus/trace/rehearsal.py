@@ -142,8 +142,8 @@ class Rehearsal:
 
     def without_sizes(self) -> Rehearsal:
         """Return only the values and the lengths of packed sequences, which do not depend on weights."""
-        kept = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
-        return Rehearsal(kept, self.failure)
+        answers = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
+        return Rehearsal(answers, self.failure)
 
 
 _NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-Call = Callable[[Callable[..., Any], Any, Any], Any]
+CallForward = Callable[[Callable[..., Any], Any, Any], Any]
 """``call(forward, args, kwargs)``, which runs a module's own forward under watch."""
 
 
-def stand_ins(module: nn.Module, call: Call) -> dict[str, Any]:
+def stand_ins(module: nn.Module, call: CallForward) -> dict[str, Any]:
     """Return the instance attributes through which a module is watched.
 
     A copy made during the pass has none of them and runs its own forward.

@@ -29,7 +29,7 @@ from .questions import (
     asks,
     counted,
     fakes_of,
-    is_foreign,
+    is_from_library,
     masks_of,
     put_question,
     question,
@@ -230,7 +230,7 @@ class ValuedKernels(FakeKernels):
         if size is not None:
             self._say_if_made_up(func, given)
             return fakes_of(func, args, kwargs, size, device)
-        if is_foreign(func):
+        if is_from_library(func):
             try:
                 return super().__call__(func, args, kwargs)
             except (RuntimeError, NotImplementedError):

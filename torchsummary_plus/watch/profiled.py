@@ -74,8 +74,8 @@ def received(profile: QuietProfile) -> set[int]:
         event = waiting.pop()
         waiting += event.children
         if event.tag == compat.EventType.TorchOp:
-            for given in event.extra_fields.inputs:
-                tensors = given if isinstance(given, list) else [given]
+            for spec in event.extra_fields.inputs:
+                tensors = spec if isinstance(spec, list) else [spec]
                 numbers.update(getattr(tensor, "storage_data_ptr", None) or 0 for tensor in tensors)
     return numbers
 

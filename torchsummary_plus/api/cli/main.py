@@ -179,9 +179,9 @@ def memory_options(arguments: argparse.Namespace) -> StepOptions | None:
     from ...memory.gpus import named_gpu
     from ...memory.other_devices import other_device
 
-    card = named_gpu(arguments.gpu)
+    gpu_model = named_gpu(arguments.gpu)
     default = "cuda" if other_device(arguments.gpu) is None else "cpu"
-    return replace(step, device=arguments.device or default, gpu=None if card is None else card.name)
+    return replace(step, device=arguments.device or default, gpu=None if gpu_model is None else gpu_model.name)
 
 
 def answers_of(

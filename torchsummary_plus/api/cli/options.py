@@ -107,8 +107,8 @@ def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     """Return the step's options, ``gpu`` as typed; None if no estimate was requested."""
     names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps")
     words = {name: getattr(arguments, name) for name in names}
-    given = {name: word for name, word in words.items() if word is not None}
-    if arguments.memory is None and not given:
+    options = {name: word for name, word in words.items() if word is not None}
+    if arguments.memory is None and not options:
         return None
     if arguments.memory not in (None, *STEP_MODES):
         raise choice_error("--memory", arguments.memory, STEP_MODES)
@@ -116,7 +116,7 @@ def step_options(arguments: argparse.Namespace) -> StepOptions | None:
         raise InputError("a step needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
     from ..step_options import StepOptions  # Imported here: a plain table starts faster without it.
 
-    return StepOptions(arguments.memory or "train", **given)
+    return StepOptions(arguments.memory or "train", **options)
 
 
 def saved(result: Views, path: str | None) -> list[str]:

@@ -208,16 +208,16 @@ def _einsum(
 
     A pair that shares a summed axis is a matrix product; other pairs are element-wise, so free.
     """
-    waiting, kept = _labelled(equation, operands)
+    terms, labels_out = _labelled(equation, operands)
     total = 0
-    for step in range(len(waiting) - 1):
+    for step in range(len(terms) - 1):
         i, j = sorted(path[2 * step : 2 * step + 2]) if path else (0, 1)
-        b, a = waiting.pop(j), waiting.pop(i)
-        needed = kept.union(*waiting)
+        b, a = terms.pop(j), terms.pop(i)
+        needed = labels_out.union(*terms)
         both = a.keys() & b.keys()
         pair = {label: n for label, n in {**a, **b}.items() if label in needed or label in both}
         total += prod(pair.values()) if both - needed else 0
-        waiting.insert(len(waiting) if path else 0, {label: n for label, n in pair.items() if label in needed})
+        terms.insert(len(terms) if path else 0, {label: n for label, n in pair.items() if label in needed})
     return total
 
 

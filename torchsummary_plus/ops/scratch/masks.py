@@ -35,8 +35,8 @@ def _counted(masks: Sequence[Any]) -> int | None:
 def _axes_after(x: Any, indices: Sequence[Any]) -> int:
     """Return how many axes follow that of the selected positions: the first axis if the indices are not adjacent."""
     ranks = [index.dim() if masks_of([index]) else int(index is not None) for index in indices]
-    given = [number for number, index in enumerate(indices) if index is not None]
-    before = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    indexed = [number for number, index in enumerate(indices) if index is not None]
+    before = indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
     return int(x.dim()) - before - sum(ranks)
 
 

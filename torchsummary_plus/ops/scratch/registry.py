@@ -192,6 +192,9 @@ def register_scratch(
     >>> @register_scratch("cuda", "mylib::rotate", source="rotate.cu: a copy of the points")
     ... def rotate(result, points, angles):
     ...     return points.numel() * points.element_size()
+    >>> register_scratch("cuda", "mylib::rotate", source="rotate.cu")(rotate)
+    Traceback (most recent call last):
+    torchsummary_plus.data.errors.InputError: mylib::rotate already has a scratch rule on cuda
     >>> rotate.remove()
     """
     if device not in ("cpu", "cuda"):

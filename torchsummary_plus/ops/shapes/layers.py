@@ -367,7 +367,7 @@ def fused_gru_cell(from_input: Tensor, hidden: Tensor, hx: Tensor, *biases: Tens
 
 
 @rule("_thnn_fused_gru_cell_backward")
-def fused_gru_cell_backward(grad: Tensor, kept: Tensor, has_bias: bool) -> Outs:
+def fused_gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> Outs:
     """The gradients of both kinds of gates, of the state, and of the biases if there are any."""
     sure(grad.dim() == 2)
     gates = 3 * grad.shape[1]

@@ -77,12 +77,12 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 @rule("index.Tensor")
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
     """Integer indices: the selected axes replace the indexed ones, or come first if those are not adjacent."""
-    given = [index for index in indices if index is not None]
+    tensors = [index for index in indices if index is not None]
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     others = [axis for axis in range(x.dim()) if axis not in axes]
-    sure(given and len(indices) <= x.dim() and numel(x.shape))
-    sure(all(index.dtype in INDICES and index.stride() == contiguous(index.shape) for index in given))
-    picked = broadcast([index.shape for index in given])
+    sure(tensors and len(indices) <= x.dim() and numel(x.shape))
+    sure(all(index.dtype in INDICES and index.stride() == contiguous(index.shape) for index in tensors))
+    picked = broadcast([index.shape for index in tensors])
     sure(picked)
     first = axes[0] if axes[-1] - axes[0] < len(axes) else 0
     shape, strides = [x.shape[axis] for axis in others], [x.stride()[axis] for axis in others]

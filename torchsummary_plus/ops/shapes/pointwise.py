@@ -208,22 +208,22 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
 def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
     """The input within one or two limits, numbers or tensors."""
-    given = _limits(limits, named)
-    return result([x, *(limit for limit in given if isinstance(limit, Tensor))], _kept((x, *given)))
+    bounds = _limits(limits, named)
+    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _kept((x, *bounds)))
 
 
 @rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
 def clamp_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
     """The input, clamped in place."""
-    given = _limits(limits, named)
-    return written(x, given, _kept((x, *given)))
+    bounds = _limits(limits, named)
+    return written(x, bounds, _kept((x, *bounds)))
 
 
 def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
     """Return the limits that are given; at least one is required."""
-    given = [limit for limit in (*limits, *named.values()) if limit is not None]
-    sure(given)
-    return given
+    bounds = [limit for limit in (*limits, *named.values()) if limit is not None]
+    sure(bounds)
+    return bounds
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")

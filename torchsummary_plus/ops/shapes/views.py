@@ -21,13 +21,13 @@ class View(NamedTuple):
     offset: int = 0
 
 
-Views: TypeAlias = "View | list[View]"
+ViewResult: TypeAlias = "View | list[View]"
 
-VIEWS: dict[str, Callable[..., Views]] = {}
+VIEWS: dict[str, Callable[..., ViewResult]] = {}
 """By the operator's name in its schema: "aten::slice.Tensor"."""
 
 
-def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Views | None:
+def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewResult | None:
     """Return the view or views that an operator returns of its first argument; None if no rule applies."""
     return said_by(VIEWS.get(func.name()), args, kwargs)
 
@@ -155,8 +155,8 @@ def squeezed(x: Tensor, dims: int | Sizes | None = None) -> View:
     """Axes of length 1 removed: all, or the given ones."""
     chosen = range(x.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     axes = {axis_of(dim, x.dim()) for dim in chosen}
-    kept = [axis for axis, size in enumerate(x.shape) if axis not in axes or size != 1]
-    return View(tuple(x.shape[axis] for axis in kept), tuple(x.stride()[axis] for axis in kept))
+    axes_left = [axis for axis, size in enumerate(x.shape) if axis not in axes or size != 1]
+    return View(tuple(x.shape[axis] for axis in axes_left), tuple(x.stride()[axis] for axis in axes_left))
 
 
 @_view("split.Tensor", "unsafe_split.Tensor")

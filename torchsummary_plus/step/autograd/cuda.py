@@ -181,11 +181,11 @@ class CudnnRNN(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, dhy: Tensor | None, dcy: Tensor | None) -> Any:
         """Return the gradients, with the backward's workspace and copies allocated as cuDNN does."""
         x, hx, cx, output, _, _, *weights = ctx.saved_tensors
-        ends = [torch.zeros_like(t) if given is None else given for given, t in ((dhy, hx), (dcy, cx)) if t is not None]
-        given = x.contiguous(), (torch.zeros_like(output) if grad is None else grad).contiguous()
-        dx, dhx, dcx = torch.empty_like(given[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
+        ends = [torch.zeros_like(t) if end is None else end for end, t in ((dhy, hx), (dcy, cx)) if t is not None]
+        inputs = x.contiguous(), (torch.zeros_like(output) if grad is None else grad).contiguous()
+        dx, dhx, dcx = torch.empty_like(inputs[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
         work = x.new_empty(ctx.nbytes, dtype=torch.uint8)
-        del work, given
+        del work, inputs
         read = x.contiguous()
         flat = x.new_zeros(sum(weight.numel() for weight in weights))
         work = x.new_empty(ctx.nbytes, dtype=torch.uint8)

@@ -25,7 +25,7 @@ from ...trace.state import Composite
 from ...trace.values import ValuedKernels
 from .functions import StepFunctions, note_node
 from .inline import is_on
-from .nodes import Call, call_of
+from .nodes import NodeCall, call_of
 from .views import RenewedViews
 
 aten = torch.ops.aten
@@ -69,7 +69,7 @@ class StepKernels(ValuedKernels):
         """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
         return torch.is_grad_enabled() or self.module() != OUTSIDE
 
-    def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
         """Return the call that the engine's current node makes on the device; listeners receive this call."""
         return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
 

@@ -58,14 +58,14 @@ def encoder_layer(
     x.add_(src)
     if not norm_first:
         x = norm(x, 0)
-    kept = x
+    residual = x
     if norm_first:
         x = norm(x, 1)
     flat = x.view(-1, embed_dim)
     hidden = torch._addmm_activation(ffn_bias_1, flat, ffn_weight_1.t(), use_gelu=use_gelu)
     x = torch.addmm(ffn_bias_2, hidden, ffn_weight_2.t()).view(src.shape)
     del hidden, flat
-    x.add_(kept)
+    x.add_(residual)
     return x if norm_first else norm(x, 1)
 
 
@@ -94,14 +94,14 @@ def self_attention(
     weights = _softmax_in_place(scores) if mask is None else _masked_softmax(scores, mask, mask_type)
     del scores
     torch.bmm(weights.view(-1, length, length), v, out=q)
-    kept = weights if need_weights else None
+    mean_weights = weights if need_weights else None
     del weights
     turned = q.view(batch, num_head, length, width).permute(0, 2, 1, 3).contiguous().view(-1, embed_dim)
     projected = torch.addmm(proj_bias, turned, proj_weight.t()).view(batch, length, embed_dim)
-    if kept is not None and average_attn_weights:
-        kept = kept.sum(1)
-        kept /= num_head
-    return projected, kept
+    if mean_weights is not None and average_attn_weights:
+        mean_weights = mean_weights.sum(1)
+        mean_weights /= num_head
+    return projected, mean_weights
 
 
 def _softmax_in_place(scores: Tensor) -> Tensor:

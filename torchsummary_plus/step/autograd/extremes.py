@@ -23,12 +23,12 @@ def extreme_function(func: Any) -> Callable[..., Any] | None:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         asks = len(args) == 1 and not kwargs and torch.is_grad_enabled() and args[0].requires_grad and args[0].dim()
-        return OfAll.apply(args[0], func) if asks else func(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return ExtremeOfAll.apply(args[0], func) if asks else func(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return run
 
 
-class OfAll(torch.autograd.Function):
+class ExtremeOfAll(torch.autograd.Function):
     """An extreme of all elements, whose gradient is shared among the elements equal to it."""
 
     @staticmethod

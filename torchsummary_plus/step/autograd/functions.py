@@ -135,8 +135,8 @@ class StepFunctions(TorchFunctionMode):
 
     def _of_values(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function of singular values or eigenvalues, without vectors unless a gradient needs them."""
-        given = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return func(*args, **kwargs)
         with self.watch.state.being(composite=Composite.VALUES):
             return func(*args, **kwargs)
@@ -187,9 +187,9 @@ class StepFunctions(TorchFunctionMode):
         kernels: Any = self.watch.kernel
         most = scores.shape[0], longest_target(scores, targets)
         lengths = [
-            kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), given) or [longest] * given.numel()
-            for given, longest in zip(args[:2], most)
-            if isinstance(given, torch.Tensor)
+            kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), tensor) or [longest] * tensor.numel()
+            for tensor, longest in zip(args[:2], most)
+            if isinstance(tensor, torch.Tensor)
         ]
         return _ctc_kernel(scores, targets, *(lengths if len(lengths) == 2 else args[:2]), *args[2:], **kwargs)
 

@@ -12,17 +12,17 @@ import torch
 
 aten = torch.ops.aten
 
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+NodeCall = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """An operator and its arguments."""
 
 
-def call_of(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def call_of(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
     """Return the call that an autograd node's formula makes without a mode, in place of this one."""
     change = None if node is None else _CHANGES.get(node.name())
     return (func, args, kwargs) if change is None else change(node, on_cuda, func, args, kwargs)
 
 
-def _selected(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def _selected(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
     """Select the filled elements' gradients; under a mode torch sums them next to a zero, here any tensor."""
     if func is aten.scalar_tensor.default:
         return aten.alias.default, (node._saved_mask,), {}
@@ -32,7 +32,7 @@ def _selected(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs
 _SINGLE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
-def _single(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def _single(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
     """Compute norms of float32 tensors in float32 on a GPU; under a mode, and on the CPU, torch uses float64."""
     tensor, dtype = args[0], kwargs.get("dtype")
     if on_cuda and dtype in _SINGLE and tensor.dtype.to_real() is torch.float32:
@@ -40,4 +40,4 @@ def _single(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: 
     return func, args, kwargs
 
 
-_CHANGES: dict[str, Callable[..., Call]] = {"MaskedFillBackward1": _selected, "RenormBackward0": _single}
+_CHANGES: dict[str, Callable[..., NodeCall]] = {"MaskedFillBackward1": _selected, "RenormBackward0": _single}

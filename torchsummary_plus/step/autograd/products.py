@@ -41,15 +41,15 @@ def product_function(func: Any, note: Callable[[str, str], None], zeros: Zeros) 
     """Return how a product of elements runs without a mode, None for other functions; ``note`` records assumptions."""
     if zeros == "some":
         return None
-    of_all = OfAllWithZeros if zeros == "several" else OfAll
+    of_all = ProductWithZeros if zeros == "several" else ProductOfAll
     name = _FUNCTIONS.get(func)
     if name is None:
         return None
 
-    def run(*given: Any, input: Any = None, **kwargs: Any) -> Any:
-        tensor, *args = given or (input,)
+    def run(*operands: Any, input: Any = None, **kwargs: Any) -> Any:
+        tensor, *args = operands or (input,)
         if not isinstance(tensor, Tensor):
-            return func(*given, **kwargs)
+            return func(*operands, **kwargs)
         if func is torch.linalg.vander:
             return powers(tensor, *args, **kwargs)
         in_place = func is torch.Tensor.cumprod_
@@ -60,7 +60,7 @@ def product_function(func: Any, note: Callable[[str, str], None], zeros: Zeros) 
             return func(tensor, *args, **kwargs)
         note(name, NO_ZERO)
         cumulated = CumulatedInPlace if in_place else Cumulated
-        apply: Any = (cumulated if name == "cumprod" else of_all if not axes else Along).apply
+        apply: Any = (cumulated if name == "cumprod" else of_all if not axes else ProductsAlong).apply
         return apply(tensor, dtype, *axes)
 
     def powers(x: Tensor, N: int | None = None) -> Tensor:
@@ -85,7 +85,7 @@ def _axes(
     return (() if dim is None else (dim, keepdim)), dtype
 
 
-class OfAll(torch.autograd.Function):
+class ProductOfAll(torch.autograd.Function):
     """The product of all elements."""
 
     @staticmethod
@@ -105,7 +105,7 @@ class OfAll(torch.autograd.Function):
         return grad * (out / x), None
 
 
-class OfAllWithZeros(OfAll):
+class ProductWithZeros(ProductOfAll):
     """The product of all elements, several of which are zero, so that the gradient is zero."""
 
     @staticmethod
@@ -114,7 +114,7 @@ class OfAllWithZeros(OfAll):
         return torch.zeros_like(ctx.saved_tensors[0]), None
 
 
-class Along(torch.autograd.Function):
+class ProductsAlong(torch.autograd.Function):
     """Products along an axis."""
 
     @staticmethod

@@ -29,15 +29,15 @@ def reflection_function(func: Any) -> Callable[..., Any] | None:
         return None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = dict(enumerate(args)) | {_PLACES.get(name, -1): value for name, value in kwargs.items()}
-        tensors = [value for _, value in sorted(given.items()) if isinstance(value, Tensor)]
-        if -1 in given or not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        by_place = dict(enumerate(args)) | {_PLACES.get(name, -1): value for name, value in kwargs.items()}
+        tensors = [value for _, value in sorted(by_place.items()) if isinstance(value, Tensor)]
+        if -1 in by_place or not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
             return func(*args, **kwargs)
         operator = "aten::linalg_householder_product" if func in _PRODUCTS else "aten::ormqr"
         tensors = [cast_on_cpu(operator, tensor) for tensor in tensors]
         if func in _PRODUCTS:
             return Product.apply(*tensors)  # type: ignore[no-untyped-call]
-        return Applied.apply(*tensors, given.get(3, True), given.get(4, False))  # type: ignore[no-untyped-call]
+        return Applied.apply(*tensors, by_place.get(3, True), by_place.get(4, False))  # type: ignore[no-untyped-call]
 
     return run
 

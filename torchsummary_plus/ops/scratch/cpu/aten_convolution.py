@@ -18,7 +18,7 @@ Phases = tuple[Phase, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Convolution:
     """A convolution and its tensors."""
 
     conv: Conv
@@ -37,17 +37,17 @@ class Call:
         return len(self.conv.inp) == 2 and (self.x.suggests_last or self.weight.suggests_last)
 
     @property
-    def contiguous(self) -> Call:
+    def contiguous(self) -> Convolution:
         """Return the call with contiguous copies of the tensors in another memory format."""
         last = self.goes_last
         return replace(self, x=self.x.contiguous(last), weight=self.weight.contiguous(last))
 
-    def copies_for(self, other: Call) -> int:
+    def copies_for(self, other: Convolution) -> int:
         """Return the bytes of the tensors that ``other`` holds as copies."""
         return copied(self.x, other.x) + copied(self.weight, other.weight)
 
     @property
-    def one_group(self) -> Call:
+    def one_group(self) -> Convolution:
         """Return the call for the first group (``subtensor``)."""
         groups = self.conv.groups
         x = self.x.part(1, groups).contiguous(self.x.suggests_last)
@@ -75,7 +75,7 @@ class Call:
         return conv.itemsize * channels * prod(conv.kernel) * prod(size)
 
 
-def forward_phases(call: Call) -> Phases:
+def forward_phases(call: Convolution) -> Phases:
     """Return the phases of the forward."""
     ready = call.contiguous
     copies = call.copies_for(ready)
@@ -89,7 +89,7 @@ def forward_phases(call: Call) -> Phases:
     return (*parts, Phase(1, copies + groups * group.storage))
 
 
-def _forward_alone(call: Call) -> Phases:
+def _forward_alone(call: Convolution) -> Phases:
     """Return the phases for one group; each kernel again makes its tensors contiguous in their suggested format."""
     conv, copies = call.conv, call.copies_for(call.contiguous)
     if not call.transposed:
@@ -102,7 +102,7 @@ def _forward_alone(call: Call) -> Phases:
     return Phase(1, copies + before), Phase(1, copies + call.columns + ones)
 
 
-def backward(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
+def backward(call: Convolution, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
     """Return the phases of the backward: the input's gradient, then those of bias and weight, as far as ``wanted``."""
     if call.is_deep:
         return _backward_deep(call, grad, wanted)
@@ -121,7 +121,7 @@ def backward(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phas
     return (*parts, Phase(len(results), copies + groups * sum(results)))
 
 
-def _backward_deep(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
+def _backward_deep(call: Convolution, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
     every = call.conv.batch * call.columns
     ready, grad_copy = call.contiguous, copied(grad, grad.contiguous())
     weight_copy, x_copy = copied(call.weight, ready.weight), copied(call.x, ready.x)
@@ -130,7 +130,7 @@ def _backward_deep(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -
     return (*for_data, Phase(sum(wanted), for_weights if wanted[1] else 0))
 
 
-def _backward_alone(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
+def _backward_alone(call: Convolution, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
     conv, results = call.conv, sum(wanted)
     copies = call.copies_for(call.contiguous) + copied(grad, grad.contiguous(call.goes_last))
     if not call.transposed and conv.is_dilated:

@@ -77,9 +77,9 @@ def _attention(
     out: Any, query: Any, key: Any, value: Any, embed_dim: int, heads: int, w: Any, b: Any, w_out: Any, b_out: Any,
     mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True, *_: Any, **kwargs: Any,
 ) -> int | AtMost:  # fmt: skip
-    kept = sum(nbytes(t) for t in out if t is not None)
+    output_bytes = sum(nbytes(t) for t in out if t is not None)
     peak = _attention_peak(query, heads, mask, need_weights, average_attn_weights)
-    return half.within(query.dtype, peak - kept, peak + _products(query, embed_dim, 3 * embed_dim), 0.0)
+    return half.within(query.dtype, peak - output_bytes, peak + _products(query, embed_dim, 3 * embed_dim), 0.0)
 
 
 def _products(x: Any, width: int, widest: int) -> int:

@@ -93,12 +93,14 @@ def _bag_backward(
     """
     rebuilt = _places(indices) if mode == SUM and _is_fast(grad, weights, padding) else 0
     before = Phase(0, 2 * rebuilt)
-    given = copied(grad)
+    grad_bytes = copied(grad)
     if sparse:
         return None
     if mode == MAX:
-        return before, Phase(ALL_RESULTS, given + rebuilt + nbytes(greatest) + nbytes(grad) + INT64 * elements(sizes))
+        return before, Phase(
+            ALL_RESULTS, grad_bytes + rebuilt + nbytes(greatest) + nbytes(grad) + INT64 * elements(sizes)
+        )
     count = elements(indices)
     ordered = count * (itemsize(indices) + INT64)
     then = count * (max(INT64, itemsize(indices)) + (0 if weights is None else itemsize(weights)))
-    return before, Phase(ALL_RESULTS, given + rebuilt + ordered + then)
+    return before, Phase(ALL_RESULTS, grad_bytes + rebuilt + ordered + then)

@@ -12,7 +12,7 @@ from ...processor import has_avx512, is_half
 from ..registry import AtMost, Phase, reserve, scratch
 from ..strided import Strided, copied, strided
 from . import aten_convolution as aten_conv
-from .aten_convolution import Call, with_bytes
+from .aten_convolution import Convolution, with_bytes
 from .onednn import channels_last as onednn_last
 from .onednn import convolution as onednn_conv
 from .onednn.description import Conv, Plan, lanes
@@ -93,7 +93,7 @@ TRANSPOSED_UNTIL = "2.15"
 """The first release whose oneDNN needs less for some transposed convolutions than the rules predict."""
 
 
-def _planned(call: Call, last: bool, part: int) -> Plan:
+def _planned(call: Convolution, last: bool, part: int) -> Plan:
     plan = PLANS[last, call.transposed][part](call.conv)
     if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 used less.
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
@@ -109,7 +109,7 @@ def _planned(call: Call, last: bool, part: int) -> Plan:
     return onednn_last.any_kernel(call.conv, plan) if last else plan
 
 
-def _is_unusual(call: Call) -> bool:
+def _is_unusual(call: Convolution) -> bool:
     """Whether some outputs see only padding, or a transposed stride leaves gaps: oneDNN has more kernels for these."""
     gaps = call.transposed and any(step > reach for step, reach in zip(call.conv.stride, call.conv.reach))
     return gaps or onednn_conv.is_outside(call.conv)
@@ -136,14 +136,14 @@ def _guessed(phases: Phases, guess: int) -> Phases:
     return tuple(phase._replace(band=guess / max(1, phase.nbytes)) for phase in phases) if guess else phases
 
 
-def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Call, int]:
+def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Convolution, int]:
     """Return the tensors as the kernels see them, and the bytes of the copy that makes a 1-d input contiguous."""
     before = strided(x)
     after = before.contiguous() if x.dim() == 3 else before
-    return Call(conv, transposed, after, strided(weight)), copied(before, after)
+    return Convolution(conv, transposed, after, strided(weight)), copied(before, after)
 
 
-def _goes_last(call: Call) -> bool:
+def _goes_last(call: Convolution) -> bool:
     """Whether oneDNN gets channels-last tensors (``mkldnn_conv_use_channels_last``)."""
     return call.x.suggests_last or call.weight.suggests_last
 

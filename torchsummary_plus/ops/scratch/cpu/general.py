@@ -101,7 +101,7 @@ def _batch_norm_statistics(
     """The statistics have the input's dtype, or float32 if a parameter has (``param_scalar_type``)."""
     if not training:
         return None, 0, 0
-    is_mixed = any(given is not None and given.dtype is torch.float32 for given in (weight, bias, mean, var))
+    is_mixed = any(tensor is not None and tensor.dtype is torch.float32 for tensor in (weight, bias, mean, var))
     size = itemsize(x) if is_half(x.dtype) and not is_mixed else None
     return None, *(None if size is None else size * elements(result) for result in out[1:])
 

@@ -77,7 +77,7 @@ class Products:
             product = left * right
             self._take(nbytes(product))
             return product
-        with self._scope() as kept:
+        with self._scope() as retained:
             left, right = (self._summed(*sides, axes) for sides in ((left, right), (right, left)))
             shared, of_left, of_right = _roles(left, right, axes)
             ordered = sorted(axes)
@@ -85,7 +85,7 @@ class Products:
             b = self._matrices(right, [shared, ordered, of_right])
             product = torch.bmm(a, b)
             self.use_cublas |= not is_outer_product(a, b)
-            kept.append(self._take(nbytes(product)))
+            retained.append(self._take(nbytes(product)))
             with self._scope():
                 self._follow(batch_product(product, a, b))
         sizes = [left.shape[axis] for axis in (*shared, *of_left)]
@@ -129,9 +129,9 @@ class Products:
     @contextmanager
     def _scope(self) -> Iterator[list[str]]:
         """Free what is allocated inside on exit, besides the names that the caller adds."""
-        before, kept = set(self.live), list[str]()
-        yield kept
-        self.live = {name: size for name, size in self.live.items() if name in before or name in kept}
+        before, retained = set(self.live), list[str]()
+        yield retained
+        self.live = {name: size for name, size in self.live.items() if name in before or name in retained}
         self._note()
 
     def _note(self) -> None:

@@ -65,14 +65,14 @@ class Recurrence:
     @property
     def reserve_bytes(self) -> int:
         """What the backward reads: each layer's gates, the activations between layers, and dropout's bits."""
-        kept = tuple(KEPT.values())[self.mode] * self.hidden
+        per_step = tuple(KEPT.values())[self.mode] * self.hidden
         if self.projected:
-            kept += self.hidden + self.projected
+            per_step += self.hidden + self.projected
         between = (self.layers - 1) * self.hidden
         bits = 0
         if self.dropout:
             bits = self.total * (self.layers - 1) * self.given * self.directions**2 // 8
-        return self.total * self.directions * (kept * self.layers + between) * self.item + bits + STATE
+        return self.total * self.directions * (per_step * self.layers + between) * self.item + bits + STATE
 
     def workspace_bytes(self, train: bool) -> int:
         """What a kernel works in: the larger of the forward's and the backward's needs in training."""

@@ -92,7 +92,7 @@ def index_put(
             return AtMost(INT64 * ranks * most_rows(indices))
         masked = _expanded(chip, indices, rows)
     else:
-        rows = int(prod(torch.broadcast_shapes(*(given.shape for given in indices if given is not None))))
+        rows = int(prod(torch.broadcast_shapes(*(index.shape for index in indices if index is not None))))
     return joined(masked, _sorted_writes(chip, x, indices, values, rows) if accumulate else ())
 
 
@@ -124,9 +124,9 @@ def _indexed_axes(indices: Sequence[Any]) -> list[int]:
     """Return the axes that indices are of; a mask is of as many as it has."""
     axes: list[int] = []
     axis = 0
-    for given in indices:
-        following = axis + (given.dim() if is_mask(given) else 1)
-        axes += [] if given is None else range(axis, following)
+    for index in indices:
+        following = axis + (index.dim() if is_mask(index) else 1)
+        axes += [] if index is None else range(axis, following)
         axis = following
     return axes
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..live.reach import Reached
 from ..trace.swap import INERT, MODULE_DICTS
-from .alone import Entry, entries_on_the_way, put, value_of
+from .rebindable_tensors import Entry, entries_on_the_way, put, value_of
 
 _KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})
 
@@ -24,7 +24,7 @@ Settle = Callable[[Any, Any], None]
 """Moves the items worth keeping from a copy to its original."""
 
 
-class LoneContainers:
+class RebindableContainers:
     """Containers with one holder whose items are plain values, tensors of :meth:`restrict_to`, or such containers.
 
     The reachable objects must have no other references, which would count as holders. Containers of modules and

@@ -24,7 +24,7 @@ _NODES = ("MulBackward0", "DivBackward0", "DivBackward1")
 """Nodes of products. The node of a write to a view runs inside another one, ``CopySlices``."""
 
 
-class KeptNumbers:
+class SavedNumbers:
     """Passes the storages of kept numbers to ``book``, for the module that ran the product.
 
     A node exists only after its operator has returned, so :meth:`settle` looks for it at the next event. That may be
@@ -76,9 +76,9 @@ class KeptNumbers:
             self._book_other(out)
 
     def _book_other(self, out: torch.Tensor) -> None:
-        kept = getattr(out.grad_fn, "_saved_other", None)
-        if isinstance(kept, torch.Tensor):
-            self._book(next(iter(stored(kept))).untyped_storage())
+        saved = getattr(out.grad_fn, "_saved_other", None)
+        if isinstance(saved, torch.Tensor):
+            self._book(next(iter(stored(saved))).untyped_storage())
 
     def of_wrapper(self, out: Any) -> None:
         """Book the numbers kept by the nodes of a product's result that is a wrapper, which the operator inside lacks.
@@ -103,10 +103,10 @@ class KeptNumbers:
         """Book the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
         node = base.grad_fn
         if node is not None and node._sequence_nr() >= number:
-            kept = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
-            self._book(kept)
-            self._of_views[node._sequence_nr()] = kept
-            node.register_hook(_Until(kept, self.keeps_graph))
+            storage = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
+            self._book(storage)
+            self._of_views[node._sequence_nr()] = storage
+            node.register_hook(_Until(storage, self.keeps_graph))
 
 
 class _Until:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class Holding(NamedTuple):
+class PriorTensor(NamedTuple):
     """A tensor that exists before the steps, its kind, and its module's number.
 
     It counts only ``if_used`` where an installed package keeps it, as most packages keep more than a step needs.

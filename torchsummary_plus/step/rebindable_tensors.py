@@ -29,7 +29,7 @@ _HELD_BY_CLASSES = (Tensor, tuple, list, dict, deque)
 """Attributes of classes that may hold tensors."""
 
 
-class Alone:
+class RebindableTensors:
     """Tensors reachable from some roots that are held only by lists, dicts, attributes, names and cells on the way.
 
     They include gradients held only by their tensors, which get a stand-in when these are exchanged, and tensors also
@@ -83,11 +83,11 @@ class Alone:
                 continue
             put(place, stand_in(value))
             changed.append((place, value, [weakref.ref(tensor) for tensor in _tensors_at(value_of(place))]))
-        given = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
+        weak_stand_ins = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
         stand_ins.clear()
         copied = value = None  # From here on, only the steps hold them.
         try:
-            yield given
+            yield weak_stand_ins
         finally:
             for place, value, references in changed:
                 now = _tensors_at(value_of(place))
