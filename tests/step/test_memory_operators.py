@@ -73,6 +73,7 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "cumprod in place": lambda x: (x * 0.5).cumprod_(1),
     "cumprod of a part": lambda x: (x[:, :8].cumprod_(1), x)[1] * 1,
     "cumprod to another dtype": lambda x: x.sigmoid().cumprod(1, dtype=torch.float64),
+    "batch norm": lambda x, _, w: torch.ops.aten._batch_norm_with_update(x, w, w, w - 1, w, 0.1, 1e-5)[0],
     "topk": lambda x: x.topk(3)[0],
     "sort": lambda x: x.sort()[0],
     "cummax": lambda x: x.cummax(0)[0],
@@ -96,6 +97,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
         x, x.detach().sigmoid(), pos_weight=w
     ),
     "multi_margin": lambda x, i: F.multi_margin_loss(x, i),
+    "multilabel_margin": lambda x, i: F.multilabel_margin_loss(x.t(), i.expand(SIDE, SIDE).contiguous().t()),
     "soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign()),
     "cross_entropy of both": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
     "cross_entropy, of targets": lambda x: F.binary_cross_entropy(x.detach().sigmoid(), x.sigmoid()),
@@ -108,6 +110,11 @@ TURNED: dict[str, Callable[..., Tensor]] = {
     "svd": lambda x: torch.linalg.svd(x)[1],
     "lu": lambda x: torch.linalg.lu(x)[1],
     "solve": lambda x: torch.linalg.solve(x, x),
+    "triangles": lambda x: x.view(4, 32, 32).mT.tril(),
+    "triangles with gaps": lambda x: x.view(4, 32, 32)[:, :8, :8].triu(),
+    "factors": lambda x: torch.linalg.lu_solve(*torch.linalg.lu_factor(x.view(4, 32, 32)), x.view(4, 32, 32)),
+    "segments": lambda x: torch.segment_reduce(x.t(), "max", lengths=torch.tensor([4, SIDE - 4])),
+    "segments of rows": lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([[4, 60]] * SIDE), axis=1),
 }
 PARTS: dict[str, Callable[..., Tensor]] = {
     "slice_scatter": lambda x: torch.slice_scatter(x[:, :16], x[:2, :16] * 2, 0, 0, 2),

@@ -235,3 +235,13 @@ def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
         summary(model, **given, verbose=0, run=run)
     assert everything(model) == before
     model(given["input_data"])
+
+
+def test_a_frozen_model_holds_its_weights_as_constants() -> None:
+    """``torch.jit.freeze`` leaves no parameters, no ``training`` and no concrete type."""
+    plain = mlp().eval()
+    frozen = torch.jit.freeze(torch.jit.script(plain))
+    expected, predicted = (estimate_memory(one, (NARROW,), 2, mode="eval").peak_bytes for one in (plain, frozen))
+    assert predicted == expected
+    assert len(summary(frozen, (NARROW,), 2, verbose=0).rows) == 1
+    assert not hasattr(frozen, "training")

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stac
 from torch.nn import functional
 
 from tests.truth.memory_truth import measure, measure_run
+from torchsummary_plus import summary
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
 
@@ -232,6 +233,27 @@ def test_a_pool_with_a_tangent_makes_indices(has_tangent: bool) -> None:
     estimate = estimate_memory(model, input_data=x, mode="eval")
     assert estimate.peak_bytes == measure_memory(model, input_data=x, mode="eval").peak_bytes
     assert estimate.assumptions == ()
+
+
+class ScaledZeros(nn.Module):
+    """Scales a tangent of zeros, once of a small tensor with values and once of one without."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        small = torch.ones(4, 4)
+        with forward_ad.dual_level():
+            for given in (small, x):
+                dual = forward_ad.make_dual(torch.ones_like(given), torch.ones_like(given))
+                out = forward_ad.unpack_dual(torch.ldexp(given, dual)).tangent
+        return out + small.sum()
+
+
+def test_a_tangent_of_zeros_is_never_read() -> None:
+    """Torch's kernels read address 0 where a mode runs them on such a tensor."""
+    model, x = ScaledZeros(), torch.randn(16, WIDTH)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    low, high = estimate.peak_range
+    assert low <= measure_memory(model, input_data=x, mode="eval").peak_bytes <= high
+    summary(model, input_data=x, verbose=0, run="real")
 
 
 class OfAPart(nn.Module):

@@ -57,6 +57,18 @@ functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwra
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
+_ZEROS = "tangents of zeros end the process where a step on the CPU differentiates forwards"
+_with_keys: Callable[..., Any] = probe("torch:_C._ForceDispatchKeyGuard", _ZEROS)
+_included_keys: Callable[[], Any] = probe("torch:_C._dispatch_tls_local_include_set", _ZEROS)
+_excluded_keys: Callable[[], Any] = probe("torch:_C._dispatch_tls_local_exclude_set", _ZEROS)
+_zeros_key: Any = probe("torch:_C.DispatchKey.ZeroTensor", _ZEROS, None)
+
+
+def zeros_replaced() -> Any:
+    """Return a context in which torch replaces tangents of zeros before kernels read them, inside a dispatch too."""
+    return _with_keys(_included_keys(), _excluded_keys().remove(_zeros_key))
+
+
 _has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key",
     "composite operators under inference_mode() are recorded as one, without their parts' scratch memory",

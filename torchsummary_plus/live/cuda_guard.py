@@ -154,3 +154,19 @@ def capability_of(index: int) -> Capability | None:
     for value, attribute in zip(values, _CAPABILITY):
         failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, card)
     return None if failed else (values[0].value, values[1].value)
+
+
+@contextmanager
+def wrappers_reported() -> Iterator[None]:
+    """Have every new wrapper tensor query the pass for its device, as fakes do."""
+    kind: Any = torch.Tensor
+    make = kind._make_wrapper_subclass
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return make(*args, **kwargs) if len(args) > 3 else make(*args, **{**kwargs, "dispatch_device": True})
+
+    kind._make_wrapper_subclass = staticmethod(asked)
+    try:
+        yield
+    finally:
+        del kind._make_wrapper_subclass

@@ -18,7 +18,7 @@ from . import compat
 from .access import Access
 from .arrays import array_of, check_readable
 from .captures import captures_undone
-from .cuda_guard import cuda_guard
+from .cuda_guard import cuda_guard, wrappers_reported
 from .older_kernels import older_kernels
 from .streams import streams_alone
 from .undecided import UndecidedFloat
@@ -146,8 +146,12 @@ class Fake(torch.Tensor):
         return value if _here.refusal is None else UndecidedFloat(value, _here.refusal)
 
     def tolist(self) -> Any:
-        """Return nested lists of :meth:`item` values."""
-        return [row.tolist() for row in self.unbind()] if self.dim() else self.item()
+        """Return the values as nested lists; may raise :class:`DataDependentError`."""
+        if not self.dim():
+            return self.item()
+        values = _values_of(self.resolve_conj().resolve_neg())
+        with compat.no_dispatch():
+            return values.tolist()
 
     def __format__(self, spec: str) -> str:
         return object.__format__(self, spec) if self.dim() else format(self.item(), spec)
@@ -161,9 +165,7 @@ class Fake(torch.Tensor):
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
         check_readable(self)
-        if _here.access is None:
-            raise DataDependentError("numpy() needs the values of a fake tensor, which has none")
-        return array_of(_here.access.values_of(self), self)
+        return array_of(_values_of(self), self)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
@@ -177,6 +179,13 @@ class Fake(torch.Tensor):
         if any(not issubclass(kind, Fake) for kind in types):
             return NotImplemented  # The other class's, which may refuse plain tensors beside its own.
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
+
+
+def _values_of(fake: torch.Tensor) -> torch.Tensor:
+    """Return all values of a fake, on the CPU; raises :class:`DataDependentError`."""
+    if _here.access is None:
+        raise DataDependentError("outside a pass, a fake tensor has no values")
+    return _here.access.values_of(fake)
 
 
 def follow_access(kernel: object) -> Access | None:
@@ -333,7 +342,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         with (
             cuda_guard() as Fake.cuda_is_guarded,
             _cuda_kernels(),
-            _wrappers_reported(),
+            wrappers_reported(),
             older_kernels(),
             compat.autocast_available(),
             streams_alone(device),
@@ -347,22 +356,6 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         compat.lift_only_cpu(lifted)
         for place, function in usual.items():
             setattr(*place, function)
-
-
-@contextmanager
-def _wrappers_reported() -> Iterator[None]:
-    """Have every new wrapper tensor query the pass for its device, as fakes do."""
-    kind: Any = torch.Tensor
-    make = kind._make_wrapper_subclass
-
-    def make_reported(*args: Any, **kwargs: Any) -> Any:
-        return make(*args, **kwargs) if len(args) > 3 else make(*args, **{**kwargs, "dispatch_device": True})
-
-    kind._make_wrapper_subclass = staticmethod(make_reported)
-    try:
-        yield
-    finally:
-        del kind._make_wrapper_subclass
 
 
 _ONE_KERNEL_ON_CUDA = ("silu_backward", "mish_backward", *(("_fused_rms_norm",) if since("2.9") else ()))

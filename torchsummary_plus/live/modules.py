@@ -210,7 +210,8 @@ def packed_objects(module: nn.Module) -> list[Any]:
 
 def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
     script: Any = module if isinstance(module, torch.jit.ScriptModule) else None
-    names = [] if script is None else script._concrete_type.get_attributes()
+    kind = getattr(script, "_concrete_type", None)  # A frozen module has none: its weights are constants of its graph.
+    names = [] if kind is None else kind.get_attributes()
     scripted = {name: script._c.getattr(name) for name in names}
     for name, value in (scripted or vars(module)).items():
         if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):

@@ -87,7 +87,7 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, 
     own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []
     for name, module in layer.named_modules():
-        parts += [name, type(module), module.training]
+        parts += [name, type(module), getattr(module, "training", None)]
         attributes = vars(module)
         parts += [len(attributes[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
         for tensors in (module._parameters, module._buffers):

@@ -27,8 +27,9 @@ from ..live.repacking import with_repacked
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
-from ..trace.passes import Pass, failed_frame, run_really
+from ..trace.passes import Pass, failed_frame
 from ..trace.questions import OUTSIDE
+from ..trace.real_kernels import run_really
 from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import one_pass, swap_tensors
 from ..watch.history import AllocatorHistory

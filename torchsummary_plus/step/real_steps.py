@@ -21,9 +21,10 @@ from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..trace import rehearsal
 from ..trace.kernels import tensors_of
-from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
+from ..trace.passes import Frame, Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE
-from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, Rehearsal, TooLongError, Unrolled
+from ..trace.real_kernels import run_really
+from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Rehearsal, TooLongError
 from ..trace.run import eager
 from . import untouched
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
@@ -135,7 +136,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
             copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in outside)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
-            with watch, Unrolled(watch, recorder):
+            with watch, ReadsRecorded(watch, recorder):
                 steps.run(args, kwargs, exchange)
     except (TooLongError, TooLargeError) as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))

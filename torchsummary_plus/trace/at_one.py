@@ -21,6 +21,9 @@ from .balanced import BALANCED, CROWDED, Routers
 OFTEN = 100
 """Equal answers in a row at one site after which the opposite is returned, since a loop may be waiting for it."""
 
+LONGEST_LOOP = 20_000
+"""Most operators of a step in which a site asks without end; shorter loops may just read a list of tensors."""
+
 MOST_TURNS = 8
 """Most answers that are inverted, one after the other, while the step raises."""
 
@@ -122,12 +125,15 @@ class Guesses:
         """Whether any size depended on values."""
         self.asked: list[Visit] = []
         self.times: dict[Site, int] = {}
+        self.operators = 0
+        """How many operators have run, and questions without an operator been asked."""
 
     def begin(self) -> None:
         """Reset for a new step."""
         self.asked.clear()
         self.times.clear()
         self.sizes = self.iterates = False
+        self.operators = 0
 
     def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
         """Return a value of a dtype, or whether two tensors are equal, and the site that asks."""
@@ -135,7 +141,8 @@ class Guesses:
         number = self.times.get(site, 0)
         self.times[site] = number + 1
         self.asked.append((site, number))
-        if number >= 10 * OFTEN:
+        self.operators += 1
+        if number >= 10 * OFTEN and self.operators > LONGEST_LOOP:
             raise DataDependentError(f"{site} keeps asking for a value: its loop ends for no assumed value")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
         if ((site, number) in self.turned) != bool(number // OFTEN % 2):

@@ -25,10 +25,9 @@ from .balanced import Routers, with_choice
 from .depends import asks_values, gives_at_most, has_integer_indices, wants_weights
 from .masked import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
+from .real_kernels import called
 from .recipes import copied_whole, from_recipe, recipe_of
 from .sparse import MAKE_SPARSE, by_sparse_kernel
-
-Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
@@ -160,7 +159,7 @@ class FakeKernels:
         return device is not None and torch.device(device).type != "cpu"
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._noted(func(*args, **kwargs))
+        return self._noted(called(func, args, kwargs))
 
     def _noted(self, out: Any) -> Any:
         """Return a result after noting its real tensors as created in this pass."""

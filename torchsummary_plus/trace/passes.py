@@ -17,12 +17,13 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.casting import autocast_inside, kernel_cast_within
+from ..live.casting import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
-from .kernels import Kernel, tensors_of
+from .kernels import tensors_of
 from .numbers import number_bytes
+from .real_kernels import Kernel
 from .stand_ins import stand_ins
 from .state import State
 
@@ -93,14 +94,6 @@ def _nothing() -> None:
 
 def _unchanged(*call: Any) -> Any:
     return call
-
-
-def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the operator itself: the kernel of a real pass. Autocast reaches the inside of other libraries' kernels."""
-    if getattr(func, "namespace", "aten") == "aten":
-        return func(*args, **kwargs)
-    with autocast_inside("cpu"), autocast_inside("cuda"):
-        return func(*args, **kwargs)
 
 
 class _Here(threading.local):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
 from .on_zeros import LARGEST
-from .passes import Frame, Listener, Pass, deep_stack, run_really
+from .passes import Frame, Listener, Pass, deep_stack
 from .questions import (
     ARRAY,
     PACK,
@@ -39,6 +39,7 @@ from .questions import (
     question,
     record,
 )
+from .real_kernels import run_really
 from .swap import restored
 
 LONGEST = 10**12
@@ -93,12 +94,27 @@ class AnswerRecorder(Listener):
             self.answers.setdefault(question(asking_module(frame), func, args), []).append(record(func, args, out))
 
 
-READS: Collection[Any] = (Tensor.numpy, Tensor.__array__)
-"""Functions that read a tensor as an array."""
+READS: Collection[Any] = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
+"""Functions that read all values of a tensor."""
 
 
-class Unrolled(TorchFunctionMode):
-    """Runs ``tolist()`` value by value and ``one_hot`` without reading values, as on fakes; records arrays.
+MAKERS: Collection[Any] = (torch.tensor, torch.as_tensor)
+"""Functions that make a tensor of lists, and read the numbers among them unseen by a pass."""
+
+
+def read_out(make: Callable[..., Tensor], data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Make a tensor of lists whose single-element tensors have been replaced by their values."""
+    return make(_numbers(data) if isinstance(data, (list, tuple)) else data, *args, **kwargs)
+
+
+def _numbers(data: Any) -> Any:
+    if isinstance(data, (list, tuple)):
+        return [_numbers(item) for item in data]
+    return Tensor.item(data) if isinstance(data, Tensor) and not data.dim() else data
+
+
+class ReadsRecorded(TorchFunctionMode):
+    """Records the values of tensors that are read as arrays or lists; ``one_hot`` reads none, as on fakes.
 
     ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
     """
@@ -109,12 +125,14 @@ class Unrolled(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.tolist:
-            return _unrolled(args[0])
+        if func is Tensor.tolist and not args[0].dim():
+            return args[0].item()
         if func in READS:
             out = func(*args, **(kwargs or {}))
             self.recorder.read(self.watch, args[0])
             return out
+        if func in MAKERS:
+            return read_out(func, *args, **(kwargs or {}))
         if func is not functional.one_hot:
             return func(*args, **(kwargs or {}))
         outer, self.recorder.is_aside = self.recorder.is_aside, _has_number(*args, **(kwargs or {}))
@@ -127,10 +145,6 @@ class Unrolled(TorchFunctionMode):
 def _has_number(_: Tensor, num_classes: int = -1) -> bool:
     """Whether ``one_hot`` is given the number of classes, which otherwise depends on values."""
     return num_classes >= 0
-
-
-def _unrolled(tensor: Tensor) -> Any:
-    return [_unrolled(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
 
 
 @dataclass(frozen=True)
@@ -176,7 +190,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
-            with watch, Unrolled(watch, recorder):
+            with watch, ReadsRecorded(watch, recorder):
                 tree.modules[0](*args, **kwargs)
         except Exception as error:
             return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")

@@ -32,7 +32,8 @@ from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
 from .hints import forward_error
 from .keeping import kept_besides, reached_by_forward
-from .passes import Pass, deep_stack, run_really
+from .passes import Pass, deep_stack
+from .real_kernels import run_really
 from .recorder import Functions, Recorder
 from .routing import Routing
 from .stand_ins import originals_of, put_back

@@ -55,7 +55,7 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Se
     for value in alone:
         memory.keep_alone(value)
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
-    modes = [(module, module.training) for module in scripted]
+    modes = [(module, module.training) for module in scripted if hasattr(module, "training")]  # Frozen ones have none.
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
     generators = _generators()
     try:

@@ -113,7 +113,9 @@ class StepKernels(ValuedKernels):
         """Run an operator; outside forwards, one without a fake kernel runs on zeros."""
         try:
             out = super().__call__(func, args, kwargs)
-            note_at_one(func, args, out)
+            if self.answers.guesses is not None:
+                note_at_one(func, args, out)
+                self.answers.guesses.operators += 1
             return out
         except NotImplementedError:
             fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if isinstance(tensor, Fake)]

@@ -25,7 +25,7 @@ from ...trace.lengths import longest_target
 from ...trace.numbers import NUMBER_BYTES
 from ...trace.passes import Pass
 from ...trace.questions import array_question, asking_module
-from ...trace.rehearsal import READS
+from ...trace.rehearsal import MAKERS, READS, read_out
 from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .device_numbers import DeviceNumbers
@@ -117,8 +117,10 @@ class StepFunctions(TorchFunctionMode):
         formula = product_function(func, self._assume, kernels.answers.zeros) or reflection_function(func)
         if formula is not None:
             return formula
-        if func in READS or func is torch.Tensor.tolist:
+        if func in READS:
             return partial(self._read, func)
+        if func in MAKERS:
+            return partial(read_out, func)
         if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
             return cast_grid
         if self.on_cuda:
@@ -147,8 +149,7 @@ class StepFunctions(TorchFunctionMode):
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
                 self._assume(func.__name__, how)
-            if func in READS:
-                kernels.answers.turn(array_question(asking_module(self.watch.frame), tensor))
+            kernels.answers.turn(array_question(asking_module(self.watch.frame), tensor))
         return func(tensor, *args, **kwargs)
 
     def _assume(self, operator: str, how: str) -> None:

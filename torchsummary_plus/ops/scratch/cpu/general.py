@@ -122,7 +122,7 @@ def _statistics_updating(
     return sizes
 
 
-@scratch("cpu", "aten::native_batch_norm_backward", source=BATCH_NORM, band=0.0)
+@scratch("cpu", "aten::native_batch_norm_backward", "aten::batch_norm_backward", source=BATCH_NORM, band=0.0)
 def _batch_norm_backward(
     out: Any, grad: Any, x: Any, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> int:
@@ -283,7 +283,13 @@ def _repeat(out: Any, x: Any, repeats: Any) -> int:
 @scratch("cpu", "aten::tril", "aten::triu", source=f"{NATIVE}BatchLinearAlgebra.cpp, checkTrilTriuBatchContiguous",
          band=0.0)  # fmt: skip
 def _triangle(out: Any, x: Any, *_: Any) -> int:
-    return copied(x) if x.dim() > 2 else 0
+    """A copy, unless the matrices, in either order, follow one another without gaps."""
+    following = int(prod(x.shape[-2:]))
+    for size, stride in zip(reversed(x.shape[:-2]), reversed(x.stride()[:-2])):
+        if stride != following:
+            return copied(x)
+        following *= size
+    return 0
 
 
 @scratch("cpu", "aten::native_dropout", source=f"{NATIVE}Dropout.cpp", band=0.0)

@@ -10,6 +10,7 @@ import torch
 from ...processor import is_half
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
+from .copies import copied_in_turn
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
 SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"
@@ -151,8 +152,37 @@ def _all_close(out: Any, x: Any, other: Any, *_: Any, **__: Any) -> int:
 
 @scratch("cpu", "aten::multilabel_margin_loss_forward", source=f"{NATIVE}LossMultiLabelMargin.cpp", band=0.0)
 def _multilabel(out: Any, x: Any, target: Any, reduction: int) -> int:
-    """The least and the largest target, one after the other."""
-    return INT64
+    """The least and the largest target, one after the other, then contiguous copies."""
+    return max(INT64 + copied_in_turn(target)[1], copied_in_turn(x, target)[1])
+
+
+@scratch("cpu", "aten::multilabel_margin_loss_backward", source=f"{NATIVE}LossMultiLabelMargin.cpp", band=0.0)
+def _multilabel_backward(out: Any, grad: Any, x: Any, target: Any, reduction: int, is_target: Any) -> int:
+    """As :func:`_multilabel`."""
+    return max(INT64 + copied_in_turn(target)[1], copied_in_turn(x, target, is_target)[1])
+
+
+SEGMENTS = f"{NATIVE}SegmentReduce.cpp"
+
+
+@scratch("cpu", "aten::segment_reduce", source=SEGMENTS, band=0.0)
+def _segments(
+    out: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, unsafe: bool = False, **__: Any
+) -> tuple[Phase, ...]:
+    """Contiguous copies; the checks of lengths: the least one, then whether each row's add up; then the result."""
+    held, most = copied_in_turn(x, lengths, offsets)
+    rows = 0 if unsafe or lengths is None else elements(lengths) // max(1, int(lengths.shape[-1]))
+    checks = max(itemsize(lengths), rows * (itemsize(lengths) + 1) + INT64) if rows else 0
+    return Phase(0, max(most, held + checks)), Phase(1, held)
+
+
+@scratch("cpu", "aten::_segment_reduce_backward", source=SEGMENTS, band=0.0)
+def _segments_backward(
+    out: Any, grad: Any, result: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any
+) -> tuple[Phase, ...]:
+    """Contiguous copies, then the gradient."""
+    held, most = copied_in_turn(grad, result, x, lengths, offsets)
+    return Phase(0, most), Phase(1, held)
 
 
 @scratch("cpu", "aten::renorm", source=f"{NATIVE}ReduceOps.cpp, renorm_out", band=0.0)
