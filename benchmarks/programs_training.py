@@ -1,11 +1,16 @@
-"""Whole training steps of the generated programs: several models, several backwards, optimizers of every kind."""
+"""Whole training steps of the generated programs: several models, several backwards, optimizers of every kind.
+
+A program runs its model before the steps only under ``no_grad``: a graph that no backward frees may never be freed
+(``save_on_cpu`` on the CPU saves the very tensor, in a cycle that Python does not see), and the judge would count it.
+"""
 
 from __future__ import annotations
 
 SEVERAL_MODELS = (
     """\
 critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.LeakyReLU(0.2, inplace=True), nn.Linear(16, 1))
-critic(model(inputs[0]).detach().float())
+with torch.no_grad():
+    critic(model(inputs[0]).float())
 optimizers = [torch.optim.Adam(model.parameters(), betas=(0.5, 0.999)), torch.optim.Adam(critic.parameters())]
 
 def train_step(model, x):
@@ -21,7 +26,8 @@ def train_step(model, x):
 """,
     """\
 critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(12), nn.Tanh(), nn.Linear(12, 1))
-critic(model(inputs[0]).detach().float())
+with torch.no_grad():
+    critic(model(inputs[0]).float())
 optimizers = [{optimizer}, torch.optim.RMSprop(critic.parameters(), 1e-3)]
 
 def train_step(model, x):
@@ -49,7 +55,8 @@ def train_step(model, x):
 momentum = copy.deepcopy(model)
 for p in momentum.parameters():
     p.requires_grad = False
-queue = F.normalize(torch.randn(model(inputs[0]).flatten(1).shape[1], 32), dim=0)
+with torch.no_grad():
+    queue = F.normalize(torch.randn(model(inputs[0]).flatten(1).shape[1], 32), dim=0)
 optimizer = {optimizer}
 
 def train_step(model, x):
@@ -68,8 +75,9 @@ def train_step(model, x):
 """,
     """\
 heads = nn.ModuleDict({{"a": nn.LazyLinear(5), "b": nn.LazyLinear(1)}})
-for head in heads.values():
-    head(model(inputs[0]).detach().float().flatten(1))
+with torch.no_grad():
+    for head in heads.values():
+        head(model(inputs[0]).float().flatten(1))
 optimizer = torch.optim.AdamW([{{"params": model.parameters(), "lr": 1e-4}}, {{"params": heads.parameters()}}])
 weights = nn.Parameter(torch.zeros(2))
 optimizer.add_param_group({{"params": [weights]}})

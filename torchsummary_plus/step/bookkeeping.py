@@ -104,7 +104,7 @@ class RecordedSteps(Steps):
                 functions.numbers = self.ledger.workspaces.numbers = DeviceNumbers()
                 engine.aside = functions.numbers.aside
             else:
-                functions.keep_number = self.ledger.numbers.transformed
+                functions.keep_number = self.ledger.numbers.of_wrapper
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)

@@ -22,6 +22,7 @@ from ...live.node_numbers import number_of
 from ...live.numbered import on_numbered_gpus
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
+from ...trace.numbers import NUMBER_BYTES
 from ...trace.passes import Pass
 from ...trace.questions import array_question, asking_module
 from ...trace.rehearsal import READS
@@ -62,8 +63,8 @@ class StepFunctions(TorchFunctionMode):
         self.on_cuda = device.type == "cuda"
         self.capability = capability
         self.renewed = RenewedViews(watch)
-        self.keep_number: Callable[[tuple[Any, ...], Any], None] = lambda args, out: None
-        """Called with a function's arguments and its result under ``torch.func`` transforms."""
+        self.keep_number: Callable[[Any], None] = lambda out: None
+        """Called with the result of a function whose second argument is a number."""
         self.numbers: DeviceNumbers | None = None
         """The numbers of nodes on a GPU."""
 
@@ -86,8 +87,8 @@ class StepFunctions(TorchFunctionMode):
                 self.engine.add_leaf(args[0])
             elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
                 self.engine.add_leaf(out)
-            if isinstance(out, torch.Tensor) and compat.is_functorch_wrapped(out):
-                self.keep_number(args, out)
+            if len(args) > 1 and type(args[1]) in NUMBER_BYTES:
+                self.keep_number(out)
             return out
         except Exception as error:
             note_node(error)

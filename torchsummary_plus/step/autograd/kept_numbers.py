@@ -80,12 +80,16 @@ class KeptNumbers:
         if isinstance(kept, torch.Tensor):
             self._book(next(iter(stored(kept))).untyped_storage())
 
-    def transformed(self, args: tuple[Any, ...], out: Any) -> None:
-        """Book the number kept by a product under ``torch.func`` transforms, whose nodes the operator does not show."""
-        if len(args) > 1 and type(args[1]) in NUMBER_BYTES:
-            while is_transformed(out):
-                self._book_other(out)
-                out = compat.functorch_unwrapped(out)
+    def of_wrapper(self, out: Any) -> None:
+        """Book the numbers kept by the nodes of a product's result that is a wrapper, which the operator inside lacks.
+
+        A wrapper is a tensor of a ``torch.func`` transform, or of a subclass such as ``NestedTensor``.
+        """
+        while is_transformed(out):
+            self._book_other(out)
+            out = compat.functorch_unwrapped(out)
+        if compat.is_wrapper_subclass(out):
+            self._book_other(out)
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
         """Return the bytes of a gradient operator's number if it is not a new tensor but the one the node kept."""
