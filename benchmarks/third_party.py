@@ -11,6 +11,7 @@ import gc
 import time
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -48,9 +49,11 @@ def main() -> None:
     parser.add_argument("--library", choices=LIBRARIES)
     parser.add_argument("--model", default="", help="only models whose name contains this")
     parser.add_argument("--seconds", type=int, default=120, help="time limit of a model")
+    parser.add_argument("--part", default="0/1", help="K/N: every N-th model from the K-th")
     options = parser.parse_args()
+    first, step = map(int, options.part.split("/"))
     checked = []
-    for case in cases(options.library, options.model):
+    for case in islice(cases(options.library, options.model), first, None, step):
         checked.append(check_in_time(case, options.seconds))
         print(checked[-1], flush=True)
         gc.collect()

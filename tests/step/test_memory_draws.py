@@ -65,6 +65,23 @@ def test_the_range_covers_other_draws_on_a_gpu(drawn: str) -> None:
     assert estimate.peak_range[0] < estimate.peak_range[1] and any(LINE in line for line in estimate.assumptions)
 
 
+def test_the_range_covers_a_branch_that_one_draw_in_twenty_takes() -> None:
+    class Rare(nn.Linear):
+        above = 0.95
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.rand(1).item() > self.above:
+                x = x.repeat(8, 1).amax(0, keepdim=True) + x
+            return super().forward(x)
+
+    model = Rare(64, 64)
+    torch.manual_seed(0)
+    low, high = estimate_memory(model, (64,), 128, mode="eval", progress=False).peak_range
+    assert low == measure_memory(nn.Linear(64, 64), (64,), 128, mode="eval").peak_bytes
+    model.above = 0.0
+    assert high == measure_memory(model, (64,), 128, mode="eval").peak_bytes > low
+
+
 def test_draws_that_change_no_peak_are_not_mentioned() -> None:
     class Mixup(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

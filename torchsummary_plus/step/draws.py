@@ -16,8 +16,13 @@ from ..data.memory_records import MemoryLog
 from ..trace.embeddings import NeedsIntegerError
 from ..trace.run import GrewError
 
-MOST_DRAWS = 8
-"""Other draws recorded where the code asks for a drawn value."""
+LEAST_DRAWS, MOST_DRAWS = 8, 38
+"""Other draws recorded where random numbers decide. After n of them and the first, the next lies between the lowest and
+the highest with a probability of 1 - 2 / (n + 2), as each of n + 2 alike draws may be one of the two ends: 80 to 95 %.
+"""
+
+MOST_EVENTS = 40_000
+"""Allocations and frees recorded in all draws beyond ``LEAST_DRAWS``, so that large steps take no minutes."""
 
 FIRST_DRAWS = 4
 """Draws from Python's or NumPy's generators, which may decide nothing: if all peaks are equal, no more are recorded."""
@@ -53,7 +58,7 @@ def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], Mem
     """
     if not draws.asks and not draws.foreign:
         return log
-    logs = _recordings(record)
+    logs = _recordings(record, min(MOST_DRAWS, max(LEAST_DRAWS, MOST_EVENTS // max(1, len(log.events)))))
     others = list(islice(logs, None if draws.asks else FIRST_DRAWS))
     own = _peak(log)
     if all(_peak(other) == own for other in others):
@@ -64,8 +69,8 @@ def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], Mem
     return replace(log, others=(*log.others, *ends), assumptions=(*log.assumptions, note))
 
 
-def _recordings(record: Callable[[Draws], MemoryLog]) -> Iterator[MemoryLog]:
-    for seed in range(1, MOST_DRAWS + 1):
+def _recordings(record: Callable[[Draws], MemoryLog], draws: int) -> Iterator[MemoryLog]:
+    for seed in range(1, draws + 1):
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             yield record(Draws(seed))
 
