@@ -85,7 +85,8 @@ class StepKernels(ValuedKernels):
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
             if state.on_cuda and compat.is_excluded(_TRANSFORMS):
-                if func is aten._to_copy.default and _stays(args[0], **kwargs):
+                known = func is aten._to_copy.default and isinstance(args[0], Fake) and kwargs.get("device") != META
+                if known and _stays(args[0], **kwargs):
                     return args[0]
                 kwargs = self._off_meta(args, kwargs)
             return self._known_or_on_zeros(func, args, kwargs)
