@@ -95,8 +95,8 @@ def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() ->
 def test_engines_compiled_at_run_time_are_offered_in_a_process_with_stand_ins() -> None:
     """A depthwise kernel, which takes less than its input; the next one takes copies of input and output."""
     image = (48, 96, 56, 56)
-    depthwise = Question(Kind.BACKWARD_FILTER, "bfloat16", True, image, (96, 1, 7, 7), image, (3, 3), (1, 1), (1, 1))
-    settings, card = Settings(), known_cards()["a100"]
+    depthwise = Question(Kind.BACKWARD_FILTER, "float16", True, image, (96, 1, 7, 7), image, (3, 3), (1, 1), (1, 1))
+    settings, card = Settings(), known_cards()["t4"]
     found, without = (plans(depthwise, card, settings, ask) for ask in (helped.workspaces, workspaces))
     assert found.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
 
@@ -136,6 +136,24 @@ def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
     helped._helper.cache_clear()
     asked("t4")
     assert asked("a100") == first
+
+
+IN_PROCESS = """
+from torch import nn
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.cuda.cudnn import shared_object
+shared_object.is_possible = lambda: False
+for gpu in ("T4", "A100 80GB", "T4"):
+    found = estimate_memory(nn.Conv2d(64, 64, 3), (64, 56, 56), 4, gpu=gpu, mode="eval", progress=False)
+    print(gpu, any("for another GPU" in said for said in found.assumptions), sep=":")
+"""
+
+
+@needs_cudnn
+def test_without_a_subprocess_only_the_first_gpu_is_queried() -> None:
+    """Some heuristics would answer for the second one with the properties of the first."""
+    run = subprocess.run([sys.executable, "-c", IN_PROCESS], check=True, capture_output=True, text=True)
+    assert run.stdout.split("\n")[:3] == ["T4:False", "A100 80GB:True", "T4:False"]
 
 
 ECHO = """

@@ -340,3 +340,28 @@ def test_forward_tangents_on_a_gpu_open_the_range() -> None:
     low, high = estimate.peak_range
     assert low < estimate.peak_bytes < high
     assert any("differentiates forwards" in said for said in estimate.assumptions)
+
+
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "to another tensor's dtype": lambda x: x.double().to(x).exp(),
+    "to a dtype and device": lambda x: x.to(x.device, torch.float64) + 1,
+    "to its own device": lambda x: x.to(x.device).exp() + 1,
+    "to its own dtype": lambda x: x.to(torch.ones_like(x)).exp() + 1,
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_inside_a_transform_are_those_of_the_gpu(name: str) -> None:
+    """Wrappers of ``torch.func`` tell C++ that they are on meta; what it then moves stays on the GPU."""
+    move = MOVES[name]
+
+    def log(step: Callable[[nn.Module, Tensor], object]) -> tuple[int, list[int]]:
+        found = estimate_memory(
+            nn.Linear(4, 4), input_data=torch.zeros(64, 100, 100), gpu="A100 80GB", train_step=step, steps=1,
+            progress=False,
+        )  # fmt: skip
+        return found.peak_bytes, [nbytes for _, _, nbytes in found.log.events if nbytes]
+
+    plain = log(lambda _, x: move(x))
+    assert log(lambda _, x: vmap(move)(x)) == plain
+    assert log(lambda _, x: vmap(lambda row: vmap(move)(row[None]))(x)) == plain

@@ -84,6 +84,11 @@ class StepKernels(ValuedKernels):
         if state.composite is Composite.VALUES and func in _WITH_VECTORS:
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
+            if state.on_cuda and compat.is_excluded(_TRANSFORMS):
+                known = func is aten._to_copy.default and isinstance(args[0], Fake) and kwargs.get("device") != META
+                if known and _stays(args[0], **kwargs):
+                    return args[0]
+                kwargs = self._off_meta(args, kwargs)
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
             self.engine.drop_unreferenced()  # A forward run again in the backward is over.
@@ -96,9 +101,7 @@ class StepKernels(ValuedKernels):
         if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
             raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
-        fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
-        if kwargs.get("device") == META:  # The engine asked for a fake's device and got meta.
-            kwargs = {**kwargs, "device": fakes[0].fake_device if fakes else self.device}
+        kwargs = self._off_meta(args, kwargs)
         try:
             with state.being(in_engine=False):
                 out = self._known_or_on_zeros(func, args, kwargs)
@@ -108,6 +111,13 @@ class StepKernels(ValuedKernels):
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
             self.writers[self.meta_storages.of(out.untyped_storage())._cdata] = number, func
         return out
+
+    def _off_meta(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments with the device of the first fake where C++ asked for it and got meta."""
+        if kwargs.get("device") != META:
+            return kwargs
+        devices = (tensor.fake_device for tensor in tensors_of(args) if isinstance(tensor, Fake))
+        return {**kwargs, "device": next(devices, self.device)}
 
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator; outside forwards, one without a fake kernel runs on zeros."""
@@ -240,13 +250,16 @@ _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _NUMBER
 
 
 def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:
-    """Whether the engine's own ``to`` is a no-op: it sees a fake's device as meta, hence every ``to`` as a move."""
+    """Whether a ``to`` is a no-op that C++ takes for a move, because it sees the fake's device as meta."""
     return (
         dtype in (None, tensor.dtype)
         and (device is None or torch.device(device) in (tensor.fake_device, META))
         and memory_format in (None, torch.preserve_format)
     )
 
+
+_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+"""The dispatch key that is excluded below the transforms of ``torch.func``, while they run an operator."""
 
 _DIFFERENTIATE = compat.transforms, "grad_increment_nesting"
 """The functions with which ``torch.func`` enters and leaves reverse-mode differentiation."""

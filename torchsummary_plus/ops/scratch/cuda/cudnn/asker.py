@@ -149,7 +149,12 @@ def _descriptor(stack: ExitStack, kind: Kind) -> Descriptor:
 
 @cache
 def device_descriptor(text: str) -> Descriptor:
-    """Return a cached descriptor that replaces a device handle. Raises :class:`CudnnError`."""
+    """Return a cached descriptor that replaces a device handle.
+
+    Raises :class:`CudnnError`, also for a second GPU: some heuristics keep the properties of a process's first one.
+    """
+    if device_descriptor.cache_info().currsize:
+        raise CudnnError("this process has queried cuDNN for another GPU, whose properties it keeps")
     descriptor = Descriptor(Kind.DEVICE)
     descriptor.set_text(DEVICE_JSON, text)
     return descriptor.finalize()
