@@ -162,10 +162,10 @@ def wrappers_reported() -> Iterator[None]:
     kind: Any = torch.Tensor
     make = kind._make_wrapper_subclass
 
-    def asked(*args: Any, **kwargs: Any) -> Any:
+    def make_reported(*args: Any, **kwargs: Any) -> Any:
         return make(*args, **kwargs) if len(args) > 3 else make(*args, **{**kwargs, "dispatch_device": True})
 
-    kind._make_wrapper_subclass = staticmethod(asked)
+    kind._make_wrapper_subclass = staticmethod(make_reported)
     try:
         yield
     finally:
