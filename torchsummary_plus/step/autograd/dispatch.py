@@ -84,10 +84,7 @@ class StepKernels(ValuedKernels):
         if state.composite is Composite.VALUES and func in _WITH_VECTORS:
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
-            if state.on_cuda and compat.is_excluded(_TRANSFORMS):
-                known = func is aten._to_copy.default and isinstance(args[0], Fake) and kwargs.get("device") != META
-                if known and _stays(args[0], **kwargs):
-                    return args[0]
+            if func is aten._to_copy.default and state.on_cuda and compat.is_excluded(_TRANSFORMS):
                 kwargs = self._off_meta(args, kwargs)
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
