@@ -74,6 +74,31 @@ def promotions() -> Iterable[Call]:
         yield aten.copysign.Scalar, x, 1.5
 
 
+def mixtures() -> Iterable[Call]:
+    """Losses, joined tensors and writes whose operands have different dtypes."""
+    kinds = (TABLE, TABLE.to(HALF), TABLE.double())
+    for x in kinds:
+        for target in kinds:
+            for reduction in (0, 1, 2):
+                yield aten.mse_loss.default, x, target, reduction
+                yield aten.smooth_l1_loss.default, x, target, reduction
+                yield aten.huber_loss.default, x, target, reduction
+                yield aten.binary_cross_entropy_with_logits.default, x, target, None, None, reduction
+            yield aten.dist.default, x, target
+            yield aten.cat.default, [x, target, INTEGERS]
+            yield aten.addcmul.default, x, target, FLAGS
+            yield aten.pow_.Tensor, x.clone(), target
+            yield aten.remainder_.Tensor, x.clone(), target
+            yield aten.clamp_min_.Tensor, x.clone(), target
+        yield aten.where.self, FLAGS, x, FLAGS
+    yield aten.bitwise_and_.Scalar, INTEGERS.clone(), 1
+    yield aten.bitwise_or_.Tensor, INTEGERS.clone(), FLAGS
+
+
+def test_mixtures() -> None:
+    agree(mixtures())
+
+
 def test_promotions() -> None:
     agree(promotions())
 

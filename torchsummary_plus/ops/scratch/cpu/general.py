@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from ....live.versions import since
+from ...dtypes import result_type
 from ...processor import is_half
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .copies import turned_block
+from .pointwise import cast_bytes
 from .reductions import mean_bytes
 
 
@@ -156,10 +158,23 @@ MEAN = 1
 
 @scratch("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
 def _squared_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
-    """The loss per element, twice; once in the result's storage."""
+    """The loss per element, twice, once in the result's storage; before each, operands of another dtype are cast."""
+    cast = _cast_to(out.dtype, x, target)
     if not reduction:
-        return 0
-    return _paired(out, x, target) + _mean_of(out, reduction, _pairs(x, target))
+        return cast
+    return 2 * cast + _paired(out, x, target) + _mean_of(out, reduction, _pairs(x, target))
+
+
+def _cast_to(common: torch.dtype, *operands: Any) -> int:
+    """Return the bytes of the operands that are cast to a dtype."""
+    return sum(cast_bytes(operand, common) for operand in operands)
+
+
+def _written_to(target: torch.dtype, *operands: Any) -> int:
+    """Return the scratch of operands computed in their common dtype and written to a tensor of another one."""
+    common = result_type(*operands)
+    count = int(prod(torch.broadcast_shapes(*(operand.shape for operand in operands))))
+    return _cast_to(common, *operands) + (0 if common is target else count * int(common.itemsize))
 
 
 def _paired(out: Any, x: Any, target: Any) -> int:
@@ -185,8 +200,13 @@ def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, 
 
 
 @scratch("cpu", "aten::huber_loss", source=LOSS, band=0.0)
-def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
-    return nbytes(x) + _mean_of(out, reduction, elements(x)) if reduction else 0
+def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> tuple[Phase, ...]:
+    """A loss per element, in the input's dtype; casts last until the end."""
+    written = _written_to(x.dtype, x, target)
+    if not reduction:
+        return (Phase(ALL_RESULTS, written),)
+    losses = nbytes(x) + _cast_to(result_type(x, target), x, target)
+    return Phase(0, nbytes(x) + written), Phase(ALL_RESULTS, losses + _mean_of(out, reduction, elements(x)))
 
 
 @scratch("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
@@ -206,8 +226,10 @@ def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, 
 
 
 @scratch("cpu", "aten::dist", source=f"{NATIVE}LinearAlgebra.cpp", band=0.0)
-def _distance(out: Any, x: Any, other: Any, *_: Any) -> int:
-    return int(prod(torch.broadcast_shapes(x.shape, other.shape))) * itemsize(out)
+def _distance(out: Any, x: Any, other: Any, *_: Any) -> tuple[Phase, ...]:
+    """The difference, for which operands of another dtype are cast."""
+    difference = _paired(out, x, other)
+    return Phase(0, difference + _cast_to(out.dtype, x, other)), Phase(ALL_RESULTS, difference)
 
 
 @scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp: x * pow(2, other)", band=0.0)
@@ -225,7 +247,16 @@ def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
 def _cross_entropy_with_logits(
     out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> int:
-    """``log_sigmoid`` with its buffer, then ``1 - target``; in between ``pos_weight - 1`` and a weight per element."""
+    """``log_sigmoid`` with its buffer, then ``1 - target``; in between ``pos_weight - 1`` and a weight per element.
+
+    A target of another dtype sets the loss's.
+    """
+    if x.dtype is not target.dtype:
+        written = nbytes(x) + _written_to(target.dtype, x, target)
+        if not reduction:
+            return written
+        averaged = nbytes(x) + _mean_of(out, reduction, elements(x))
+        return nbytes(target) + max(written - nbytes(out), averaged)
     loss = 2 * nbytes(x) + (_mean_of(out, reduction, elements(x)) if reduction else -nbytes(out))
     if pos_weight is None:
         return loss

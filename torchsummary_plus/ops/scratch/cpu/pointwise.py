@@ -18,7 +18,7 @@ _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: t
 """The tensor dtype of each Python number type."""
 
 
-def _cast(operand: Any, common: Any) -> int:
+def cast_bytes(operand: Any, common: Any) -> int:
     """Return the bytes of an operand's cast to the common dtype; of a number, plus its original tensor."""
     if isinstance(operand, torch.Tensor):
         return 0 if operand.dtype is common else elements(operand) * int(common.itemsize)
@@ -46,7 +46,7 @@ _ARITHMETIC = (
 @scratch("cpu", *(f"aten::{name}" for name in _ARITHMETIC), source=ITERATOR, band=0.0)
 def _arithmetic(out: Any, a: Any, b: Any, *_: Any, **scale: Any) -> int:
     """Operands are cast to the result's dtype."""
-    return _cast(a, out.dtype) + _cast(b, out.dtype)
+    return cast_bytes(a, out.dtype) + cast_bytes(b, out.dtype)
 
 
 _COMPARISONS = (
@@ -58,23 +58,38 @@ _COMPARISONS = (
 @scratch("cpu", *_COMPARISONS, source=ITERATOR, band=0.0)
 def _comparison(out: Any, a: Any, b: Any) -> int:
     common = result_type(a, b)
-    return _cast(a, common) + _cast(b, common)
+    return cast_bytes(a, common) + cast_bytes(b, common)
 
 
-_IN_PLACE = tuple(f"aten::{name}_.{kind}" for name in ("add", "sub", "mul", "div") for kind in ("Tensor", "Scalar"))
+_IN_PLACE = (
+    *(f"aten::{name}_.{kind}" for name in ("add", "sub", "mul", "div", "remainder") for kind in ("Tensor", "Scalar")),
+    *(f"aten::bitwise_{name}_.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")),
+    *(f"aten::{name}_.Tensor" for name in ("pow", "fmod", "clamp_min", "clamp_max")),
+)
 
 
 @scratch("cpu", *_IN_PLACE, source=ITERATOR, band=0.0)
 def _in_place(out: Any, a: Any, b: Any, **scale: Any) -> int:
     """The result goes to a temporary tensor if the target has another dtype; the target is cast like any operand."""
     common = result_type(a, b)
-    return 2 * _cast(a, common) + _cast(b, common)
+    return 2 * cast_bytes(a, common) + cast_bytes(b, common)
 
 
-@scratch("cpu", "aten::where.self", "aten::addcmul", "aten::addcdiv", "aten::lerp.Tensor", "aten::lerp.Scalar",
+@scratch("cpu", "aten::addcmul", "aten::addcdiv", "aten::lerp.Tensor", "aten::lerp.Scalar",
          source=ITERATOR, band=0.0)  # fmt: skip
 def _ternary(out: Any, *operands: Any, **scale: Any) -> int:
-    return sum(_cast(t, out.dtype) for t in operands if isinstance(t, torch.Tensor) and t.dtype is not torch.bool)
+    return sum(cast_bytes(t, out.dtype) for t in operands if isinstance(t, torch.Tensor))
+
+
+@scratch("cpu", "aten::where.self", source=ITERATOR, band=0.0)
+def _where(out: Any, condition: Any, x: Any, other: Any) -> int:
+    return cast_bytes(x, out.dtype) + cast_bytes(other, out.dtype)
+
+
+@scratch("cpu", "aten::cat", "aten::stack", source=f"{NATIVE}TensorShape.cpp, cat_out_cpu", band=0.0)
+def _joined(out: Any, tensors: Any, *_: Any) -> int:
+    """A copy of each tensor of another dtype, one after another."""
+    return max((elements(t) * itemsize(t) for t in tensors if t.dtype is not out.dtype), default=0)
 
 
 _FLOATING = (
@@ -97,30 +112,30 @@ _OF_TWO = (
 @scratch("cpu", *(f"aten::{name}" for name in _FLOATING), "aten::cumsum", "aten::cumprod", source=ITERATOR, band=0.0)
 def _floating(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
     """Integers are cast to floating-point; sums, from any dtype other than the result's."""
-    return _cast(x, out.dtype)
+    return cast_bytes(x, out.dtype)
 
 
 @scratch("cpu", *(f"aten::{name}" for name in _OF_TWO), source=ITERATOR, band=0.0)
 def _floating_of_two(out: Any, a: Any, b: Any) -> int:
-    return _cast(a, out.dtype) + _cast(b, out.dtype)
+    return cast_bytes(a, out.dtype) + cast_bytes(b, out.dtype)
 
 
 @scratch("cpu", "aten::deg2rad", "aten::rad2deg", source=f"{NATIVE}UnaryOps.cpp: a product with a number", band=0.0)
 def _in_degrees(out: Any, x: Any) -> int:
-    return _cast(x, out.dtype) + _cast(1.0, out.dtype)
+    return cast_bytes(x, out.dtype) + cast_bytes(1.0, out.dtype)
 
 
 @scratch("cpu", "aten::mvlgamma", source=f"{NATIVE}UnaryOps.cpp, mvlgamma", band=0.0)
 def _multivariate_gamma(out: Any, x: Any, p: int) -> tuple[Phase, ...]:
     """Half the steps up to ``p`` are added to each element, the results summed, and a number is added to the sum."""
     terms = p * elements(out) * itemsize(out)
-    return Phase(0, p * itemsize(out) + terms), Phase(ALL_RESULTS, terms + _cast(1.0, out.dtype))
+    return Phase(0, p * itemsize(out) + terms), Phase(ALL_RESULTS, terms + cast_bytes(1.0, out.dtype))
 
 
 @scratch("cpu", "aten::pow.Tensor_Scalar", source=f"{NATIVE}Pow.cpp", band=0.0)
 def _power(out: Any, x: Any, exponent: Any) -> int:
     """The 0th power is filled in, and the first one copied."""
-    return 0 if exponent in (0, 1) else _cast(x, out.dtype)
+    return 0 if exponent in (0, 1) else cast_bytes(x, out.dtype)
 
 
 _BOUNDS = tuple(f"aten::{name}{kind}" for name in ("clamp", "clamp_min", "clamp_max") for kind in ("", ".Tensor"))
@@ -129,12 +144,12 @@ _BOUNDS = tuple(f"aten::{name}{kind}" for name in ("clamp", "clamp_min", "clamp_
 @scratch("cpu", *_BOUNDS, source=ITERATOR, band=0.0)
 def _bounded(out: Any, *operands: Any, **bounds: Any) -> int:
     """Bounds that are numbers stay numbers."""
-    return sum(_cast(t, out.dtype) for t in (*operands, *bounds.values()) if isinstance(t, torch.Tensor))
+    return sum(cast_bytes(t, out.dtype) for t in (*operands, *bounds.values()) if isinstance(t, torch.Tensor))
 
 
 @scratch("cpu", "aten::logit", source=ITERATOR, band=0.0)
 def _logit(out: Any, x: Any, eps: Any = None) -> int:
-    return _cast(x, out.dtype)
+    return cast_bytes(x, out.dtype)
 
 
 @scratch("cpu", "aten::abs", source=f"{NATIVE}UnaryOps.cpp, unary_op_impl_with_complex_to_float_out", band=0.0)
@@ -149,7 +164,7 @@ def _infinite(out: Any, x: Any) -> int:
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
         return 0
     part = x.dtype.to_real()
-    return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
+    return elements(x) * int(part.itemsize + x.dtype.is_complex) + cast_bytes(float("inf"), part)
 
 
 _RRELU = ("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
@@ -173,12 +188,12 @@ _FOREACH = tuple(
 @scratch("cpu", *_FOREACH, source=f"{NATIVE}ForeachOpsKernels.cpp: on the CPU one tensor after another", band=0.0)
 def _foreach(out: Any, tensors: Any, numbers: Any) -> int:
     """The scalar of the last tensor, when all other results exist."""
-    return _cast(numbers[-1] if isinstance(numbers, (list, tuple)) else numbers, tensors[-1].dtype)
+    return cast_bytes(numbers[-1] if isinstance(numbers, (list, tuple)) else numbers, tensors[-1].dtype)
 
 
 @scratch("cpu", "aten::_foreach_pow.ScalarAndTensor", source=f"{NATIVE}ForeachOpsKernels.cpp", band=0.0)
 def _foreach_power(out: Any, base: Any, exponents: Any) -> int:
-    return _cast(base, exponents[-1].dtype)
+    return cast_bytes(base, exponents[-1].dtype)
 
 
 SEARCH = f"{NATIVE}Bucketization.cpp and BucketizationUtils.h"
@@ -189,7 +204,7 @@ def _searched(out: Any, boundaries: Any, x: Any, *, sorter: Any = None, **_: Any
     """Contiguous operands of one dtype; before the result, the least and the largest position of a sorter."""
     common = result_type(boundaries, x)
     tensors = [each for each in (boundaries, x, sorter) if isinstance(each, torch.Tensor)]
-    operands = sum(map(copied, tensors)) + _cast(boundaries, common) + _cast(x, common)
+    operands = sum(map(copied, tensors)) + cast_bytes(boundaries, common) + cast_bytes(x, common)
     return Phase(0, 0 if sorter is None else 2 * INT64), Phase(ALL_RESULTS, operands)
 
 
