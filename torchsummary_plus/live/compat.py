@@ -51,8 +51,6 @@ is_wrapper_subclass: Callable[[Any], bool] = probe(
 )
 is_functorch_wrapped: Any = probe("torch:_C._functorch.is_functorch_wrapped_tensor", _FUNC, lambda _: False)
 transform_level: Callable[[], int | None] = probe("torch:_C._functorch.maybe_current_level", _FUNC, lambda: None)
-is_excluded: Callable[[str], bool] = probe("torch:_C._dispatch_tls_is_dispatch_key_excluded", _FUNC, lambda _: False)
-"""Whether this thread skips a dispatch key."""
 _forward_ad: Any = probe("torch.autograd:forward_ad", _FUNC, None)
 transforms: Any = probe("torch._functorch:eager_transforms", _FUNC, None)
 functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", _FUNC)

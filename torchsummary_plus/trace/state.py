@@ -31,6 +31,7 @@ class State:
         "notifies",
         "on_cuda",
         "transformed",
+        "within_transform",
     )
 
     def __init__(self) -> None:
@@ -38,6 +39,8 @@ class State:
         """Whether listeners are notified: not of a listener's own operators, nor while a forward runs another pass."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
+        self.within_transform = False
+        """Whether Python code inside a ``torch.func`` transform calls them; its level is not set while one runs."""
         self.in_class = False
         """Whether a tensor class that dispatches for itself calls them, below autograd."""
         self.as_meta = False

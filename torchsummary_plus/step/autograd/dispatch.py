@@ -84,7 +84,7 @@ class StepKernels(ValuedKernels):
         if state.composite is Composite.VALUES and func in _WITH_VECTORS:
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
-            if func is aten._to_copy.default and state.on_cuda and compat.is_excluded(_TRANSFORMS):
+            if func is aten._to_copy.default and state.within_transform:
                 kwargs = self._off_meta(args, kwargs)
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
@@ -254,9 +254,6 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
         and memory_format in (None, torch.preserve_format)
     )
 
-
-_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
-"""The dispatch key that is excluded below the transforms of ``torch.func``, while they run an operator."""
 
 _DIFFERENTIATE = compat.transforms, "grad_increment_nesting"
 """The functions with which ``torch.func`` enters and leaves reverse-mode differentiation."""

@@ -80,7 +80,9 @@ class StepFunctions(TorchFunctionMode):
         self.engine.drop_unreferenced()
         state = self.watch.state
         state.autocasts = self._autocasts(func)
-        outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
+        # Not ``being``: this runs tens of thousands of times a step.
+        outer, state.in_engine = (state.in_engine, state.within_transform), False
+        state.within_transform = self.on_cuda and compat.transform_level() is not None
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
@@ -94,7 +96,7 @@ class StepFunctions(TorchFunctionMode):
             note_node(error)
             raise
         finally:
-            state.in_engine = outer
+            state.in_engine, state.within_transform = outer
 
     def _autocasts(self, func: Any) -> str:
         """Return the kind of device for which autocast is on inside a function; "" if it is off there."""
