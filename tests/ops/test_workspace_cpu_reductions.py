@@ -43,9 +43,23 @@ def test_reductions(shape: tuple[int, int], threads: int) -> None:
             agree(reductions(x))
 
 
+def test_distinct_values() -> None:
+    """They are sorted, with their positions; booleans are only counted."""
+    x = indices(5, 64, 70)
+    tables = (x, x.t(), x[:, ::2], x.float(), x > 2)
+    agree((aten._unique2.default, t, True, inverse, counts) for t in tables for inverse in (0, 1) for counts in (0, 1))
+    agree((aten._unique.default, t) for t in tables)
+
+
 class Mask(torch.nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return x.all(), x.count_nonzero(0), x.median(0)[0], torch.arange(3).repeat_interleave(torch.tensor([1, 2, 1]))
+        return (
+            x.all(),
+            x.unique(),
+            x.count_nonzero(0),
+            x.median(0)[0],
+            torch.arange(3).repeat_interleave(torch.tensor([1, 2, 1])),
+        )
 
 
 def test_what_a_model_reduces_without_a_gradient() -> None:

@@ -149,7 +149,7 @@ UNMODELLED: dict[str, frozenset[str]] = {
                 "_linalg_eigvals",
                 "linalg_lu_factor_ex",
             ),
-            *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product", "_unique", "_unique2"),
+            *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
             *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
             *_SPARSE,
         )

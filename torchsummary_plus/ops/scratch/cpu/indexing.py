@@ -135,6 +135,22 @@ def _consecutive(
     return (nbytes(x), None, INT64 * elements(x) if counts else None) if dim is None else ()
 
 
+@scratch("cpu", "aten::_unique2", "aten::_unique", source=f"{NATIVE}Unique.cpp, unique_cpu_sorted_template", band=0.0)
+def _unique(
+    out: Any, x: Any, is_sorted: bool = True, inverse: bool = False, counts: bool = False
+) -> int | tuple[Phase, ...]:
+    """The sorted elements and their positions, twice while sorting; then where each value starts, to count it.
+
+    Booleans are counted without sorting.
+    """
+    if x.dtype is torch.bool or not elements(x):
+        return 0
+    positions = INT64 * elements(x)
+    ordered = copied(x) + nbytes(x) + positions
+    starts = INT64 * (elements(out[0]) + 1) if counts else 0
+    return Phase(0, ordered + positions), Phase(ALL_RESULTS, ordered + starts)
+
+
 @scratch("cpu", "aten::repeat_interleave.Tensor", source=f"{NATIVE}Repeat.cpp, repeat_interleave_common", band=0.0)
 def _repeated(out: Any, repeats: Any, **_: Any) -> tuple[Phase, ...]:
     """Where each element's repetitions end; before the result, whether each number is at least zero."""
