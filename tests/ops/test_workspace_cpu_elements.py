@@ -150,7 +150,7 @@ def written_at_indices() -> Iterable[Call]:
             yield aten.lu_unpack.default, *factors
     for counts in (False, True):
         yield aten.unique_consecutive.default, INTEGERS.flatten().sort()[0], True, counts
-    for x in (TABLE, SCALAR, R(3, 1), TABLE.double()):
+    for x in (TABLE, SCALAR, R(3, 1), TABLE.double(), INTEGERS, FLAGS):
         yield aten.allclose.default, x, x, 0.1, 0.01
     for reduction in (0, 1):
         yield aten.multilabel_margin_loss_forward.default, R(6, 5), indices(5, 6, 5), reduction

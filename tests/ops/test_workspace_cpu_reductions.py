@@ -44,11 +44,12 @@ def test_reductions(shape: tuple[int, int], threads: int) -> None:
 
 
 def test_distinct_values() -> None:
-    """They are sorted, with their positions; booleans are only counted."""
+    """They are sorted, with their positions; booleans are only counted. A permutation's largest is checked."""
     x = indices(5, 64, 70)
     tables = (x, x.t(), x[:, ::2], x.float(), x > 2)
     agree((aten._unique2.default, t, True, inverse, counts) for t in tables for inverse in (0, 1) for counts in (0, 1))
     agree((aten._unique.default, t) for t in tables)
+    agree([(aten.randperm.default, 100)])
 
 
 class Mask(torch.nn.Module):

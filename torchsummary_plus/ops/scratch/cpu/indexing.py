@@ -135,6 +135,12 @@ def _consecutive(
     return (nbytes(x), None, INT64 * elements(x) if counts else None) if dim is None else ()
 
 
+@scratch("cpu", "aten::randperm", source=f"{NATIVE}TensorFactories.h, check_supported_max_int_with_precision", band=0.0)
+def _permutation(out: Any, *_: Any, **kwargs: Any) -> int:
+    """The largest number, to see that the dtype can represent it."""
+    return itemsize(out)
+
+
 @scratch("cpu", "aten::_unique2", "aten::_unique", source=f"{NATIVE}Unique.cpp, unique_cpu_sorted_template", band=0.0)
 def _unique(
     out: Any, x: Any, is_sorted: bool = True, inverse: bool = False, counts: bool = False
@@ -160,10 +166,12 @@ def _repeated(out: Any, repeats: Any, **_: Any) -> tuple[Phase, ...]:
 
 @scratch("cpu", "aten::allclose", source=f"{NATIVE}TensorCompare.cpp, isclose", band=0.0)
 def _all_close(out: Any, x: Any, other: Any, *_: Any, **__: Any) -> int:
-    """Equal elements, the tolerance, the difference, and whether that is finite."""
+    """Equal elements, the tolerance, the difference, and whether that is finite; integers, booleans twice, are cast."""
     count = int(prod(torch.broadcast_shapes(x.shape, other.shape)))
-    numbers = 3 * itemsize(x)
-    return count + max(count * (numbers + 3), count * (numbers + 1) + scalar(x))
+    dtype = x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.get_default_dtype()
+    size = int(dtype.itemsize)
+    cast = 0 if dtype is x.dtype else size * count * (2 if x.dtype is torch.bool else 1)
+    return count + cast + max(count * (3 * size + 3), count * (3 * size + 1) + INT64 + size)
 
 
 @scratch("cpu", "aten::multilabel_margin_loss_forward", source=f"{NATIVE}LossMultiLabelMargin.cpp", band=0.0)
