@@ -237,3 +237,12 @@ def test_narrower_instruction_sets() -> None:
     told = {name: process.communicate()[0] for name, process in running.items()}
     failed = [f"{name}: {told[name][-2000:]}" for name, process in running.items() if process.returncode]
     assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+def test_a_sums_gradient_reaches_a_half_precision_convolution_on_fakes(kind: type[nn.Module]) -> None:
+    size = (1, 2, 6, 8, 10)[: 5 if "3d" in kind.__name__ else 4 if "2d" in kind.__name__ else 3]
+    model, x = kind(2, 8, 3, padding=1), torch.randn(size)  # type: ignore[call-arg]
+    found = estimate_memory(model, input_data=x, autocast=torch.bfloat16)
+    assert not any("real step" in line for line in found.assumptions)
+    assert found.peak_range[0] <= measure(model, (x,), autocast=torch.bfloat16).peak_bytes <= found.peak_range[1]

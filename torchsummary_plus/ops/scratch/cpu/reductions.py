@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -72,8 +73,12 @@ def in_float(x: Any, out: Any) -> int:
 
 def sums_apart(x: Any, dims: Any = None) -> bool:
     """Whether the summed axes cannot be traversed as one."""
-    reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
-    axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
+    return axes_apart(x.shape, x.stride(), range(x.dim()) if not dims else [dim % x.dim() for dim in dims])
+
+
+def axes_apart(shape: Sequence[int], strides: Sequence[int], dims: Iterable[int]) -> bool:
+    """Whether some axes of a tensor with a shape and strides cannot be traversed as one."""
+    axes = sorted((strides[dim], int(shape[dim])) for dim in dims if shape[dim] > 1)
     return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
 
 

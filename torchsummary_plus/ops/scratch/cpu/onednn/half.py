@@ -12,8 +12,9 @@ from math import prod
 from typing import Any
 
 from ....processor import is_half
+from ....strides import contiguous
 from ...registry import AtMost, Phase
-from ..reductions import sums_apart
+from ..reductions import axes_apart
 from .description import FLOAT, Conv, threads
 
 WIDE = 16
@@ -39,9 +40,8 @@ def bias_sum(conv: Conv, transposed: bool, grad: Any, wanted: tuple[bool, bool, 
     """
     if not wanted[2] or not is_half(grad.dtype) or conv.groups > 1 or (conv.is_dilated and not transposed):
         return ()
-    dims = [0, *range(2, grad.dim())]
-    read = grad if any(grad.stride()) else grad.contiguous()
-    if not sums_apart(read, dims):
+    strides = grad.stride() if any(grad.stride()) else contiguous(grad.shape)
+    if not axes_apart(grad.shape, strides, [0, *range(2, grad.dim())]):
         return ()
     bias = conv.oc * conv.itemsize
     deep = transposed and len(conv.inp) == 3
