@@ -12,9 +12,9 @@ from torch import Tensor, distributions, nn
 
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
-from torchsummary_plus.data.errors import StepError
-from torchsummary_plus.step import fake_steps
-from torchsummary_plus.trace import rehearsal
+from torchsummary_plus.data.errors import ForwardError, StepError, UnsupportedError
+from torchsummary_plus.trace import length, rehearsal
+from torchsummary_plus.trace.rehearsal import TOO_MANY_VALUES
 
 WIDTH = 64
 
@@ -252,8 +252,43 @@ class Suppressed(nn.Module):
 def test_a_loop_over_values_is_measured_rather_than_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Suppressed(), torch.rand(1, 1, 8, 8)
     recorded = estimate_memory(model, input_data=x, mode="eval")
-    monkeypatch.setattr(fake_steps, "MOST_ANSWERS", 60)
+    monkeypatch.setattr(rehearsal, "MOST_ANSWERS", 60)
     predicted, measured = (call(model, input_data=x, mode="eval") for call in (estimate_memory, measure_memory))
     assert predicted.peak_bytes == measured.peak_bytes == recorded.peak_bytes
-    assert any("because the code reads" in told for told in predicted.assumptions)
-    assert not any("because the code reads" in told for told in recorded.assumptions)
+    assert any(TOO_MANY_VALUES in told for told in predicted.assumptions)
+    assert not any(TOO_MANY_VALUES in told for told in recorded.assumptions)
+    on_card = estimate_memory(model, input_data=x, mode="eval", device="cuda")
+    assert any(f"the CPU's kernels, because {TOO_MANY_VALUES}" in told for told in on_card.assumptions)
+
+
+class Looped(nn.Module):
+    """Adds up a layer's results one by one, without reading a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(self.layer(x).flatten()[place] for place in range(16))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_loop_over_elements_ends_with_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(length, "MOST_OPERATORS", 30)
+    with pytest.raises(UnsupportedError, match=r"more than 30 operators.* measure_memory"):
+        estimate_memory(Looped(), (8,), 2, device=device, optimizer="sgd")
+
+
+def test_a_loop_that_is_too_long_to_measure_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "MOST_ANSWERS", 10)
+    monkeypatch.setattr(rehearsal, "MOST_MEASURED", 60)
+    with pytest.raises(UnsupportedError, match="values of tensors, and a real step was abandoned: it calls more"):
+        estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 8, 8), mode="eval")
+
+
+def test_a_real_forward_ends_at_as_many_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "MOST_OPERATORS", 20)
+    with pytest.raises(ForwardError, match="a real forward was abandoned: it calls more than 20 operators"):
+        estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 4, 4), mode="eval")

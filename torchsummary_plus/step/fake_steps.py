@@ -32,9 +32,10 @@ from ..trace.at_one import Guesses
 from ..trace.balanced import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
+from ..trace.length import Length, loops
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers, Zeros
-from ..trace.rehearsal import Rehearsal, rehearse
+from ..trace.rehearsal import TOO_MANY_VALUES, Rehearsal, rehearse
 from ..trace.run import GrewError, eager, materialised, read
 from ..trace.swap import one_pass, swap_tensors
 from ..trace.values import NO_OVERFLOW
@@ -183,26 +184,23 @@ def _measured_because(task: _Task, why: str) -> MemoryLog | None:
     return replace(log, assumptions=(f"measured in a real step on the CPU, because {why}", *log.assumptions))
 
 
-MOST_ANSWERS = 20_000
-"""Most values that a forward may read, as a loop over pixels does; beyond, the step is measured instead of recorded."""
-
-
 def _measured_loop(task: _Task) -> MemoryLog | None:
-    """Return a real step's log if a fake one would take minutes; None if it would not, or no real one can run.
+    """Return a real step's log if a fake one would take minutes, otherwise None.
 
     For an inference that keeps no output, one step is measured, since all are equal.
+    Raises :class:`UnsupportedError` if no real step can run either.
     """
-    asked = 0 if task.rehearsal is None else sum(map(len, task.rehearsal.answers.values()))
-    if asked <= MOST_ANSWERS or task.device.type != "cpu":
+    if task.rehearsal is None or not task.rehearsal.is_loop:
         return None
     is_alike = task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None
     task = replace(task, step=replace(task.step, steps=1)) if is_alike else task
     real = task.rehearsed_step()
     if real.journal is None:
-        return None
-    log = task.measured(real)
-    why = f"measured in a real step on the CPU, because the code reads {asked:,} values of tensors"
-    return replace(log, assumptions=(why, *log.assumptions))
+        raise loops(f"{TOO_MANY_VALUES}, and {real.rehearsal.failure}")
+    log, why = task.measured(real), f"because {TOO_MANY_VALUES}"
+    if task.device.type == "cuda":
+        return by_other_kernels(log, task.capability, f"estimated with the CPU's kernels, {why}")
+    return replace(log, assumptions=(f"measured in a real step on the CPU, {why}", *log.assumptions))
 
 
 def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
@@ -310,7 +308,7 @@ def _record(task: _Task) -> MemoryLog:
         stack.callback(if_used.settle)
         moved = device.type != tree.device().type
         uses = [if_used] if moved or outside.reach.of_packages else []
-        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, *task.listeners])
+        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, Length(), *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)

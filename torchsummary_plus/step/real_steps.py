@@ -123,7 +123,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """
     if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
-    recorder, journal = AnswerRecorder(rehearsal.LONGEST_STEP), SavedStorages()
+    recorder, journal = AnswerRecorder(rehearsal.LONGEST_STEP, goes_on=True), SavedStorages()
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError
@@ -144,7 +144,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
     finally:
         journal.undo()
-    return RealStep(Rehearsal(recorder.answers), journal)
+    return RealStep(Rehearsal(recorder.answers, is_loop=recorder.is_loop), journal)
 
 
 def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealStep) -> MemoryLog:

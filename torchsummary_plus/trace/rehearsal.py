@@ -23,6 +23,7 @@ from ..live.remaking import remade
 from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
+from .length import MOST_OPERATORS
 from .on_zeros import LARGEST
 from .passes import Frame, Listener, Pass, deep_stack
 from .questions import (
@@ -49,25 +50,36 @@ LONGEST = 10**12
 LONGEST_STEP = 10**11
 """The same for a whole step, which runs to answer questions outside forwards."""
 
+MOST_ANSWERS = 20_000
+"""Most values that a pass may read, as a loop over pixels does; beyond, a step is measured instead of recorded."""
+
+MOST_MEASURED = 200_000
+"""Most operators of a step that is measured, whose profile takes about 10 kB for each."""
+
 MOST_INPUT_BYTES = 1 << 30
 """Most bytes of real inputs for a rehearsal."""
+
+TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
 
 WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 
 class TooLongError(Exception):
-    """A real forward or step exceeds its limit of multiply-adds."""
-
-    def __init__(self, longest: int) -> None:
-        super().__init__(f"it takes more than {longest:,} multiply-adds")
+    """A real forward or step exceeds its limit of multiply-adds, operators or values."""
 
 
 class AnswerRecorder(Listener):
-    """Records the answer of each operator that asks for values."""
+    """Records the answer of each operator that asks for values.
 
-    def __init__(self, longest: int) -> None:
+    A pass that reads too many has no answers. It is abandoned, unless ``goes_on`` says that a step is to be measured.
+    """
+
+    def __init__(self, longest: int, goes_on: bool) -> None:
         self.longest = longest
+        self.goes_on = goes_on
         self.answers: dict[Question, list[Any]] = {}
+        self.asked = 0
+        self.operators = 0
         self.multiply_adds = 0
         self.elements = 0
         """How many elements were read as arrays."""
@@ -80,18 +92,38 @@ class AnswerRecorder(Listener):
         if self.elements <= LARGEST:
             with watch.muted(), torch.no_grad():
                 values = tensor.detach().resolve_conj().resolve_neg().clone()
-            self.answers.setdefault(array_question(asking_module(watch.frame), tensor), []).append(values)
+            self._answer(array_question(asking_module(watch.frame), tensor), values)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether the pass has read too many values to record them."""
+        return self.asked > MOST_ANSWERS
+
+    def _answer(self, asked: Question, answer: Any) -> None:
+        self.asked += 1
+        if not self.is_loop:
+            self.answers.setdefault(asked, []).append(answer)
+        else:
+            self.answers.clear()
+            if not self.goes_on:
+                raise TooLongError(TOO_MANY_VALUES)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
         if self.multiply_adds > self.longest:
-            raise TooLongError(self.longest)
+            raise TooLongError(f"it takes more than {self.longest:,} multiply-adds")
+        self.operators += 1
+        most = MOST_MEASURED if self.is_loop else MOST_OPERATORS
+        if self.operators > most:
+            raise TooLongError(f"it calls more than {most:,} operators")
+        if self.is_loop:
+            return
         if id(func) in PUTS and masks_of(args[1]):
             counts = [int(mask.sum()) for mask in masks_of(args[1])]
-            self.answers.setdefault(put_question(asking_module(frame), args), []).append(counts)
+            self._answer(put_question(asking_module(frame), args), counts)
         if isinstance(func, OpOverload) and not self.is_aside and asks(func, args, kwargs):
-            self.answers.setdefault(question(asking_module(frame), func, args), []).append(record(func, args, out))
+            self._answer(question(asking_module(frame), func, args), record(func, args, out))
 
 
 READS: Collection[Any] = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
@@ -153,6 +185,8 @@ class Rehearsal:
 
     answers: dict[Question, list[Any]]
     failure: str = ""
+    is_loop: bool = False
+    """Whether there are no answers because the pass read too many values."""
 
     def without_sizes(self) -> Rehearsal:
         """Return only the values and the lengths of packed sequences, which do not depend on weights."""
@@ -174,7 +208,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
         return Rehearsal(
             {}, f"no real forward was tried, because its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB"
         )
-    recorder = AnswerRecorder(LONGEST)
+    recorder = AnswerRecorder(LONGEST, goes_on=False)
     environment = RealEnvironment(CPU)
     with ExitStack() as stack:
         stack.enter_context(restored(tree.modules))
@@ -192,6 +226,8 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
             with watch, ReadsRecorded(watch, recorder):
                 tree.modules[0](*args, **kwargs)
+        except TooLongError as error:
+            return Rehearsal({}, f"a real forward was abandoned: {error}", recorder.is_loop)
         except Exception as error:
             return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")
     return Rehearsal(recorder.answers)
