@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus.step import task
 
 numpy = pytest.importorskip("numpy")
 
@@ -99,3 +100,47 @@ def test_the_generators_are_as_they_were() -> None:
     estimate_memory(model, (64,), 8, optimizer="sgd", progress=False)
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), numpy.random.get_state()[1].tobytes())
+
+
+class Sampled(nn.Module):
+    """Continues with the rows that a learnt probability keeps: how many there are, a real pass tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.score, self.last = nn.Linear(32, 64), nn.Linear(64, 1), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        kept = torch.rand(len(x)) < self.score(hidden).sigmoid().squeeze(1)
+        return self.last(self.last(hidden[kept]).relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_real_pass_is_repeated_with_other_draws_if_it_drew(mode: str) -> None:
+    torch.manual_seed(0)
+    model = Sampled()
+    estimate = estimate_memory(model, (32,), 64, mode=mode)
+    low, high = estimate.peak_range
+    assert low < high and any(LINE in line for line in estimate.assumptions)
+    peaks = []
+    for seed in range(10, 16):
+        torch.manual_seed(seed)
+        peaks.append(measure_memory(model, (32,), 64, mode=mode).peak_bytes)
+    assert len(set(peaks)) > 1
+    assert sum(low <= peak <= high for peak in peaks) >= 5
+
+
+def test_a_real_pass_that_draws_nothing_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x[x[:, 0] > 0])  # type: ignore[no-any-return]
+
+    calls = []
+    whole = task.rehearse
+    monkeypatch.setattr(task, "rehearse", lambda *given: calls.append(1) or whole(*given))
+    found = estimate_memory(Masked(), input_data=torch.randn(16, 8), mode="eval")
+    assert len(calls) == 1 and found.peak_range == (found.peak_bytes, found.peak_bytes)

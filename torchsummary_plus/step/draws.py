@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -15,6 +15,7 @@ from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..trace.embeddings import NeedsIntegerError
 from ..trace.run import GrewError
+from ..trace.swap import resets
 
 LEAST_DRAWS, MOST_DRAWS = 8, 38
 """Other draws recorded where random numbers decide. After n of them and the first, the next lies between the lowest and
@@ -26,6 +27,9 @@ MOST_EVENTS = 40_000
 
 FIRST_DRAWS = 4
 """Draws from Python's or NumPy's generators, which may decide nothing: if all peaks are equal, no more are recorded."""
+
+MOST_REDRAWN = 10**10
+"""Multiply-adds of all other real passes where values may depend on random numbers; one is always tried."""
 
 
 @dataclass
@@ -40,6 +44,16 @@ class Draws:
     foreign: bool = False
 
     @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Seed the generators, and restore them."""
+        with ExitStack() as stack:
+            for reset in resets():
+                stack.callback(reset)
+            if self.seed is not None:
+                _seed_all(self.seed)
+            yield
+
+    @contextmanager
     def watched(self) -> Iterator[None]:
         """Seed the generators, which the caller restores, and note whether Python's or NumPy's were used."""
         if self.seed is not None:
@@ -51,14 +65,18 @@ class Draws:
             self.foreign |= _foreign_states() != before
 
 
-def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], MemoryLog]) -> MemoryLog:
+def with_other_draws(
+    log: MemoryLog, draws: Draws, record: Callable[[Draws], MemoryLog], redrawn: int | None
+) -> MemoryLog:
     """Return a log with those of the lowest and highest peak among other draws, if any differs.
 
-    ``record`` records the same step with the given draws.
+    ``record`` records the same step with the given draws. ``redrawn`` is the number of multiply-adds of its real pass
+    if that draws too, else None.
     """
-    if not draws.asks and not draws.foreign:
+    if not draws.asks and not draws.foreign and redrawn is None:
         return log
-    logs = _recordings(record, min(MOST_DRAWS, max(LEAST_DRAWS, MOST_EVENTS // max(1, len(log.events)))))
+    most = min(MOST_DRAWS, max(LEAST_DRAWS, MOST_EVENTS // max(1, len(log.events))))
+    logs = _recordings(record, most if redrawn is None else min(most, 1 + MOST_REDRAWN // max(1, redrawn)))
     others = list(islice(logs, None if draws.asks else FIRST_DRAWS))
     own = _peak(log)
     if all(_peak(other) == own for other in others):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ..data.memory_records import MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
-from ..live.exchange import Copies, Exchange, StandIns, exchanging
+from ..live.exchange import Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import CPU, DataDependentError, standing_in_for
 from ..live.foreach_types import taken_for_tensors
@@ -34,8 +34,8 @@ from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.length import Length, loops
 from ..trace.passes import Listener, Pass, deep_stack
-from ..trace.questions import OUTSIDE, Answers, Zeros
-from ..trace.rehearsal import TOO_MANY_VALUES, Rehearsal, rehearse
+from ..trace.questions import OUTSIDE, Answers
+from ..trace.rehearsal import TOO_MANY_VALUES
 from ..trace.run import GrewError, eager, materialised, read
 from ..trace.swap import one_pass, swap_tensors
 from ..trace.values import NO_OVERFLOW
@@ -43,53 +43,16 @@ from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
 from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
-from .draws import Draws, with_other_draws
+from .draws import with_other_draws
 from .if_used import IfUsed
 from .other_kernels import by_other_kernels, in_wide_bands, with_cublas
 from .outside import UNSEEN, Outside
-from .real_steps import ForwardTangents, RealStep, SparseResults, measured_step, rehearse_step
+from .real_steps import ForwardTangents, SparseResults
 from .runner import Step, with_loss
 from .streamed import StreamedLedger
+from .task import Task
 from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
 from .work import Work
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What to record: a model's steps on an example and a device, and the answers of real passes so far.
-
-    ``guesses`` answer the rest once no real pass is left to ask.
-    """
-
-    tree: ModuleTree
-    example: Example
-    step: Step
-    device: torch.device
-    capability: Capability
-    cudnn: Cudnn
-    listeners: Sequence[Listener]
-    rehearsal: Rehearsal | None = None
-    real: RealStep | None = None
-    guesses: Guesses | None = None
-    draws: Draws = field(default_factory=Draws)
-    zeros: Zeros = "none"
-    """How many zeros the products of elements contain that are differentiated."""
-    for_cuda: bool = False
-    """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
-
-    def rehearsed_step(self) -> RealStep:
-        """Return the real step's answers, from the one step that runs."""
-        if self.real is not None:
-            return self.real
-        if self.step.mode == "train":
-            import_for_optimizers()
-        with cuda_as_cpu(self.for_cuda):
-            return rehearse_step(self.tree, self.example, self.step)
-
-    def measured(self, real: RealStep) -> MemoryLog:
-        """Return the log of a real step on the CPU that has been rehearsed."""
-        with cuda_as_cpu(self.for_cuda):
-            return measured_step(self.tree, self.example, self.step, real)
 
 
 class _NeedsValuesError(Exception):
@@ -124,14 +87,14 @@ def record_step(
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        task = _Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners)
+        task = Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners)
         return _recorded(replace(task, for_cuda=place.type == "cuda"))
 
 
-def _recorded(task: _Task) -> MemoryLog:
+def _recorded(task: Task) -> MemoryLog:
     """Record a task, repeating it with what each attempt found out."""
-    first: ForwardError | StepError | None = None
     import_for_steps()
+    first: ForwardError | StepError | None = None
     if task.step.optimizer is not None:
         import_for_hooked()
     while True:
@@ -158,7 +121,11 @@ def _recorded(task: _Task) -> MemoryLog:
             if measured is not None:
                 return measured
         except (ForwardError, StepError) as error:
-            if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not _has_values(task):
+            if (
+                task.guesses is None
+                and isinstance(error.__cause__, DataDependentError)
+                and not is_complete(task.tree.modules)
+            ):
                 task = _rehearsed(task, False)
                 continue
             first = first or error
@@ -168,12 +135,7 @@ def _recorded(task: _Task) -> MemoryLog:
             task = replace(task, guesses=guesses)
 
 
-def _has_values(task: _Task) -> bool:
-    """Whether a real step could provide values."""
-    return is_complete(task.tree.modules)
-
-
-def _measured_because(task: _Task, why: str) -> MemoryLog | None:
+def _measured_because(task: Task, why: str) -> MemoryLog | None:
     """Return a real step's log, with the reason for it; None if it cannot run."""
     if task.device.type != "cpu":
         return None
@@ -184,7 +146,7 @@ def _measured_because(task: _Task, why: str) -> MemoryLog | None:
     return replace(log, assumptions=(f"measured in a real step on the CPU, because {why}", *log.assumptions))
 
 
-def _measured_loop(task: _Task) -> MemoryLog | None:
+def _measured_loop(task: Task) -> MemoryLog | None:
     """Return a real step's log if a fake one would take minutes, otherwise None.
 
     For an inference that keeps no output, one step is measured, since all are equal.
@@ -192,21 +154,21 @@ def _measured_loop(task: _Task) -> MemoryLog | None:
     """
     if task.rehearsal is None or not task.rehearsal.is_loop:
         return None
-    is_alike = task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None
-    task = replace(task, step=replace(task.step, steps=1)) if is_alike else task
+    if task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None:
+        task = replace(task, step=replace(task.step, steps=1))
     real = task.rehearsed_step()
     if real.journal is None:
         raise loops(f"{TOO_MANY_VALUES}, and {real.rehearsal.failure}")
-    log, why = task.measured(real), f"because {TOO_MANY_VALUES}"
+    log, why = task.measured(real), f"measured in a real step on the CPU, because {TOO_MANY_VALUES}"
     if task.device.type == "cuda":
-        return by_other_kernels(log, task.capability, f"estimated with the CPU's kernels, {why}")
-    return replace(log, assumptions=(f"measured in a real step on the CPU, {why}", *log.assumptions))
+        return by_other_kernels(log, task.capability, why)
+    return replace(log, assumptions=(why, *log.assumptions))
 
 
-def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
+def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
     tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
-    if task.rehearsal is not None and task.step.mode == "train" and (task.real is None or task.real.journal is None):
+    if task.rehearsal is not None and task.step.mode == "train" and not task.has_real_step:
         fixed = task.rehearsal.without_sizes()
         if fixed.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
             tasks += [replace(task, rehearsal=fixed, guesses=Guesses(least=least)) for least in (False, True)]
@@ -225,18 +187,20 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
     return replace(log, others=(*log.others, *others))
 
 
-def _with_draws(task: _Task, log: MemoryLog) -> MemoryLog:
+def _with_draws(task: Task, log: MemoryLog) -> MemoryLog:
     """Add the logs of other random numbers if they may decide what runs."""
-    return with_other_draws(log, task.draws, lambda draws: _record(replace(task, draws=draws)))
+    known = task.rehearsal
+    redrawn = known.multiply_adds if known is not None and known.drew else None
+    return with_other_draws(log, task.draws, lambda draws: _record(task.redrawn(draws)), redrawn)
 
 
-def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
+def _fails_alike(task: Task, error: ForwardError | StepError) -> bool:
     """Whether a real step on the user's own data failed with the same error."""
-    real = None if task.real is None else task.real.error
-    return task.example.is_data and real is not None and has_same_text(real, error)
+    real = task.real.error if task.real is not None and task.example.is_data else None
+    return real is not None and has_same_text(real, error)
 
 
-def _rehearsed(task: _Task, outside: bool) -> _Task:
+def _rehearsed(task: Task, outside: bool) -> Task:
     """Add a real pass's answers to the task: a forward's for inference, the steps' for training, as weights change.
 
     If the steps cannot run, a forward answers, unless something outside it asks.
@@ -245,23 +209,14 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
     trains = step.mode == "train"
     real = task.rehearsed_step() if trains or outside else task.real
     if task.rehearsal is None and not outside and (real is None or real.journal is None):
-        return replace(task, rehearsal=_real_forward(task), real=real, guesses=None if trains else Guesses())
+        return replace(task, rehearsal=task.rehearsed_forward(), real=real, guesses=None if trains else Guesses())
     real = real or task.rehearsed_step()
     kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
     rehearsal = replace(kept, failure=real.rehearsal.failure)
     return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
-def _real_forward(task: _Task) -> Rehearsal:
-    """Run a real forward on copies of the tensors that the model's code reaches besides the model."""
-    outside, copies = Outside(task.tree, task.step), Copies(CPU, moves=True)
-    with outside.kept(), exchanging() as exchange:
-        outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
-        with eager(), cuda_as_cpu(task.for_cuda):
-            return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
-
-
-def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
+def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
     """Return the log if the step cannot run on fakes: the CPU's for a GPU, a real step's for the CPU; or raise."""
     if is_sharded(error.original):
         raise error from error.__cause__
@@ -284,11 +239,11 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
     return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
 
 
-def _record(task: _Task) -> MemoryLog:
+def _record(task: Task) -> MemoryLog:
     tree, device = task.tree, task.device
     outside = Outside(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
-    answers = Answers(recorded, task.real is not None and task.real.journal is not None, task.guesses)
+    answers = Answers(recorded, task.has_real_step, task.guesses)
     answers.zeros = task.zeros
     if outside.has_unseen_graphs:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
@@ -334,7 +289,7 @@ def _routers(tree: ModuleTree, routing: str) -> Routers | None:
     return Routers(numbers_of_experts(tree), crowded=routing == CROWDED) if routing else None
 
 
-def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:
+def _entered(stack: ExitStack, task: Task, outside: Outside) -> tuple[Exchange, Any]:
     """Enter the contexts of a recording and set the model's mode; return the exchange and the mode key."""
     training = task.step.mode == "train"
     stack.enter_context(outside.kept())
@@ -351,7 +306,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     return exchange, mode_key
 
 
-def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
+def _exchanged(stack: ExitStack, task: Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
     """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
     of_model: set[int] = set()
 
@@ -382,7 +337,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
     return stand_ins
 
 
-def _kept(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
+def _kept(steps: RecordedSteps, task: Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
     """Run the steps and return their log; raises :class:`_NeedsValuesError`, or the failure as a user should see it."""
     try:
         log = steps.record(task.example, embeddings)

@@ -138,13 +138,13 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, ReadsRecorded(watch, recorder):
                 steps.run(args, kwargs, exchange)
+            return RealStep(recorder.rehearsal(), journal)
     except (TooLongError, TooLargeError) as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))
     except Exception as error:
         return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
     finally:
         journal.undo()
-    return RealStep(Rehearsal(recorder.answers, is_loop=recorder.is_loop), journal)
 
 
 def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealStep) -> MemoryLog:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -81,6 +81,7 @@ class AnswerRecorder(Listener):
         self.asked = 0
         self.operators = 0
         self.multiply_adds = 0
+        self.rng_state = torch.get_rng_state()
         self.elements = 0
         """How many elements were read as arrays."""
         self.is_aside = False
@@ -98,6 +99,11 @@ class AnswerRecorder(Listener):
     def is_loop(self) -> bool:
         """Whether the pass has read too many values to record them."""
         return self.asked > MOST_ANSWERS
+
+    def rehearsal(self) -> Rehearsal:
+        """Return the answers, once the pass is over."""
+        drew = not torch.equal(self.rng_state, torch.get_rng_state())
+        return Rehearsal(self.answers, "", self.is_loop, drew, self.multiply_adds)
 
     def _answer(self, asked: Question, answer: Any) -> None:
         self.asked += 1
@@ -187,11 +193,14 @@ class Rehearsal:
     failure: str = ""
     is_loop: bool = False
     """Whether there are no answers because the pass read too many values."""
+    drew: bool = False
+    """Whether the pass drew random numbers, on which its answers may depend."""
+    multiply_adds: int = 0
 
     def without_sizes(self) -> Rehearsal:
         """Return only the values and the lengths of packed sequences, which do not depend on weights."""
         answers = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
-        return Rehearsal(answers, self.failure)
+        return replace(self, answers=answers)
 
 
 _NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
@@ -230,4 +239,4 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
             return Rehearsal({}, f"a real forward was abandoned: {error}", recorder.is_loop)
         except Exception as error:
             return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")
-    return Rehearsal(recorder.answers)
+        return recorder.rehearsal()

@@ -57,7 +57,7 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Se
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted if hasattr(module, "training")]  # Frozen ones have none.
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
-    generators = _generators()
+    generators = resets()
     try:
         yield
     finally:
@@ -190,7 +190,7 @@ def refill(container: Any, content: list[Any]) -> None:
         container.extend(content)
 
 
-def _generators() -> list[Callable[[], object]]:
+def resets() -> list[Callable[[], object]]:
     """Return functions that reset global state a forward may change, above all random generators."""
     cpu, own, dtype = torch.get_rng_state(), random.getstate(), torch.get_default_dtype()
     back: list[Callable[[], object]] = [
