@@ -263,3 +263,14 @@ def test_the_gradient_of_a_wide_kernel_in_channels_last(side: int, batch: int) -
     case = Case((side, side), (16, 16), min(side, 15), batch, input_last=True, weight_last=True, wanted=(False, True))
     ((_, gradient),) = seen([case])
     assert verdict(gradient) != "beyond"
+
+
+@pytest.mark.skipif(has_avx512(), reason="the kernels are those of AVX2")
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kernel", [5, 7])
+def test_the_gradient_of_a_filter_of_each_colour_in_channels_last(kernel: int, count: int) -> None:
+    """AVX2 has no direct kernel for three channels in groups, as where a loss blurs images."""
+    cases = [Case((32, 32), (3, out), kernel, groups=3, bias=True, input_last=True) for out in (3, 6)]
+    with threads_set_to(count):
+        for pair in seen(cases):
+            assert_exact(pair)

@@ -260,7 +260,8 @@ def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
     if wide == 8:
         deep = any((*before[:-2], *behind[:-2]))
         tall = conv.kernel[-2] > conv.inp[-2] or any(k > i for k, i in zip(conv.kernel[:-2], conv.inp[:-2]))
-        if deep or tall or conv.kernel[-1] >= 14 or conv.is_dilated:
+        rgb_in_groups = last and conv.groups > 1 and conv.groups * conv.ic == 3
+        if deep or tall or conv.kernel[-1] >= 14 or conv.is_dilated or rgb_in_groups:
             return 0
         return 8 if last or conv.groups == 1 or (conv.ic % 8 == 0 and conv.oc % 8 == 0) else 0
     if any(d > 1 and s > 1 for d, s in zip(conv.dilation[:-1], conv.stride[:-1])) or any(
