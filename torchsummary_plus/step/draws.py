@@ -28,7 +28,7 @@ MOST_EVENTS = 40_000
 FIRST_DRAWS = 4
 """Draws from Python's or NumPy's generators, which may decide nothing: if all peaks are equal, no more are recorded."""
 
-MOST_REDRAWN = 10**10
+MOST_REDRAWN = 5 * 10**10
 """Multiply-adds of all other real passes where values may depend on random numbers; one is always tried."""
 
 
