@@ -107,11 +107,13 @@ def record_step(
     capability: Capability | None = None,
     listeners: Sequence[Listener] = (),
     cudnn: Cudnn | None = None,
+    draws: Draws | None = None,
 ) -> MemoryLog:
     """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
 
     ``capability`` is the compute capability to assume; None means the installed GPU's, or an A100's without one.
-    ``cudnn`` supplies the workspaces of convolutions; without it they come from a table.
+    ``cudnn`` supplies the workspaces of convolutions; without it they come from a table. ``draws`` seeds the step, and
+    is told whether random numbers decide what runs.
 
     The step is recorded again after the first run of an operator imported parts of torch, whose frames keep tensors
     alive; with integers for a sized input that reaches an embedding; with a copy of a model whose lazy parameters took
@@ -123,7 +125,7 @@ def record_step(
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        task = _Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners)
+        task = _Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners, draws=draws or Draws())
         return _recorded(replace(task, for_cuda=place.type == "cuda"))
 
 
