@@ -1,4 +1,4 @@
-"""Compare the scratch memory of torch's CPU operators with their rules: ``python -m benchmarks.memory_calls --draws 60``.
+"""Compare the memory of torch's CPU operators with their rules: ``python -m benchmarks.memory_calls --draws 60``.
 
 For every operator of torch whose arguments its schema tells (elementwise, reductions, losses and others), calls are
 drawn with mixed dtypes, Python numbers, 0-d tensors, broadcasting, and transposed, strided and expanded layouts. Each
@@ -9,14 +9,17 @@ the bytes that each holds are compared with those of its rule.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
+import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -37,11 +40,13 @@ SIZES = ((6, 8), (6, 8), (6, 8), (8,), (6, 1), (1, 8), (), (3, 6, 8), (40, 60), 
 NUMBERS = (0, 1, 2, 3, -1, True, False, 0.5, 1.0, 2.0, -1.5, 1j)
 AT_ONCE = 400
 """Kernels profiled together."""
+TOGETHER = 20
+"""Operators of one child process."""
 SKIPPED = re.compile(
     r"^(_|sym_|mkldnn|cudnn|miopen|mps|xnnpack|quantize|fake_quant|fbgemm|q_|qu?int|sparse|to_|from_file|set_|resize|"
     r"record_stream|requires_grad|retain_grad|rename|align|.*_backward|.*_copy|.*names?$|.*sparse.*|.*nested.*|"
     r"linalg_.*|geqrf|orgqr|ormqr|lu_|cholesky.*|triangular.*|svd|qr|inverse|pinverse|logdet|slogdet|det$|matrix_exp|"
-    r"fft_.*|stft|istft|.*_window|conv.*|thnn.*|slow_conv.*|.*rnn.*|lstm.*|gru.*|hash_tensor|normal_functional)"
+    r"chalf|fft_.*|stft|istft|.*_window|conv.*|thnn.*|slow_conv.*|.*rnn.*|lstm.*|gru.*|hash_tensor|normal_functional)"
 )
 """Operators of other kinds, which other benchmarks cover."""
 
@@ -76,7 +81,8 @@ class Drawing:
         is_mixed = self.random.random() < 0.75
         for argument in operator._schema.arguments:
             kind = str(argument.type)
-            if argument.has_default_value() and self.random.random() < 0.6:
+            is_fixed = argument.name in ("memory_format", "layout", "device", "pin_memory", "generator")
+            if argument.has_default_value() and (is_fixed or self.random.random() < 0.6):
                 if not argument.kwarg_only:
                     args.append(argument.default_value)
                 continue
@@ -102,7 +108,7 @@ class Drawing:
         choices: dict[str, tuple[Any, ...]] = {
             "int": (1, 2) if name == "reduction" else (0, -1, 1, 2),
             "Optional[int]": (None, 0, -1, 1),
-            "List[int]": ([0], [-1], [0, 1]),
+            "List[int]": ([0], [-1], [0, 1]) if name.startswith("dim") else ([2], [2, 2], [1, 3]),
             "Optional[List[int]]": (None, [0], [-1]),
             "bool": (True, False),
             "Optional[bool]": (None, True),
@@ -112,12 +118,8 @@ class Drawing:
             "Optional[str]": (None, "floor", "trunc"),
         }
         if name == "dtype":
-            return self.random.choice((None, *(int_of(one) for one in DTYPES)))
+            return self.random.choice((None, *DTYPES))
         return self.random.choice(choices[kind]) if kind in choices else NotImplemented
-
-
-def int_of(dtype: torch.dtype) -> torch.dtype:
-    return dtype
 
 
 class Kernels(TorchDispatchMode):
@@ -193,11 +195,12 @@ def kernels_of(operator: OpOverload, drawing: Drawing) -> list[Call]:
     return mode.calls
 
 
-def calls(draws: int, seed: int, only: str = "") -> Iterator[Call]:
+def calls(operators: Iterable[OpOverload], draws: int, seed: int) -> Iterator[Call]:
     """Yield different kernels' calls, from ``draws`` calls of each operator."""
     seen = set()
-    for operator in operators(only):
+    for operator in operators:
         drawing = Drawing(random.Random(f"{seed} {operator.name()}"))
+        torch.manual_seed(seed)
         for _ in range(draws):
             for call in kernels_of(operator, drawing):
                 if call.operator.name() not in UNMODELLED["cpu"] and call.text not in seen:
@@ -205,21 +208,46 @@ def calls(draws: int, seed: int, only: str = "") -> Iterator[Call]:
                     yield call
 
 
-def wrong(chosen: list[Call]) -> Iterator[tuple[Call, int, int]]:
-    """Yield the calls whose bytes differ from those of their rules: predicted, and measured."""
+def wrong(chosen: list[Call]) -> Iterator[tuple[Call, str]]:
+    """Yield the calls whose bytes differ from those of their rules without notice, or whose rules fail, and how."""
     for call, (peak, out) in zip(chosen, measured([partial(call) for call in chosen])):
         if out is None and call.operator._schema.returns:
             continue
-        said, is_named = predicted_bytes(call, out)
-        if said != peak and not is_named:
-            yield call, said, peak
+        books = Workspaces("cpu")
+        try:
+            said = predicted(call.operator, call.args, out, call.kwargs, books)
+        except Exception as error:
+            yield call, f"{type(error).__name__} {error}"
+        else:
+            if said != peak and not books.unknown:
+                yield call, f"{said:,} not {peak:,}"
 
 
-def predicted_bytes(call: Call, out: Any) -> tuple[int, bool]:
-    """Return the bytes that the rules predict, and whether an estimate would name the operator."""
-    books = Workspaces("cpu")
-    nbytes = predicted(call.operator, call.args, out, call.kwargs, books)
-    return nbytes, bool(books.unknown)
+def judge(operators: Iterable[OpOverload], draws: int, seed: int, examples: int) -> None:
+    """Print the calls of some operators that differ, and how many there were."""
+    total, shown = 0, Counter[str]()
+    drawn = calls(operators, draws, seed)
+    while pending := list(islice(drawn, AT_ONCE)):
+        total += len(pending)
+        for call, difference in wrong(pending):
+            name = call.operator.name()
+            shown[name] += 1
+            if shown[name] <= examples:
+                print(f"{call.text}: {difference}")
+    print(f"{total:,} calls, {sum(shown.values()):,} differ: {dict(shown.most_common())}", flush=True)
+
+
+def in_child(work: Callable[[], None]) -> bool:
+    """Run in a child process, as some operators crash torch on arguments they do not expect; whether it ended."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return not os.waitpid(child, 0)[1]
 
 
 def main() -> None:
@@ -230,23 +258,14 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=3, help="calls shown of each kernel that differs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    total, shown, pending = 0, Counter[str](), list[Call]()
-
-    def judge() -> None:
-        for call, said, peak in wrong(pending):
-            name = call.operator.name()
-            shown[name] += 1
-            if shown[name] <= options.examples:
-                print(f"{said:9,} not {peak:9,}  {call.text}", flush=True)
-        pending.clear()
-
-    for call in calls(options.draws, options.seed, options.only):
-        pending.append(call)
-        total += 1
-        if len(pending) == AT_ONCE:
-            judge()
-    judge()
-    print(f"{total:,} calls, {sum(shown.values()):,} differ: {dict(shown.most_common())}")
+    given = options.draws, options.seed, options.examples
+    chosen = operators(options.only)
+    for first in range(0, len(chosen), TOGETHER):
+        block = chosen[first : first + TOGETHER]
+        if not in_child(partial(judge, block, *given)):
+            for operator in block:
+                if not in_child(partial(judge, [operator], *given)):
+                    print(f"{operator.name()} ends the process", flush=True)
 
 
 if __name__ == "__main__":
