@@ -248,8 +248,8 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
         return None
     memory, info, peak = result.memory, result.memory.info, result.memory.peak_bytes
     train = info.mode == "train"
-    figures = (peak, None) if train else (None, peak)
-    return StepPeaks(info, *figures, info.gpu, unknown=memory.unknown, assumptions=memory.assumptions)
+    training, inference = (peak, None) if train else (None, peak)
+    return StepPeaks(info, training, inference, info.gpu, unknown=memory.unknown, assumptions=memory.assumptions)
 
 
 def _peaks(
@@ -268,8 +268,8 @@ def _peaks(
         estimate = replace(request, inputs=inputs, options=inference).estimate(tree, example_of)
         unknown = tuple({**dict(estimate.unknown), **dict(peaks.unknown)}.items())
         assumptions = _merged(peaks.assumptions, estimate.assumptions)
-        figures = {"unknown": unknown, "assumptions": assumptions}
-        peaks = replace(peaks, inference_peak_bytes=estimate.peak_bytes, **figures)
+        inference_peak = estimate.peak_bytes
+        peaks = replace(peaks, inference_peak_bytes=inference_peak, unknown=unknown, assumptions=assumptions)
     if gpu is None:
         return peaks
     example = example_of(**{**request.inputs, "batch_size": 1})

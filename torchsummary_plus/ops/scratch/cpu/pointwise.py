@@ -138,13 +138,15 @@ def _power(out: Any, x: Any, exponent: Any) -> int:
 
 @scratch("cpu", "aten::pow.Scalar", source=f"{NATIVE}Pow.cpp", band=0.0)
 def _power_of_number(out: Any, base: Any, x: Any) -> int:
-    """Powers of 1 are filled in."""
-    return 0 if base == 1 else cast_bytes(base, out.dtype) + cast_bytes(x, out.dtype)
+    """Powers of 1 are filled in, those of True are not."""
+    return 0 if base is not True and base == 1 else cast_bytes(base, out.dtype) + cast_bytes(x, out.dtype)
 
 
 @scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp, ldexp: x * pow(2.0, other)", band=0.0)
 def _scaled_by_powers(out: Any, x: Any, other: Any) -> tuple[Phase, ...]:
-    """The powers of 2, with what is cast for them, and then for the product."""
+    """The powers of 2, with what is cast for them, and then for the product; float32 by integers has a kernel."""
+    if x.dtype is torch.float32 and other.dtype in (torch.int32, torch.int64):
+        return (Phase(ALL_RESULTS, 0),)
     number, common = 2.0, result_type(other, 2.0)
     powers = elements(other) * int(common.itemsize)
     cast = cast_bytes(number, common) + cast_bytes(other, common)
