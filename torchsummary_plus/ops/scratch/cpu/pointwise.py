@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...dtypes import result_type
-from ..registry import ALL_RESULTS, Phase, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize
 
 ITERATOR = (
@@ -143,14 +143,14 @@ def _power_of_number(out: Any, base: Any, x: Any) -> int:
 
 
 @scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp, ldexp: x * pow(2.0, other)", band=0.0)
-def _scaled_by_powers(out: Any, x: Any, other: Any) -> tuple[Phase, ...]:
-    """The powers of 2, with what is cast for them, and then for the product; float32 by integers has a kernel."""
-    if x.dtype is torch.float32 and other.dtype in (torch.int32, torch.int64):
-        return (Phase(ALL_RESULTS, 0),)
+def _scaled_by_powers(out: Any, x: Any, other: Any) -> tuple[Phase, ...] | AtMost:
+    """The powers of 2, with what is cast for them, and then for the product; of other dtypes this is a bound."""
     number, common = 2.0, result_type(other, 2.0)
     powers = elements(other) * int(common.itemsize)
     cast = cast_bytes(number, common) + cast_bytes(other, common)
     product = cast_bytes(x, out.dtype) + (0 if common is out.dtype else elements(other) * itemsize(out))
+    if x.dtype is not other.dtype or not x.dtype.is_floating_point:
+        return AtMost(powers + max(cast, product))
     return Phase(0, powers + cast), Phase(ALL_RESULTS, powers + product)
 
 
