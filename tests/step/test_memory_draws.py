@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus import estimate_memory, max_batch_size, measure_memory
 from torchsummary_plus.step import task
 
 numpy = pytest.importorskip("numpy")
@@ -144,3 +144,45 @@ def test_a_real_pass_that_draws_nothing_runs_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(task, "rehearse", lambda *given: calls.append(1) or whole(*given))
     found = estimate_memory(Masked(), input_data=torch.randn(16, 8), mode="eval")
     assert len(calls) == 1 and found.peak_range == (found.peak_bytes, found.peak_bytes)
+
+
+@pytest.mark.parametrize("drawn", ["torch"])
+def test_a_limit_holds_for_other_draws_and_is_the_same_in_each_call(drawn: str) -> None:
+    model, limits = LayerDrop(KEEPS[drawn]), []
+    model.layers = model.layers[:2]
+    for seed in (1, 2):
+        seed_all(seed)
+        limits.append(max_batch_size(model, (64,), 1 << 20, device="cpu", optimizer="sgd", progress=False))
+    limit = limits[0]
+    assert limits[1] == limit
+    assert any(LINE in line for line in limit.assumptions) and LINE in str(limit)
+    fits = []
+    for seed in range(20, 30):
+        seed_all(seed)
+        real = measure_memory(model, (64,), limit.batch_size, optimizer="sgd")
+        fits.append(real.peak_bytes <= limit.memory_bytes)
+    assert sum(fits) >= 9
+
+
+def test_draws_that_skip_few_layers_of_many_are_in_the_range_of_a_deep_model() -> None:
+    class Deep(LayerDrop):
+        def __init__(self) -> None:
+            super().__init__(lambda: bool(torch.rand([]) < 0.97))
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(48))
+
+    low, high = estimate_memory(Deep(), (64,), 128, progress=False).peak_range
+    assert low < high
+
+
+def test_a_limit_says_what_its_estimate_does() -> None:
+    class Selecting(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x[x[:, 0] > 0])
+
+    model = Selecting(64, 64, device="meta")
+    limit = max_batch_size(model, (64,), 1 << 20, device="cpu", progress=False)
+    estimate = estimate_memory(model, (64,), limit.batch_size, device="cpu", progress=False)
+    assert limit.assumptions == estimate.assumptions and limit.unknown == estimate.unknown
+    assert limit.peak_range == estimate.peak_range and limit.peak_range[0] < limit.peak_range[1]
+    assert f"Assumed: {limit.assumptions[0]}" in str(limit).splitlines()
+    assert "within" in str(limit)

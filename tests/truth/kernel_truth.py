@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -47,18 +47,24 @@ def measured(runs: Sequence[Callable[[], Any]]) -> list[tuple[int, Any]]:
     return [(highest(own)[0], result) for own, result in zip(deltas, kept)]
 
 
-def predicted(operator: Any, args: tuple[Any, ...], out: Any) -> int:
+def predicted(
+    operator: Any,
+    args: tuple[Any, ...],
+    out: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    books: Workspaces | None = None,
+) -> int:
     """The most bytes that the rules say, as the ledger books them: results phase by phase, and the scratch beside."""
-    books, name = Workspaces("cpu"), operator.name()
+    books, name, kwargs = books or Workspaces("cpu"), operator.name(), dict(kwargs or {})
     given = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
-    sizes = iter(books.reserves(name, args, {}, out))
+    sizes = iter(books.reserves(name, args, kwargs, out))
     results = []
     for tensor in tensors(out):
         nbytes = next(sizes, None)
         own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         results.append(0 if tensor.untyped_storage().data_ptr() in given else own)
     with mock.patch.object(foreign, "ALLOWANCE", -1):  # The rules alone: nothing is tried on zeros.
-        phases = books.scratch(name, args, {}, out)
+        phases = books.scratch(name, args, kwargs, out)
     return max(sum(results[: phase.results]) + phase.nbytes for phase in phases)
 
 

@@ -246,9 +246,10 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
     """Return the peaks of an existing summary, if it has an estimate."""
     if result.memory is None:
         return None
-    info, peak = result.memory.info, result.memory.peak_bytes
+    memory, info, peak = result.memory, result.memory.info, result.memory.peak_bytes
     train = info.mode == "train"
-    return StepPeaks(info, peak if train else None, None if train else peak, info.gpu)
+    training, inference = (peak, None) if train else (None, peak)
+    return StepPeaks(info, training, inference, info.gpu, unknown=memory.unknown, assumptions=memory.assumptions)
 
 
 def _peaks(
@@ -265,10 +266,18 @@ def _peaks(
         inputs = {**request.inputs, "batch_size": peaks.batch_size}
         inference = replace(request.options, mode="eval", optimizer=None, loss=None, targets=None, train_step=None)
         estimate = replace(request, inputs=inputs, options=inference).estimate(tree, example_of)
-        peaks = replace(peaks, inference_peak_bytes=estimate.peak_bytes)
+        unknown = tuple({**dict(estimate.unknown), **dict(peaks.unknown)}.items())
+        assumptions = _merged(peaks.assumptions, estimate.assumptions)
+        inference_peak = estimate.peak_bytes
+        peaks = replace(peaks, inference_peak_bytes=inference_peak, unknown=unknown, assumptions=assumptions)
     if gpu is None:
         return peaks
     example = example_of(**{**request.inputs, "batch_size": 1})
     world = {name: value for name, value in request.world.items() if name != "ranks"}
     largest = largest_batch(request.build or tree, example, gpu, request.options, **world)
-    return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size)
+    assumptions = _merged(peaks.assumptions, largest.assumptions)
+    return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size, assumptions=assumptions)
+
+
+def _merged(*assumptions: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for lines in assumptions for line in lines))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..data.arguments import names_cures
+from ..data.caveats import caveats
 from ..data.choices import GENERATE
 from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
@@ -42,7 +43,8 @@ class ContextLimit:
 
     ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many tokens fit, or more.
     ``position_limit`` is the longest context that the model supports (None if its configuration states none).
-    ``traced`` lists the lengths of the prompts that were traced.
+    ``traced`` lists the lengths of the prompts that were traced. ``peak_range``, ``unknown`` and ``assumptions`` are
+    those of the estimate at that context.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
@@ -61,6 +63,9 @@ class ContextLimit:
     traced: tuple[int, ...]
     memory_bytes: int
     info: StepInfo
+    peak_range: tuple[int, int]
+    unknown: tuple[tuple[str, int], ...]
+    assumptions: tuple[str, ...]
 
     @property
     def is_beyond_positions(self) -> bool:
@@ -69,11 +74,12 @@ class ContextLimit:
 
     def __str__(self) -> str:
         beyond = f" (the model supports {self.position_limit:,})" if self.is_beyond_positions else ""
-        return (
+        answer = (
             f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,} "
             f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB); "
             f"generation in {mebibytes(self.memory_bytes)} MB, {self.info.settings}"
         )
+        return "\n".join([answer, *caveats(self.unknown, self.assumptions)])
 
 
 class _Generation:
@@ -105,9 +111,9 @@ class _Generation:
         assert example is not None
         return StepRequest(self.model, example, self.options)
 
-    def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
+    def log(self, prompt: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
         """Return the memory events of generating after a prompt."""
-        log = self.request(prompt).trace(self.batch_size, tick)
+        log = self.request(prompt).trace(self.batch_size, tick, highest_draw)
         for note, band in self.bands.items():
             log = _with_band(log, note, band)
         return log
@@ -190,7 +196,7 @@ def max_context(
         return room_for_tensors(memory, first.backend, uses_libraries(log)) - first.peak(least(log))
 
     with progress_bar("longest context", "operators", progress) as tick:
-        search = Search(lambda prompt: generation.log(prompt, tick), fits, spare, proves=True)
+        search = Search(lambda prompt: generation.log(prompt, tick, highest_draw=True), fits, spare, proves=True)
         tokens = search.run()
         fitting, beyond = (
             generation.estimate(max(count, 1), least(search.log(max(count, 1)))) for count in (tokens, tokens + 1)
@@ -206,4 +212,7 @@ def max_context(
         traced=tuple(sorted(search.logs)),
         memory_bytes=parse_memory(memory),
         info=fitting.info,
+        peak_range=fitting.peak_range if tokens else (0, 0),
+        unknown=fitting.unknown,
+        assumptions=fitting.assumptions,
     )

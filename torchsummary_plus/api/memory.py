@@ -262,7 +262,9 @@ def largest_batch(
 
     with progress_bar("largest batch", "operators", progress) as tick:
         search = Search(
-            lambda batch: request.trace(batch, tick), fits, lambda log: room(log) - request.peak(least(log))
+            lambda batch: request.trace(batch, tick, highest_draw=True),
+            fits,
+            lambda log: room(log) - request.peak(least(log)),
         )
         batch = search.run()
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in (max(batch, 1), batch + 1))
@@ -280,6 +282,9 @@ def largest_batch(
         memory_bytes=nbytes,
         context_bytes=nbytes - room(fitting.log),
         info=fitting.info,
+        peak_range=fitting.peak_range if batch and other is None else (peak * bool(batch),) * 2,
+        unknown=fitting.unknown,
+        assumptions=fitting.assumptions,
     )
 
 
@@ -316,7 +321,7 @@ class _RankRequest(StepRequest):
         other.ranked = self.ranked.of_rank(number)
         return other
 
-    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
+    def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
         with no_collection():
             self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
         return log

@@ -44,12 +44,16 @@ class StepRequest:
         """The chip of the GPU that was named, None without one."""
         return None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
 
-    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
-        """Trace the step on fakes at a batch size."""
+    def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
+        """Trace the step on fakes at a batch size.
+
+        With ``highest_draw``, for a limit, random numbers that decide what runs are those of the highest peak.
+        """
         example = with_batch(self.example, batch)
         with no_collection():
             ticks = [Ticks(tick, batch)]
-            return record_deep_step(self.tree, example, self.step, self.device, self.chip, ticks, self.cudnn)
+            settings = self.step, self.device, self.chip, ticks, self.cudnn
+            return record_deep_step(self.tree, example, *settings, highest_draw=highest_draw)
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""

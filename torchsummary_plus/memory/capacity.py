@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from ..data.caveats import caveats
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import mebibytes
 from .scaling import at_batch, scales
@@ -42,6 +43,9 @@ class BatchSizeLimit:
     batch of 1 does not fit; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH`` if that fits, and more may.
     ``traced`` lists the batches whose step was traced.
 
+    ``peak_range``, ``unknown`` and ``assumptions`` are those of the estimate at that batch. Where random numbers decide
+    what runs, the peaks are the highest of several draws with fixed seeds, so that the limit holds for all of them.
+
     >>> from torch import nn
     >>> from torchsummary_plus import max_batch_size
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), "1GiB", device="cpu", optimizer="sgd", progress=False)
@@ -59,6 +63,9 @@ class BatchSizeLimit:
     memory_bytes: int
     context_bytes: int
     info: StepInfo
+    peak_range: tuple[int, int]
+    unknown: tuple[tuple[str, int], ...]
+    assumptions: tuple[str, ...]
 
     @property
     def is_proved(self) -> bool:
@@ -66,7 +73,7 @@ class BatchSizeLimit:
         return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
-        return f"{self._answer}; {self._question}"
+        return "\n".join([f"{self._answer}; {self._question}", *caveats(self.unknown, self.assumptions)])
 
     @property
     def _answer(self) -> str:
@@ -74,10 +81,16 @@ class BatchSizeLimit:
             return f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short"
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
         return (
-            f"Largest batch: {more}{self.batch_size:,} (peak {mebibytes(self.peak_bytes)} MB; "
+            f"Largest batch: {more}{self.batch_size:,} (peak {self._peak} MB; "
             f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB); "
             f"{self.held_by or 'the root'} holds the most"
         )
+
+    @property
+    def _peak(self) -> str:
+        least, most = self.peak_range
+        within = f", within {mebibytes(least)} to {mebibytes(most)}" if least < most else ""
+        return f"{mebibytes(self.peak_bytes)}{within}"
 
     @property
     def _question(self) -> str:

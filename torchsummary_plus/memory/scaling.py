@@ -39,7 +39,15 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     work = zip(*(log.mult_adds or () for log in logs.values()))
     counts = tuple((row[0][0], through(tuple(count for _, count in row))) for row in work)
     mult_adds = None if first.mult_adds is None else counts
-    return replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=())
+    others = _others(logs, batch)
+    return replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=others)
+
+
+def _others(logs: Mapping[int, MemoryLog], batch: int) -> tuple[MemoryLog, ...]:
+    """Return the logs under other assumptions that every batch has, at another batch."""
+    rows = zip(*(log.others for log in logs.values()))
+    alike = (row for row in rows if all(scales(row[0], other) for other in row[1:]))
+    return tuple(at_batch(dict(zip(logs, row)), batch) for row in alike)
 
 
 def _spec(row: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> StorageSpec:

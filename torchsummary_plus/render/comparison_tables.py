@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..data.caveats import caveats
 from ..data.records import Group, Structure
 from ..data.units import mebibytes, structure_text
 from ..report.alignment import ComparedLayer, align
@@ -117,6 +118,12 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
             steps.setdefault(settings, []).append(entry.name)
     for settings, of in steps.items():
         yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
+    lines: dict[str, list[str]] = {}
+    for entry in entries:
+        for line in caveats(entry.peaks.unknown, entry.peaks.assumptions) if entry.peaks is not None else ():
+            lines.setdefault(line, []).append(entry.name)
+    for line, of in lines.items():
+        yield line if len(of) == len(entries) else f"In {', '.join(of)}: {line[0].lower()}{line[1:]}"
 
 
 @dataclass(frozen=True, slots=True)

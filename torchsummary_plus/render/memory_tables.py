@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
+from ..data.caveats import caveats, not_confirmed
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS
 from ..data.units import mebibytes
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .columns import check_layout
-from .memory_text import assumed, holders, kind_label, not_confirmed, place, title
+from .memory_text import holders, kind_label, place, title
 from .table import Cell, Field, Table, TableRow, Total
 
 BY_KIND = ("bytes", "percent")
@@ -73,17 +74,14 @@ def memory_table(
 def memory_list(estimate: Estimate, units: str | None = None) -> Table:
     """Return a step's memory by kind and its peaks as totals, without rows; ``units`` are those of the notes."""
     kinds = (Total(_size_field(kind, kind_label(kind)), _size(n)) for kind, n in estimate.at_peak.items() if n)
-    notes = [f"Held at the peak by: {holders(estimate, units)}"]
-    if estimate.unknown:
-        notes.append(not_confirmed(estimate))
-    totals = (*kinds, *_peaks(estimate))
-    return Table(title(estimate), "", (), (), totals, (*notes, *assumed(estimate.assumptions)))
+    notes = (f"Held at the peak by: {holders(estimate, units)}", *caveats(estimate.unknown, estimate.assumptions))
+    return Table(title(estimate), "", (), (), (*kinds, *_peaks(estimate)), notes)
 
 
 def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
     notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
     if estimate.unknown:
-        notes.append(not_confirmed(estimate))
+        notes.append(not_confirmed(estimate.unknown))
     notes_shown, step = (*notes, *estimate.assumptions), title(estimate)
     return Table(step, labels, fields, rows, tuple(_totals(estimate)), notes_shown, (step,))
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..data.units import in_unit, mebibytes
 from ..memory.estimate import Estimate
-
-ASSUMPTIONS = 3
-"""How many assumptions are shown."""
 
 HOLDERS = 3
 """How many of the modules that hold most of the peak are shown."""
@@ -29,18 +24,6 @@ def place(estimate: Estimate) -> str:
     operator = estimate.peak_operator.partition("::")[2] or estimate.peak_operator
     where = estimate.peak_location
     return estimate.peak_phase + (f" of {where}" if where else "") + (f" ({operator})" if operator else "")
-
-
-def not_confirmed(estimate: Estimate) -> str:
-    """Return the line that lists the operators without a scratch-memory rule."""
-    return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
-
-
-def assumed(assumptions: Sequence[str]) -> list[str]:
-    """Return a line for each of the first assumptions."""
-    others = len(assumptions) - ASSUMPTIONS
-    lines = [f"Assumed: {assumption}" for assumption in assumptions[:ASSUMPTIONS]]
-    return [*lines, f"Assumed: {others:,} more, in assumptions"] if others > 0 else lines
 
 
 def holders(estimate: Estimate, units: str | None = None) -> str:

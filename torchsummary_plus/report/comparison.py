@@ -13,7 +13,8 @@ class StepPeaks:
     """Peaks of a model's steps in bytes, and the largest batch whose training step fits in ``gpu``.
 
     ``info`` has the settings: batch size, mode, dtypes, device, GPU, optimizer and loss. A figure is None if it was not
-    asked for or is unknown; ``gpu`` is a GPU's name, an amount of memory, or "".
+    asked for or is unknown; ``gpu`` is a GPU's name, an amount of memory, or "". ``unknown`` lists operators without a
+    scratch-memory rule, ``assumptions`` what the peaks and the largest batch assume.
     """
 
     info: StepInfo
@@ -21,6 +22,8 @@ class StepPeaks:
     inference_peak_bytes: int | None = None
     gpu: str = ""
     max_batch_size: int | None = None
+    unknown: tuple[tuple[str, int], ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     @property
     def batch_size(self) -> int:

@@ -37,9 +37,11 @@ class Draws:
     """Whether random numbers may determine what a step runs, and the step's seed (None: the caller's state).
 
     They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's or NumPy's.
+    With ``highest`` the draw of the highest peak stands for the step, so that a limit holds for all of them.
     """
 
     seed: int | None = None
+    highest: bool = False
     asks: bool = False
     foreign: bool = False
 
@@ -71,7 +73,7 @@ def with_other_draws(
     """Return a log with those of the lowest and highest peak among other draws, if any differs.
 
     ``record`` records the same step with the given draws. ``redrawn`` is the number of multiply-adds of its real pass
-    if that draws too, else None.
+    if that draws too, else None. If the draws ask for the highest, its events replace the log's own.
     """
     if not draws.asks and not draws.foreign and redrawn is None:
         return log
@@ -82,6 +84,9 @@ def with_other_draws(
     if all(_peak(other) == own for other in others):
         return log
     others.extend(logs)
+    if draws.highest:
+        note = f"random numbers decide what runs: the highest peak of {len(others) + 1} draws, and more may exceed it"
+        return replace(max((log, *others), key=_peak), others=log.others, assumptions=(*log.assumptions, note))
     ends = min(others, key=_peak), max(others, key=_peak)
     note = f"random numbers decide what runs: the range covers {len(others)} other draws, and more may differ"
     return replace(log, others=(*log.others, *ends), assumptions=(*log.assumptions, note))

@@ -43,7 +43,7 @@ from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
 from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
-from .draws import with_other_draws
+from .draws import Draws, with_other_draws
 from .if_used import IfUsed
 from .other_kernels import by_other_kernels, in_wide_bands, with_cublas
 from .outside import UNSEEN, Outside
@@ -71,11 +71,13 @@ def record_step(
     capability: Capability | None = None,
     listeners: Sequence[Listener] = (),
     cudnn: Cudnn | None = None,
+    draws: Draws | None = None,
 ) -> MemoryLog:
     """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
 
     ``capability`` is the compute capability to assume; None means the installed GPU's, or an A100's without one.
-    ``cudnn`` supplies the workspaces of convolutions; without it they come from a table.
+    ``cudnn`` supplies the workspaces of convolutions; without it they come from a table. ``draws`` seeds the step, and
+    is told whether random numbers decide what runs.
 
     The step is recorded again after the first run of an operator imported parts of torch, whose frames keep tensors
     alive; with integers for a sized input that reaches an embedding; with a copy of a model whose lazy parameters took
@@ -87,7 +89,7 @@ def record_step(
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        task = Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners)
+        task = Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners, draws=draws or Draws())
         return _recorded(replace(task, for_cuda=place.type == "cuda"))
 
 

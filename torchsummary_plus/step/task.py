@@ -61,7 +61,7 @@ class Task:
             return self.real
         if self.step.mode == "train":
             import_for_optimizers()
-        with cuda_as_cpu(self.for_cuda):
+        with cuda_as_cpu(self.for_cuda), self.draws.seeded():
             return rehearse_step(self.tree, self.example, self.step)
 
     def measured(self, real: RealStep) -> MemoryLog:
@@ -74,7 +74,7 @@ class Task:
         outside, copies = Outside(self.tree, self.step), Copies(CPU, moves=True)
         with outside.kept(), exchanging() as exchange:
             outside.put(exchange, copies.alike, {id(tensor) for tensor in self.tree.tensors()})
-            with eager(), cuda_as_cpu(self.for_cuda):
+            with eager(), cuda_as_cpu(self.for_cuda), self.draws.seeded():
                 return rehearse(self.tree, self.example, self.step.mode == "train", self.step.autocast)
 
     def redrawn(self, draws: Draws) -> Task:
@@ -82,6 +82,5 @@ class Task:
         task = replace(self, draws=draws)
         if self.rehearsal is None or not self.rehearsal.drew:
             return task
-        with draws.seeded():
-            real = replace(self, real=None).rehearsed_step() if self.has_real_step else None
-            return replace(task, rehearsal=self.rehearsed_forward() if real is None else real.rehearsal)
+        real = replace(task, real=None).rehearsed_step() if self.has_real_step else None
+        return replace(task, rehearsal=task.rehearsed_forward() if real is None else real.rehearsal)

@@ -17,6 +17,7 @@ from ...live.stacks import largest_stack
 from ...ops.scratch.cuda.cudnn.asking import Cudnn
 from ...trace.passes import Listener
 from ...trace.swap import one_pass
+from ..draws import Draws
 from ..fake_steps import record_step
 from ..runner import Step
 from .cut import FEWEST, WORTH
@@ -40,20 +41,32 @@ def record_deep_step(
     capability: Capability | None = None,
     listeners: Sequence[Listener] = (),
     cudnn: Cudnn | None = None,
+    highest_draw: bool = False,
 ) -> MemoryLog:
-    """Return :func:`record_step`'s log, faster for a model with many equal layers. The model is left unchanged."""
+    """Return :func:`record_step`'s log, faster for a model with many equal layers. The model is left unchanged.
+
+    With ``highest_draw`` it depends on no generator's state: where random numbers decide what runs, it is that of the
+    highest peak among draws with fixed seeds. Layers that random numbers may skip do not stand for deeper models.
+    """
+
+    def record(tree: ModuleTree) -> tuple[MemoryLog, Draws]:
+        draws = Draws(0 if highest_draw else None, highest_draw)
+        return record_step(tree, example, step, device, capability, listeners, cudnn, draws), draws
+
     model = tree.modules[0]
     stack = largest_stack(model, WORTH) if takes_all_layers_alike(step) else None
-    asked = example, step, device, capability, listeners, cudnn
     if stack is None:
-        return record_step(tree, *asked)
+        return record(tree)[0]
     with one_pass():
         logs, stacks = [], []
         try:
             for count in range(FEWEST, FEWEST + 3):
                 with stack.cut_to(count) as names:
                     stacks.append(Stack(stack.path, names))
-                    logs.append(record_step(ModuleTree(model), *asked))
+                    log, draws = record(ModuleTree(model))
+                    logs.append(log)
+                    if draws.asks:
+                        raise NotRepeatingError
             return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
         except (NotRepeatingError, SummaryError):
-            return record_step(tree, *asked)
+            return record(tree)[0]

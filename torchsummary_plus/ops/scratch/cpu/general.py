@@ -8,13 +8,11 @@ from typing import Any
 import torch
 
 from ....live.versions import since
-from ...dtypes import result_type
 from ...processor import is_half
-from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
+from ..registry import AtMost, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .copies import turned_block
 from .pointwise import cast_bytes
-from .reductions import mean_bytes
 
 
 @scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)
@@ -151,126 +149,6 @@ def _safe_softmax(out: Any, x: Any, dim: int, dtype: Any = None) -> int:
     return copied(x) + total + total // int(x.shape[dim]) + itemsize(out)
 
 
-LOSS = f"{NATIVE}Loss.cpp"
-MEAN = 1
-"""``Reduction::Mean``; 0 is none, 2 sum."""
-
-
-@scratch("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
-def _squared_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
-    """The loss per element, twice, once in the result's storage; before each, operands of another dtype are cast."""
-    cast = _cast_to(out.dtype, x, target)
-    if not reduction:
-        return cast
-    return 2 * cast + _paired(out, x, target) + _mean_of(out, reduction, _pairs(x, target))
-
-
-def _cast_to(common: torch.dtype, *operands: Any) -> int:
-    """Return the bytes of the operands that are cast to a dtype."""
-    return sum(cast_bytes(operand, common) for operand in operands)
-
-
-def _written_to(target: torch.dtype, *operands: Any) -> int:
-    """Return the scratch of operands computed in their common dtype and written to a tensor of another one."""
-    common = result_type(*operands)
-    count = int(prod(torch.broadcast_shapes(*(operand.shape for operand in operands))))
-    return _cast_to(common, *operands) + (0 if common is target else count * int(common.itemsize))
-
-
-def _paired(out: Any, x: Any, target: Any) -> int:
-    """Return the bytes of one loss per pair of elements."""
-    return _pairs(x, target) * itemsize(out)
-
-
-def _pairs(x: Any, target: Any) -> int:
-    return int(prod(torch.broadcast_shapes(x.shape, target.shape)))
-
-
-def _mean_of(out: Any, reduction: int, losses: int) -> int:
-    """Return the scratch of the mean of some losses."""
-    if reduction != MEAN:
-        return 0
-    return mean_bytes(out, torch.empty(losses, dtype=out.dtype, device="meta"))
-
-
-@reserve("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
-def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
-    """The result is resized to one element; its storage stays large."""
-    return (_paired(out, x, target),)
-
-
-@scratch("cpu", "aten::huber_loss", source=LOSS, band=0.0)
-def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> tuple[Phase, ...]:
-    """A loss per element, in the input's dtype; casts last until the end."""
-    written = _written_to(x.dtype, x, target)
-    if not reduction:
-        return (Phase(ALL_RESULTS, written),)
-    losses = nbytes(x) + _cast_to(result_type(x, target), x, target)
-    return Phase(0, nbytes(x) + written), Phase(ALL_RESULTS, losses + _mean_of(out, reduction, elements(x)))
-
-
-@scratch("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
-def _cross_entropy(out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> int:
-    return itemsize(out) + _mean_of(out, reduction, _pairs(x, target)) if reduction else 0
-
-
-@scratch("cpu", "aten::soft_margin_loss", source=LOSS, band=0.0)
-def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
-    return itemsize(out) + _mean_of(out, reduction, _pairs(x, target)) if reduction else 0
-
-
-@scratch("cpu", "aten::soft_margin_loss_backward", source=LOSS, band=0.0)
-def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, ...]:
-    """``-target * x`` step by step, its exponential, and the terms that follow."""
-    return Phase(0, 3 * nbytes(x)), Phase(ALL_RESULTS, nbytes(x) + scalar(x))
-
-
-@scratch("cpu", "aten::dist", source=f"{NATIVE}LinearAlgebra.cpp", band=0.0)
-def _distance(out: Any, x: Any, other: Any, *_: Any) -> tuple[Phase, ...]:
-    """The difference, for which operands of another dtype are cast."""
-    difference = _paired(out, x, other)
-    return Phase(0, difference + _cast_to(out.dtype, x, other)), Phase(ALL_RESULTS, difference)
-
-
-@scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp: x * pow(2, other)", band=0.0)
-def _scaled_by_powers(out: Any, x: Any, other: Any) -> int:
-    return elements(other) * itemsize(out)
-
-
-@reserve("cpu", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS, band=0.0)
-def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
-    """The same as :func:`_squared_loss_storage`."""
-    return (nbytes(x),)
-
-
-@scratch("cpu", "aten::binary_cross_entropy_with_logits", source=LOSS, band=0.0)
-def _cross_entropy_with_logits(
-    out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
-) -> int:
-    """``log_sigmoid`` with its buffer, then ``1 - target``; in between ``pos_weight - 1`` and a weight per element.
-
-    A target of another dtype sets the loss's.
-    """
-    if x.dtype is not target.dtype:
-        written = nbytes(x) + _written_to(target.dtype, x, target)
-        if not reduction:
-            return written
-        averaged = nbytes(x) + _mean_of(out, reduction, elements(x))
-        return nbytes(target) + max(written - nbytes(out), averaged)
-    loss = 2 * nbytes(x) + (_mean_of(out, reduction, elements(x)) if reduction else -nbytes(out))
-    if pos_weight is None:
-        return loss
-    return max(loss, 2 * nbytes(x) + nbytes(pos_weight) + scalar(x) - nbytes(out))
-
-
-@scratch("cpu", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", source=f"{NATIVE}LossCTC.cpp", band=0.0)
-def _ctc_backward(
-    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, *_: Any
-) -> int:
-    """The forward's table again, filled from the end."""
-    return nbytes(table)
-
-
 @scratch("cpu", "aten::sort", "aten::sort.stable", source=f"{NATIVE}cpu/SortingKernel.cpp", band=0.0)
 def _sort(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
     """The indices of one row."""
@@ -301,8 +179,20 @@ def _median_of(out: Any, x: Any, dim: int, *_: Any) -> int:
 
 @scratch("cpu", "aten::roll", source=f"{NATIVE}TensorTransformations.cpp", band=0.0)
 def _roll(out: Any, x: Any, shifts: Any, dims: Any = ()) -> int:
-    """One axis after another, each into a new tensor; the calls are nested."""
-    return max(0, len(dims) - 1) * nbytes(x)
+    """One axis after another, each into a new tensor; the calls are nested. Without axes the input is made flat."""
+    return max(0, len(dims) - 1) * nbytes(x) if dims else copied(x)
+
+
+@scratch("cpu", "aten::native_channel_shuffle", source=f"{NATIVE}cpu/ChannelShuffleKernel.cpp", band=0.0)
+def _channel_shuffle(out: Any, x: Any, groups: int) -> int:
+    return copied(x)
+
+
+@scratch("cpu", "aten::addr", source=f"{NATIVE}LinearAlgebra.cpp, build_addr_iter", band=0.0)
+def _outer_product_added(out: Any, x: Any, a: Any, b: Any, **_: Any) -> int:
+    """Operands of another dtype are cast, the first in the result's shape."""
+    expanded = 0 if x.dtype is out.dtype else nbytes(out)
+    return expanded + cast_bytes(a, out.dtype) + cast_bytes(b, out.dtype)
 
 
 @scratch("cpu", "aten::repeat", source=f"{NATIVE}TensorShape.cpp, repeat", band=0.0)

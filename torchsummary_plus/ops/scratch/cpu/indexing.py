@@ -23,13 +23,13 @@ _AT_INDICES = tuple(
 @scratch("cpu", *_AT_INDICES, source=SCATTER, band=0.0)
 def _at_indices(out: Any, x: Any, dim: int, index: Any, *_: Any, **__: Any) -> int:
     """Half precision is accumulated in float32."""
-    return _accumulated(out) if elements(index) else 0
+    return _accumulated(out) + _widened(index) if elements(index) else 0
 
 
 @scratch("cpu", "aten::gather", source=SCATTER, band=0.0)
 def _gather(out: Any, x: Any, dim: int, index: Any, **_: Any) -> int:
     """Rows of a table are copied as they are; what is picked one by one passes through float32."""
-    return 0 if not elements(index) or _takes_rows(out, dim, index, x) else _accumulated(out)
+    return _widened(index) + (0 if not elements(index) or _takes_rows(out, dim, index, x) else _accumulated(out))
 
 
 @scratch("cpu", "aten::scatter_add", "aten::scatter_add_", source=SCATTER, band=0.0)
@@ -37,7 +37,12 @@ def _scatter_add(out: Any, x: Any, dim: int, index: Any, src: Any) -> int:
     """Half precision is summed in float32: in one row for each thread, or in as many elements as the result has."""
     if not elements(index):
         return 0
-    return _row_sums(out) if _adds_rows(out, dim, index, src) else _accumulated(out)
+    return _widened(index) + (_row_sums(out) if _adds_rows(out, dim, index, src) else _accumulated(out))
+
+
+def _widened(index: Any) -> int:
+    """Return the bytes of indices of 32 bits as integers of 64."""
+    return INT64 * elements(index) if index.dtype is torch.int32 else 0
 
 
 def _accumulated(out: Any) -> int:
@@ -115,6 +120,12 @@ def _unfolded(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -
 def _histogram(out: Any, x: Any, *_: Any) -> int:
     """The edges of the bins, and a histogram per thread."""
     return nbytes(out) + itemsize(out) + torch.get_num_threads() * nbytes(out)
+
+
+@scratch("cpu", "aten::embedding_renorm_", source=f"{NATIVE}Embedding.cpp, embedding_renorm_cpu_", band=0.0)
+def _rescaled_rows(out: Any, weight: Any, indices: Any, *_: Any) -> int:
+    """The norm of a row."""
+    return copied(indices) + itemsize(weight)
 
 
 @scratch("cpu", "aten::lu_unpack", source=f"{NATIVE}BatchLinearAlgebra.cpp, lu_unpack", band=0.0)

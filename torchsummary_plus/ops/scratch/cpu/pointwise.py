@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...dtypes import result_type
-from ..registry import ALL_RESULTS, Phase, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize
 
 ITERATOR = (
@@ -29,10 +29,23 @@ def cast_bytes(operand: Any, common: Any) -> int:
 
 
 _ARITHMETIC = (
-    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "rsub.Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "rsub.Scalar", "pow.Tensor_Tensor"),
     *("maximum", "minimum", "atan2", "remainder.Scalar", "remainder.Tensor", "fmod.Scalar", "fmod.Tensor"),
     *("add.Scalar", "sub.Scalar", "mul.Scalar", "div.Scalar", "rsub.Tensor"),
-    *("floor_divide", "div.Tensor_mode", "logaddexp", "logaddexp2", "fmin", "fmax", "nextafter", "hypot", "gcd", "lcm"),
+    *(
+        "floor_divide",
+        "floor_divide.Scalar",
+        "div.Tensor_mode",
+        "div.Scalar_mode",
+        "logaddexp",
+        "logaddexp2",
+        "fmin",
+        "fmax",
+        "nextafter",
+        "hypot",
+        "gcd",
+        "lcm",
+    ),
     *("xlogy.Scalar_Other", "xlogy.Scalar_Self", "copysign.Scalar", "heaviside", "igamma", "igammac"),
     *(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar", "Scalar_Tensor")),
     *(
@@ -61,20 +74,6 @@ def _comparison(out: Any, a: Any, b: Any) -> int:
     return cast_bytes(a, common) + cast_bytes(b, common)
 
 
-_IN_PLACE = (
-    *(f"aten::{name}_.{kind}" for name in ("add", "sub", "mul", "div", "remainder") for kind in ("Tensor", "Scalar")),
-    *(f"aten::bitwise_{name}_.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")),
-    *(f"aten::{name}_.Tensor" for name in ("pow", "fmod", "clamp_min", "clamp_max")),
-)
-
-
-@scratch("cpu", *_IN_PLACE, source=ITERATOR, band=0.0)
-def _in_place(out: Any, a: Any, b: Any, **scale: Any) -> int:
-    """The result goes to a temporary tensor if the target has another dtype; the target is cast like any operand."""
-    common = result_type(a, b)
-    return 2 * cast_bytes(a, common) + cast_bytes(b, common)
-
-
 @scratch("cpu", "aten::addcmul", "aten::addcdiv", "aten::lerp.Tensor", "aten::lerp.Scalar",
          source=ITERATOR, band=0.0)  # fmt: skip
 def _ternary(out: Any, *operands: Any, **scale: Any) -> int:
@@ -95,7 +94,7 @@ def _joined(out: Any, tensors: Any, *_: Any) -> int:
 _FLOATING = (
     *("sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal", "expm1"),
     *("asin", "asinh", "atan", "atanh", "acos", "acosh", "sinh", "cosh", "tan", "erfinv", "erfc", "lgamma", "digamma"),
-    *("log2", "log10", "exp2", "sinc", "angle", "special_i0", "special_i0e", "special_i1", "special_i1e"),
+    *("log2", "log10", "exp2", "sinc", "i0", "special_i0", "special_i0e", "special_i1", "special_i1e"),
     *("special_ndtri", "special_log_ndtr", "special_erfcx", "special_entr", "special_bessel_j0", "special_bessel_j1"),
 )
 """Functions with a floating-point result, whose integers are cast first."""
@@ -134,8 +133,31 @@ def _multivariate_gamma(out: Any, x: Any, p: int) -> tuple[Phase, ...]:
 
 @scratch("cpu", "aten::pow.Tensor_Scalar", source=f"{NATIVE}Pow.cpp", band=0.0)
 def _power(out: Any, x: Any, exponent: Any) -> int:
-    """The 0th power is filled in, and the first one copied."""
-    return 0 if exponent in (0, 1) else cast_bytes(x, out.dtype)
+    return cast_bytes(x, out.dtype)
+
+
+@scratch("cpu", "aten::pow.Scalar", source=f"{NATIVE}Pow.cpp", band=0.0)
+def _power_of_number(out: Any, base: Any, x: Any) -> int:
+    """Powers of 1 are filled in, those of True are not."""
+    return 0 if base is not True and base == 1 else cast_bytes(base, out.dtype) + cast_bytes(x, out.dtype)
+
+
+@scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp, ldexp: x * pow(2.0, other)", band=0.0)
+def _scaled_by_powers(out: Any, x: Any, other: Any) -> tuple[Phase, ...] | AtMost:
+    """The powers of 2, with what is cast for them, and then for the product; of other dtypes this is a bound."""
+    number, common = 2.0, result_type(other, 2.0)
+    powers = elements(other) * int(common.itemsize)
+    cast = cast_bytes(number, common) + cast_bytes(other, common)
+    product = cast_bytes(x, out.dtype) + (0 if common is out.dtype else elements(other) * itemsize(out))
+    if x.dtype is not other.dtype or not x.dtype.is_floating_point:
+        return AtMost(powers + max(cast, product))
+    return Phase(0, powers + cast), Phase(ALL_RESULTS, powers + product)
+
+
+@scratch("cpu", "aten::equal", source=f"{NATIVE}ReduceOps.cpp, cpu_equal", band=0.0)
+def _equal(out: Any, a: Any, b: Any) -> int:
+    common = result_type(a, b)
+    return cast_bytes(a, common) + cast_bytes(b, common) if a.shape == b.shape else 0
 
 
 _BOUNDS = tuple(f"aten::{name}{kind}" for name in ("clamp", "clamp_min", "clamp_max") for kind in ("", ".Tensor"))
@@ -152,10 +174,12 @@ def _logit(out: Any, x: Any, eps: Any = None) -> int:
     return cast_bytes(x, out.dtype)
 
 
-@scratch("cpu", "aten::abs", source=f"{NATIVE}UnaryOps.cpp, unary_op_impl_with_complex_to_float_out", band=0.0)
+@scratch(
+    "cpu", "aten::abs", "aten::angle", source=f"{NATIVE}UnaryOps.cpp, unary_op_impl_with_complex_to_float_out", band=0.0
+)
 def _absolute(out: Any, x: Any) -> int:
-    """For complex inputs, a complex result first."""
-    return elements(x) * itemsize(x) if x.dtype.is_complex else 0
+    """For complex inputs, a complex result first; the angles of integers are those of floats."""
+    return elements(x) * itemsize(x) if x.dtype.is_complex else cast_bytes(x, out.dtype)
 
 
 @scratch("cpu", "aten::isinf", source=f"{NATIVE}TensorCompare.cpp, isinf", band=0.0)

@@ -10,7 +10,7 @@ import torch
 
 from ...processor import is_half
 from ..registry import scratch
-from ..sizes import INT64, NATIVE, elements, itemsize, nbytes, scalar
+from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 
 REDUCED = f"{NATIVE}ReduceOps.cpp; ReduceOpsUtils.h, make_reduction_from_out_ty"
 GRAIN = 32768
@@ -46,6 +46,24 @@ def _reduction(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
 def _least(out: Any, x: Any, *_: Any) -> int:
     """Threads that share int64 elements keep their partial results in registers."""
     return 0 if x.dtype is torch.int64 else partials(x, out)
+
+
+@scratch("cpu", "aten::max", "aten::min", "aten::aminmax", source=f"{NATIVE}cpu/ReduceAllOpsKernel.cpp", band=0.0)
+def _extremes(out: Any, x: Any, *, dim: Any = None, **_: Any) -> int:
+    """A contiguous copy, if all elements are reduced."""
+    return copied(x) if dim is None else 0
+
+
+@scratch("cpu", "aten::argmax", "aten::argmin", source=f"{NATIVE}ReduceOps.cpp, argmax_argmin_impl", band=0.0)
+def _place(out: Any, x: Any, dim: Any = None, *_: Any) -> int:
+    """A flat copy, if all elements are compared and do not follow one another at equal distances in memory."""
+    return nbytes(x) if dim is None and not is_flat(x) else 0
+
+
+def is_flat(x: Any) -> bool:
+    """Whether ``x.reshape(-1)`` is a view."""
+    axes = [(int(size), stride) for size, stride in zip(x.shape, x.stride()) if size != 1]
+    return all(before == size * stride for (_, before), (size, stride) in pairwise(axes))
 
 
 @scratch("cpu", "aten::sum", "aten::sum.dim_IntList", "aten::nansum",

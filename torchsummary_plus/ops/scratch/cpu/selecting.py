@@ -1,4 +1,4 @@
-"""Scratch memory of selecting by masks: positions as integers."""
+"""Scratch memory of selecting by masks, and of finding elements: positions as integers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from ...dtypes import result_type
 from ..masks import fills, mask_axes, masked_rows, masks_of, most_rows, written_rows
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
-from ..sizes import copied, nbytes
+from ..sizes import INT64, NATIVE, copied, elements, nbytes
+from .pointwise import cast_bytes
 from .reductions import GRAIN
 
 INDEX_BYTES = 8
@@ -64,3 +66,30 @@ def _masked_select(out: Any, x: Any, mask: Any) -> int:
     if _runs_alone(x, mask, count):
         return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
     return 2 * INDEX_BYTES * count
+
+
+ISIN = f"{NATIVE}TensorCompare.cpp, isin"
+
+
+@scratch("cpu", "aten::isin.Tensor_Scalar", source=ISIN, band=0.0)
+def _is_number(out: Any, x: Any, number: Any, **_: Any) -> int:
+    """Compared with the number."""
+    common = result_type(x, number)
+    return cast_bytes(x, common) + cast_bytes(number, common)
+
+
+@scratch("cpu", "aten::isin.Scalar_Tensor", "aten::isin.Tensor_Tensor", source=ISIN, band=0.0)
+def _is_among(out: Any, x: Any, among: Any, **_: Any) -> int | AtMost:
+    """Few elements are compared one by one; among many, both are made unique, joined and sorted."""
+    common = result_type(x, among)
+    cast = cast_bytes(x, common) + cast_bytes(among, common)
+    count, others, size = elements(x) if isinstance(x, torch.Tensor) else 1, elements(among), int(common.itemsize)
+    if others < int(10 * count**0.145):
+        return cast
+    return AtMost(cast + (count + others) * (4 * size + 4 * INT64))
+
+
+@scratch("cpu", "aten::nonzero_static", source=f"{NATIVE}TensorAdvancedIndexing.cpp, nonzero_static_out_cpu", band=0.0)
+def _positions(out: Any, x: Any, **_: Any) -> AtMost:
+    """The positions of all nonzero elements."""
+    return AtMost(INT64 * elements(x) * max(1, x.dim()))

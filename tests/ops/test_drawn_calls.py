@@ -1,0 +1,22 @@
+"""Calls drawn of torch's operators, with mixed dtypes, numbers and layouts, against their rules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.memory_calls import calls, operators, wrong
+
+EXACT = (
+    *("atan2_", "bitwise_left_shift_", "clamp_", "copysign_", "eq_", "floor_divide", "floor_divide_", "gcd_", "lt_"),
+    *("addcmul_", "addcdiv_", "logical_and_", "logical_xor_", "max", "min", "aminmax", "argmax", "angle"),
+    *("pow", "log_sigmoid_forward", "deg2rad_"),
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EXACT)
+def test_the_rules_agree_with_the_profiler(name: str) -> None:
+    drawn = list(calls(operators(f"^{name}$"), 30, 7))
+    torch.manual_seed(7)
+    assert drawn and not [f"{call.text}: {difference}" for call, difference in wrong(drawn)]
