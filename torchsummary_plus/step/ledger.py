@@ -258,8 +258,8 @@ class Ledger(Listener):
     ) -> None:
         """Book a kernel's allocations one by one, after the results that its course does not name.
 
-        Lasting workspaces are requested where the course says so, else at its end. Where a rule says that a result's size is not the
-        fake's, the measured size counts: the rule may be of another release.
+        Lasting workspaces are requested where the course says so, else at its end. Where a rule says that a result's
+        size is not the fake's, the measured size counts: the rule may be of another release.
         """
         nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
         later = {step.result for step in course if isinstance(step, Result)}

@@ -95,7 +95,8 @@ class Unfolded:
         return self._summed(chip, 1, tuple(range(2, 2 + len(self.rows))))
 
     def _summed(self, chip: Chip, batch: int, axes: tuple[int, ...]) -> Course:
-        return sum_course(chip, torch.empty(batch, self.channels, *self.rows, dtype=self.conv.dtype, device="meta"), axes)
+        grad = torch.empty(batch, self.channels, *self.rows, dtype=self.conv.dtype, device="meta")
+        return sum_course(chip, grad, axes)
 
     def group(self) -> Unfolded:
         """Return the call for one group (``subtensor``)."""
@@ -172,9 +173,7 @@ def backward_course(
     return steps.course()
 
 
-def _backward(
-    call: Unfolded, chip: Chip, steps: Products, take: Take, grad: Strided, wanted: Sequence[bool]
-) -> None:
+def _backward(call: Unfolded, chip: Chip, steps: Products, take: Take, grad: Strided, wanted: Sequence[bool]) -> None:
     """Allocate the gradients, as far as ``wanted``, of the input, the weight and the bias."""
     for_input, for_weight, for_bias = wanted
     weight, bias = int(for_input), int(for_input) + int(for_weight)
