@@ -24,12 +24,12 @@ from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
 from .if_used import IfUsed
-from .ledger import Ledger
 from .prior_tensors import PriorTensor
 from .runner import Step, Steps
+from .streamed import StreamedLedger
 
 
-def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
+def follow_meta_storages(kernels: StepKernels, ledger: StreamedLedger) -> None:
     """Connect a ledger to the storages that stand for real ones, and book those that existed before the steps.
 
     The ledger can then query whether an engine formula or Python code is running, and whether the graph is retained.
@@ -45,7 +45,7 @@ def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
 
 
 @contextmanager
-def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
+def resizing_watched(kernels: StepKernels, ledger: StreamedLedger) -> Iterator[None]:
     """Book resized storages again, since no operator visible to a mode resizes them."""
     kind: Any = torch.UntypedStorage
     resize = kind.resize_
@@ -70,7 +70,7 @@ class RecordedSteps(Steps):
     """Listens for the first use of tensors that count only from then on."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[PriorTensor]
+        self, kernels: StepKernels, ledger: StreamedLedger, step: Step, exchange: Exchange, outside: list[PriorTensor]
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, outside)
         self.exchange = exchange

@@ -23,7 +23,7 @@ from ..live.fakes import CPU, Fake
 from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cpu.convolution import writes_astray
-from ..ops.scratch.registry import Alloc, Course, Free, Result
+from ..ops.scratch.registry import Alloc, Course, Free, Result, Step
 from ..trace.kernels import change_tensors, tensors_of
 from ..watch.profiled import Change, changes
 from ..watch.quiet_profile import QuietProfile
@@ -273,7 +273,7 @@ _PREPARED = {aten.mkldnn_rnn_layer_backward.default: _with_workspace}
 """For operators that read an earlier kernel's opaque workspace: their arguments with a real one."""
 
 
-def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Result | Alloc | Free]:
+def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Step]:
     """Convert a profile's changes; ``places`` are the results' numbers by address.
 
     A result is the last allocation at its address.

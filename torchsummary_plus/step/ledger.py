@@ -27,7 +27,7 @@ from ..live.node_numbers import number_of
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
-from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Phase, Result
+from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result
 from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
@@ -258,8 +258,8 @@ class Ledger(Listener):
     ) -> None:
         """Book a kernel's allocations one by one, after the results that its course does not name.
 
-        Lasting workspaces are requested once the arguments are ready. Where a rule says that a result's size is not the
-        fake's, the measured size counts: the rule may be of another release.
+        Lasting workspaces are requested where the course says so, else at its end. Where a rule says that a result's
+        size is not the fake's, the measured size counts: the rule may be of another release.
         """
         nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
         later = {step.result for step in course if isinstance(step, Result)}
@@ -276,8 +276,11 @@ class Ledger(Listener):
             elif isinstance(step, Alloc):
                 number = self._book_scratch(step.nbytes, owner, error) if step.nbytes else None
                 buffers.append(None if step.lasts else number)
-            else:
+            elif isinstance(step, Free):
                 self._give(buffers, step.buffer)
+            else:
+                self._book_lasting(lasting, owner, name)
+                lasting = ()
         self._book_lasting(lasting, owner, name)
         for buffer in range(len(buffers)):
             self._give(buffers, buffer)

@@ -103,6 +103,9 @@ class _NoAccount:
     def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Ignore the tensors."""
 
+    def join(self, tensors: Sequence[Tensor], owner: int) -> None:
+        """Ignore the tensors."""
+
     def enter(self, phase: str, step: int) -> None:
         """Ignore the phase."""
 

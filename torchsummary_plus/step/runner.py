@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
+from .account import Account
+from .flattened import flattened
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed import packed_blocks
@@ -44,23 +46,6 @@ class Step:
     keep_output: bool = False
     steps: int = 2
     micro_batches: int = 1
-
-
-class Account(Protocol):
-    """Is notified of tensors' kinds and of the beginning of each phase of a step.
-
-    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": whatever follows one of the last
-    two until a module is called again, such as gradient clipping or the loss of a micro-batch.
-    """
-
-    phase: str
-    step: int
-
-    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Note what tensors are, and for which module."""
-
-    def enter(self, phase: str, step: int) -> None:
-        """Begin a phase of a step."""
 
 
 class Steps:
@@ -123,6 +108,8 @@ class Steps:
         for index, module in [*moved, *((OUTSIDE, module) for module in self.loss_modules)]:
             if index >= self.tree.unregistered and all(id(t) in self.without_bytes for t in tensors_in([module])):
                 continue
+            if self.device.type == "cuda":
+                self.account.join(flattened(module), index)
             for parameter in module._parameters.values():
                 if parameter is not None:
                     owner = self.parameters.get(id(parameter), (None, index))[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,17 @@ class StreamedLedger(Ledger):
     def switched(self, stream: int) -> None:
         """Note that a stream is the current one from now on."""
         self._switches.append((compat.sequence_number(), stream))
+
+    def join(self, tensors: Sequence[Tensor], owner: int) -> None:
+        """Book existing tensors as one block, as long as each has a storage of its own that is not booked yet."""
+        with compat.no_function():
+            storages = {self._storage(tensor)._cdata: self._storage(tensor) for tensor in filter(self.is_here, tensors)}
+        if len(storages) < len(tensors) or not storages.keys().isdisjoint(self._live):
+            return
+        rest = sum(storage.nbytes() for storage in storages.values())
+        for storage in storages.values():
+            self._book(storage, owner, rest)
+            rest = 0
 
     def handed_over(self, tensor: Tensor, stream: int) -> None:
         """Note that ``record_stream`` gives a tensor to a stream."""

@@ -79,7 +79,14 @@ class Free(NamedTuple):
     buffer: int
 
 
-Course = tuple[Result | Alloc | Free, ...]
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """The kernel requests its lasting workspaces; if its course does not say when, it does so after everything else."""
+
+
+Step = Result | Alloc | Free | Lasting
+
+Course = tuple[Step, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
 
 ALL_RESULTS = 1 << 30

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..registry import Alloc, Course, Free, Result
+from ..registry import Alloc, Course, Free, Lasting, Result, Step
 from ..sizes import copied
 
 
@@ -39,7 +39,7 @@ class Allocations:
     (Alloc(nbytes=400, lasts=False), Alloc(nbytes=800, lasts=False), Free(buffer=0))
     """
 
-    steps: list[Result | Alloc | Free] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     count: int = 0
     """Number of buffers."""
 
@@ -65,7 +65,11 @@ class Allocations:
         """Allocate a buffer and free it."""
         self.free(self.buffer(nbytes))
 
-    def append(self, course: Iterable[Result | Alloc | Free]) -> range:
+    def request_lasting(self) -> None:
+        """Request lasting workspaces, which the first call alone allocates."""
+        self.steps.append(Lasting())
+
+    def append(self, course: Iterable[Step]) -> range:
         """Append another course, whose buffers count from 0, and return the numbers that its buffers get."""
         first = self.count
         for step in course:
@@ -78,7 +82,7 @@ class Allocations:
         return tuple(self.steps)
 
 
-def joined(*courses: Iterable[Result | Alloc | Free]) -> Course:
+def joined(*courses: Iterable[Step]) -> Course:
     """Return courses one after another, each of which counts its buffers from 0.
 
     >>> joined((Alloc(8),), (Alloc(4), Free(0)))

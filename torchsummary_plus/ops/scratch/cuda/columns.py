@@ -11,10 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..registry import Course, Free
+import torch
+
+from ..registry import Course
 from ..strided import Strided, copied
 from .allocations import Allocations
+from .chips import Chip
 from .cudnn.route import Convolution
+from .reductions import sum_course
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class Products(Allocations):
 
     def multiply(self) -> None:
         """Multiply matrices."""
+        self.request_lasting()
         if self.workspace:
             self.temporary(self.workspace)
 
@@ -81,6 +86,18 @@ class Unfolded:
         """The bytes of the output's storage: ``slow_conv_transpose3d`` resizes a tensor of its input's shape."""
         return max(self.written, self.x.nbytes) if self.conv.transposed and self.is_deep else self.written
 
+    def sum_of_batch(self, chip: Chip) -> Course:
+        """Return the staging buffers of the sum of a contiguous gradient over all axes but the channels'."""
+        return self._summed(chip, self.x.shape[0], (0, *range(2, 2 + len(self.rows))))
+
+    def sum_of_image(self, chip: Chip) -> Course:
+        """Return those of the sum of one image's gradient."""
+        return self._summed(chip, 1, tuple(range(2, 2 + len(self.rows))))
+
+    def _summed(self, chip: Chip, batch: int, axes: tuple[int, ...]) -> Course:
+        grad = torch.empty(batch, self.channels, *self.rows, dtype=self.conv.dtype, device="meta")
+        return sum_course(chip, grad, axes)
+
     def group(self) -> Unfolded:
         """Return the call for one group (``subtensor``)."""
         groups = self.conv.groups
@@ -97,14 +114,14 @@ def forward_course(
     steps, call = _begun(conv, before, x, weight, rows, workspace)
     if conv.groups == 1:
         _forward(call, steps, steps.result, biased)
-        return _without_last_frees(steps)
+        return steps.course()
     part = call.group()
     for _ in range(conv.groups):
         read = steps.buffer(copied(call.x.part(1, conv.groups), part.x))
         _forward(part, steps, lambda _: steps.buffer(part.storage), biased)
         steps.free(read)
     steps.result(0)
-    return _without_last_frees(steps)
+    return steps.course()
 
 
 def output_bytes(conv: Convolution, x: Strided, weight: Strided, rows: tuple[int, ...]) -> int:
@@ -121,14 +138,6 @@ def _begun(
     return steps, call
 
 
-def _without_last_frees(steps: Products) -> Course:
-    """Return the course without its last frees: cuBLAS requests its workspace before them, and the end frees all."""
-    course = list(steps.course())
-    while course and isinstance(course[-1], Free):
-        course.pop()
-    return tuple(course)
-
-
 def _forward(call: Unfolded, steps: Products, take: Take, biased: bool) -> None:
     if call.conv.transposed and call.is_deep and call.written > call.x.nbytes:
         small = steps.buffer(call.x.nbytes)
@@ -143,56 +152,63 @@ def _forward(call: Unfolded, steps: Products, take: Take, biased: bool) -> None:
 
 
 def backward_course(
-    conv: Convolution, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool],
+    conv: Convolution, chip: Chip, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool],
     workspace: int = 0,
 ) -> Course:  # fmt: skip
-    """Return the allocations of the gradients, as :func:`forward_course` does."""
+    """Return the allocations of the gradients on a GPU, as :func:`forward_course` does."""
     steps, call = _begun(conv, before, x, weight, grad.shape[2:], workspace)
     if conv.groups == 1:
-        _backward(call, steps, steps.result, grad, wanted)
-        return _without_last_frees(steps)
+        _backward(call, chip, steps, steps.result, grad, wanted)
+        return steps.course()
     part, slope = call.group(), grad.part(1, conv.groups)
     ready = slope.contiguous(slope.suggests_last)
     sizes = part.x.nbytes, part.weight.nbytes, part.channels * x.itemsize
     asked = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
     for _ in range(conv.groups):
         inputs = steps.buffer(copied(slope, ready)), steps.buffer(copied(call.x.part(1, conv.groups), part.x))
-        _backward(part, steps, lambda place: steps.buffer(asked[place]), ready, wanted)
+        _backward(part, chip, steps, lambda place: steps.buffer(asked[place]), ready, wanted)
         steps.free(*reversed(inputs))
     for place in range(sum(wanted)):
         steps.result(place)
-    return _without_last_frees(steps)
+    return steps.course()
 
 
-def _backward(call: Unfolded, steps: Products, take: Take, grad: Strided, wanted: Sequence[bool]) -> None:
+def _backward(call: Unfolded, chip: Chip, steps: Products, take: Take, grad: Strided, wanted: Sequence[bool]) -> None:
     """Allocate the gradients, as far as ``wanted``, of the input, the weight and the bias."""
     for_input, for_weight, for_bias = wanted
     weight, bias = int(for_input), int(for_input) + int(for_weight)
     slope = copied(grad, grad.contiguous())
     if call.conv.transposed:
-        _backward_transposed(call, steps, take, slope, wanted)
+        _backward_transposed(call, chip, steps, take, slope, wanted)
         return
     ready, unfolded = steps.buffer(slope), None
     if for_input:
         take(0)
     if call.is_plain_2d:
         unfolded = steps.buffer(call.columns) if for_input else None
+        if for_input:
+            steps.multiply()
         if for_bias:
             take(bias)
+            steps.append(call.sum_of_batch(chip))
     if for_weight:
         take(weight)
     if for_bias and not call.is_plain_2d:
         take(bias)
     if unfolded is None:
         unfolded = steps.buffer(call.columns if for_input or for_weight else 0)
-    if for_input or for_weight:
+    if for_weight or (for_input and not call.is_plain_2d):
         steps.multiply()
     if for_bias and not call.is_plain_2d:
-        steps.temporary(call.channels * call.x.itemsize)
+        total = steps.buffer(call.channels * call.x.itemsize)
+        steps.append(call.sum_of_image(chip))
+        steps.free(total)
     steps.free(unfolded, ready)
 
 
-def _backward_transposed(call: Unfolded, steps: Products, take: Take, slope: int, wanted: Sequence[bool]) -> None:
+def _backward_transposed(
+    call: Unfolded, chip: Chip, steps: Products, take: Take, slope: int, wanted: Sequence[bool]
+) -> None:
     """Allocate as the two kernels of a transposed convolution, each of which copies the gradient's ``slope`` bytes."""
     for_input, for_weight, for_bias = wanted
     if for_input:
@@ -208,4 +224,7 @@ def _backward_transposed(call: Unfolded, steps: Products, take: Take, slope: int
     if for_weight:
         ready, unfolded = steps.buffer(slope), steps.buffer(call.columns)
         steps.multiply()
+    if for_bias:
+        steps.append(call.sum_of_batch(chip))
+    if for_weight:
         steps.free(unfolded, ready)

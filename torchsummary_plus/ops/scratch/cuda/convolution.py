@@ -76,7 +76,8 @@ def convolution_backward(
     path = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
     if path is Route.COLUMNS:
-        return backward_course(conv, copied(given, line), line, kernel, slope, wanted, passing_bytes(capability))
+        line_bytes, passing = copied(given, line), passing_bytes(capability)
+        return backward_course(conv, chip_of(capability), line_bytes, line, kernel, slope, wanted, passing)
     if path is Route.DEPTHWISE and grad.dim() == 5:
         return depthwise_backward_3d(capability, copied(given, line), line, kernel, grad, wanted)
     bias = for_bias(capability, grad, before, wanted)
