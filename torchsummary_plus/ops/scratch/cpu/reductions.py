@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -50,7 +51,7 @@ def _least(out: Any, x: Any, *_: Any) -> int:
 @scratch("cpu", "aten::sum", "aten::sum.dim_IntList", "aten::nansum",
          source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
 def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
-    if is_half(out.dtype) and sums_apart(x, dims):
+    if is_half(out.dtype) and sums_apart(x.shape, x.stride(), dims):
         return _converted(out, x) + in_float(x, out) + partials(x, out, 4)
     return _converted(out, x) + partials(x, out)
 
@@ -70,10 +71,10 @@ def in_float(x: Any, out: Any) -> int:
     return 4 * (elements(x) + elements(out))
 
 
-def sums_apart(x: Any, dims: Any = None) -> bool:
+def sums_apart(shape: Sequence[int], strides: Sequence[int], dims: Any = None) -> bool:
     """Whether the summed axes cannot be traversed as one."""
-    reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
-    axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
+    reduced = range(len(shape)) if not dims else [dim % len(shape) for dim in dims]
+    axes = sorted((strides[dim], int(shape[dim])) for dim in reduced if shape[dim] > 1)
     return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
 
 

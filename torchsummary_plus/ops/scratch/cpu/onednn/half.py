@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from ....processor import is_half
+from ....strides import contiguous
 from ...registry import AtMost, Phase
 from ..reductions import sums_apart
 from .description import FLOAT, Conv, threads
@@ -40,8 +41,8 @@ def bias_sum(conv: Conv, transposed: bool, grad: Any, wanted: tuple[bool, bool, 
     if not wanted[2] or not is_half(grad.dtype) or conv.groups > 1 or (conv.is_dilated and not transposed):
         return ()
     dims = [0, *range(2, grad.dim())]
-    read = grad if any(grad.stride()) else grad.contiguous()
-    if not sums_apart(read, dims):
+    strides = grad.stride() if any(grad.stride()) else contiguous(grad.shape)
+    if not sums_apart(grad.shape, strides, dims):
         return ()
     bias = conv.oc * conv.itemsize
     deep = transposed and len(conv.inp) == 3
