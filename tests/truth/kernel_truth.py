@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.truth.memory_truth import cpu_changes, highest
 from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH
@@ -47,6 +48,14 @@ def measured(runs: Sequence[Callable[[], Any]]) -> list[tuple[int, Any]]:
     return [(highest(own)[0], result) for own, result in zip(deltas, kept)]
 
 
+class OnlyQueries(TorchDispatchMode):
+    """Forbids operators: a rule reads shapes and strides, because the tensors of an estimate are fakes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert not any(tensors([*args, *(kwargs or {}).values()])), f"the rule calls {func}"
+        return func(*args, **(kwargs or {}))
+
+
 def predicted(
     operator: Any,
     args: tuple[Any, ...],
@@ -57,13 +66,14 @@ def predicted(
     """The most bytes that the rules say, as the ledger books them: results phase by phase, and the scratch beside."""
     books, name, kwargs = books or Workspaces("cpu"), operator.name(), dict(kwargs or {})
     given = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
-    sizes = iter(books.reserves(name, args, kwargs, out))
+    with OnlyQueries():
+        sizes = iter(books.reserves(name, args, kwargs, out))
     results = []
     for tensor in tensors(out):
         nbytes = next(sizes, None)
         own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         results.append(0 if tensor.untyped_storage().data_ptr() in given else own)
-    with mock.patch.object(foreign, "ALLOWANCE", -1):  # The rules alone: nothing is tried on zeros.
+    with mock.patch.object(foreign, "ALLOWANCE", -1), OnlyQueries():  # The rules alone: nothing is tried on zeros.
         phases = books.scratch(name, args, kwargs, out)
     return max(sum(results[: phase.results]) + phase.nbytes for phase in phases)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def _limit() -> str:
         if name in os.environ:
             return os.environ[name].upper()
     return ""
+
+
+@cache
+def is_measured() -> bool:
+    """Whether this is the kind of build that rules for oneDNN, MKL and LAPACK were measured on: x86-64 with MKL.
+
+    Builds for ARM call other libraries: Accelerate on a Mac, the Arm Compute Library and OpenBLAS elsewhere.
+    """
+    return platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkl.is_available()
 
 
 @cache
@@ -58,10 +68,12 @@ def has_fp16_tiles() -> bool:
 
 @cache
 def multiplies(dtype: torch.dtype) -> bool:
-    """Whether oneDNN reports support for a half-precision dtype at all.
+    """Whether oneDNN reports support for a half-precision dtype at all; builds without oneDNN have none.
 
     Source: ideep's ``has_bf16_type_support`` and ``has_fp16_type_support``.
     """
+    if not torch.backends.mkldnn.is_available():
+        return False
     if dtype is torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype is torch.float16 and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())

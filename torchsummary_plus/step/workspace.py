@@ -12,6 +12,7 @@ from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.units import MIB
 from ..live.structures import all_tensors
 from ..live.versions import since
+from ..ops import processor
 from ..ops.processor import is_half
 from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
 from ..ops.scratch.cuda import blas
@@ -20,6 +21,7 @@ from ..ops.scratch.registry import (
     ALL_RESULTS,
     DOUBT,
     LASTING,
+    OF_CPU_LIBRARIES,
     RESERVES,
     SCRATCH,
     TRIED,
@@ -59,7 +61,7 @@ class RuleError(SummaryError):
 class Workspaces:
     """Kernel memory on one backend, call by call; ``capability`` is the GPU's.
 
-    A CUDA operator whose rule raises is treated as having no rule; if ``is_strict``, as in tests, that is an error.
+    An operator whose rule raises is treated as having no rule; if ``is_strict``, as in tests, that is an error.
     """
 
     is_strict: ClassVar[bool] = False
@@ -155,11 +157,14 @@ class Workspaces:
         return (*phases, AT_LAST)
 
     def _is_measured(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a rule holds for this release with these arguments."""
-        if rule.since or self.backend != "cpu":
+        """Whether a rule holds for this release and this processor, with these arguments."""
+        if self.backend != "cpu":
             return since(rule.since or CUDA_FROM)
-        if not any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))):
-            return since(CPU_FROM)
+        in_half = any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs)))
+        if name in (TRIED if in_half else OF_CPU_LIBRARIES) and not processor.is_measured():
+            return False
+        if rule.since or not in_half:
+            return since(rule.since or CPU_FROM)
         return since(HALF_FROM) and not (name in _PRODUCTS and since(HALF_PRODUCTS_UNTIL))
 
     def _without_rule(
@@ -238,10 +243,8 @@ class Workspaces:
         except SummaryError:
             raise
         except Exception as error:
-            if self.backend != "cuda":
-                raise
             if self.is_strict:
-                raise RuleError(f"the rule for {name} on CUDA failed: {error}") from error
+                raise RuleError(f"the rule for {name} on {self.backend} failed: {error}") from error
             return None
 
     def _note(self, name: str, doubt: int = 0, calls: int = 1, lasting: int = 0) -> None:

@@ -168,14 +168,24 @@ UNMODELLED: dict[str, frozenset[str]] = {
 On the CPU those in ``TRIED`` are run on zeros if small enough; otherwise estimates name them.
 """
 
-TRIED = frozenset(
+OF_CPU_LIBRARIES = frozenset(
     f"aten::{name}"
     for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linalg_qr", "_native_multi_head_attention"),
-        *("convolution", "_convolution", "convolution_backward", "_transformer_encoder_layer_fwd"),
-        *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
-        *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "linalg_lu_factor_ex"),
-        *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
+        *("convolution", "_convolution", "convolution_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+        *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "_linalg_eigh"),
+        *("linalg_qr", "ormqr", "linalg_householder_product", "_linalg_svd"),
+        *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "_linalg_solve_ex", "linalg_inv_ex"),
+        *("_linalg_det", "_linalg_slogdet", "cholesky_solve", "cholesky_inverse"),
+        *("_fft_r2c", "_fft_c2c", "_fft_c2r"),
+    )
+)
+"""CPU operators of oneDNN, LAPACK and FFT libraries: their rules hold for the libraries of x86 builds."""
+
+TRIED = OF_CPU_LIBRARIES | frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"),
+        *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
         *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
     )
 )

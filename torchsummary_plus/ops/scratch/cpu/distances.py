@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
-
-import torch
 
 from ..registry import Phase, scratch
 from ..sizes import NATIVE, copied, itemsize
@@ -18,7 +17,7 @@ BY_PRODUCTS, LEAST_ROWS = 1, 25
 def _spread(x: Any, batch: tuple[int, ...]) -> int:
     """Return the bytes of the contiguous copy of rows that are expanded to a batch; 0 if none is needed."""
     shape = (*batch, *x.shape[-2:])
-    return copied(x) if tuple(x.shape) == shape else torch.Size(shape).numel() * itemsize(x)
+    return copied(x) if tuple(x.shape) == shape else prod(shape) * itemsize(x)
 
 
 @scratch("cpu", "aten::_cdist_forward", source=SOURCE, band=0.0)
@@ -29,9 +28,8 @@ def _distances(out: Any, x: Any, y: Any, p: float, mode: int | None = None) -> t
     is_long = not mode and max(x.shape[-2], y.shape[-2]) > LEAST_ROWS
     if p != 2 or not (mode == BY_PRODUCTS or is_long) or not (out.numel() and x.shape[-1]):
         return (Phase(0, copies), Phase(1, copies))
-    if torch.Size(batch).numel() > 1:
-        x, y = (rows.expand(*batch, *rows.shape[-2:]) for rows in (x, y))
-    return tuple(Phase(phase.results, copies + phase.nbytes) for phase in euclidean_distance(out, x, y))
+    batches = (batch, batch) if prod(batch) > 1 else (x.shape[:-2], y.shape[:-2])
+    return tuple(Phase(phase.results, copies + phase.nbytes) for phase in euclidean_distance(x, y, *batches))
 
 
 @scratch("cpu", "aten::_cdist_backward", source=SOURCE, band=0.0)

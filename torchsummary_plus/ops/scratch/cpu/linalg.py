@@ -5,6 +5,7 @@ LAPACK is queried for its workspace; the sizes here are Intel MKL's answers, plu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -184,10 +185,17 @@ def _largest(rank: int, *blocks: tuple[int, int]) -> int:
 
 
 @scratch("cpu", "aten::_euclidean_dist", source=f"{NATIVE}Distance.cpp, _euclidean_dist", band=0.0)
-def euclidean_distance(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
-    """|a|**2 - 2 a b + |b|**2 as one product of matrices with two extra columns: norms and ones."""
-    all_a, all_b = nbytes(a), nbytes(b)
-    of_a, of_b = all_a // int(a.shape[-1]), all_b // int(b.shape[-1])
+def _euclidean(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
+    return euclidean_distance(a, b, a.shape[:-2], b.shape[:-2])
+
+
+def euclidean_distance(a: Any, b: Any, batch_a: Sequence[int], batch_b: Sequence[int]) -> tuple[Phase, ...]:
+    """|a|**2 - 2 a b + |b|**2 as one product of matrices with two extra columns: norms and ones.
+
+    The batches are those that the rows are expanded to.
+    """
+    of_a, of_b = (prod((*batch, rows.shape[-2])) * itemsize(rows) for batch, rows in ((batch_a, a), (batch_b, b)))
+    all_a, all_b = of_a * int(a.shape[-1]), of_b * int(b.shape[-1])
     wider_a, wider_b = all_a + 2 * of_a, all_b + 2 * of_b
     return (
         Phase(0, all_a + of_a),

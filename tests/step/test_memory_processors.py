@@ -1,0 +1,101 @@
+"""Estimates on processors and builds whose libraries no rule was measured for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus.ops import processor
+
+IMAGE = (3, 20, 20)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layers = kind(16, 24, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers(x)[0]
+
+
+class Algebra(nn.Module):
+    """Factors, spectra and a Fourier transform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.rows(x)
+        square = y.mT @ y + torch.eye(12)
+        sums = torch.linalg.inv(square).sum() + torch.logdet(square).sum() + torch.fft.rfft(y).abs().sum()
+        return sums + torch.linalg.svdvals(square).sum() + torch.linalg.eigvalsh(square).sum()
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.GELU(), nn.Conv2d(16, 8, 3))
+
+
+@pytest.fixture
+def other_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(processor, "is_measured", lambda: False)
+    yield
+
+
+MODELS = {
+    "convolutions": (convolutions, IMAGE),
+    "volumes": (lambda: nn.Sequential(nn.Conv3d(2, 4, 3), nn.ConvTranspose3d(4, 4, 3)), (2, 8, 8, 8)),
+    "LSTM": (lambda: Recurrent(nn.LSTM), (7, 16)),
+    "GRU": (lambda: Recurrent(nn.GRU), (7, 16)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (9, 32)),
+    "linear algebra": (Algebra, (20, 12)),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", MODELS)
+def test_libraries_run_on_zeros_on_another_processor(name: str, mode: str, other_processor: None) -> None:
+    build, size = MODELS[name]
+    model = build().train(mode == "train")
+    estimate = estimate_memory(model, size, 4, mode=mode)
+    assert estimate.peak_bytes == measure_memory(model, size, 4, mode=mode).peak_bytes
+
+
+def test_half_precision_runs_on_zeros_on_another_processor(other_processor: None) -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).bfloat16()
+    request: dict[str, Any] = {"input_size": (32,), "batch_size": 6, "dtypes": torch.bfloat16}
+    estimate = estimate_memory(model, **request)
+    assert any(line.startswith("aten::mm") and "on zeros" in line for line in estimate.assumptions)
+    assert estimate.peak_bytes == measure_memory(model, **request).peak_bytes
+
+
+def test_what_is_too_large_to_run_on_another_processor_is_named(other_processor: None) -> None:
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
+    estimate = estimate_memory(model, (64, 112, 112), 4, mode="eval")
+    low, high = estimate.peak_range
+    assert "aten::convolution" in dict(estimate.unknown)
+    assert low < high
+    assert low <= measure_memory(model, (64, 112, 112), 4, mode="eval").peak_bytes <= high
+
+
+@pytest.mark.parametrize("is_available", [True, False])
+def test_half_precision_without_onednn_runs_on_fakes(is_available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the expanded gradient of a sum nor a build without oneDNN needs a real step."""
+    if not is_available:
+        processor.multiplies.cache_clear()
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    model = convolutions().bfloat16()
+    request: dict[str, Any] = {"input_size": IMAGE, "batch_size": 2, "dtypes": torch.bfloat16, "loss": torch.sum}
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            estimate, measured = estimate_memory(model, **request), measure_memory(model, **request)
+    finally:
+        processor.multiplies.cache_clear()
+    assert not any("real step" in line for line in estimate.assumptions)
+    assert estimate.peak_bytes == measured.peak_bytes
