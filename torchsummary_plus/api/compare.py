@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -14,7 +13,7 @@ from torch import nn
 from ..data.arguments import unknown_argument
 from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
-from ..data.units import describe
+from ..data.units import describe, numbered
 from ..live.inputs import Example, as_device, make_example
 from ..live.modules import ModuleTree
 from ..memory.gpus import named_gpu
@@ -177,12 +176,7 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
             raise InputError(f"names is {describe(names)}; accepted: a list of {len(own)} different names")
         return [str(name) for name in names]
-    many, counts = Counter(own), Counter[str]()
-    called = []
-    for name in own:
-        counts[name] += 1
-        called.append(f"{name} ({counts[name]})" if many[name] > 1 else name)
-    return called
+    return numbered(own)
 
 
 def _entry(entry: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None) -> Entry:

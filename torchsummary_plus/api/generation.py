@@ -71,8 +71,8 @@ class ContextLimit:
         beyond = f" (the model supports {self.position_limit:,})" if self.is_beyond_positions else ""
         return (
             f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,} "
-            f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB); "
-            f"generation in {mebibytes(self.memory_bytes)} MB, {self.info.settings}"
+            f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB)\n"
+            f"{self.info.step}, {self.info.settings}; limit: {mebibytes(self.memory_bytes)} MB"
         )
 
 

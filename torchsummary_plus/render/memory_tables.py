@@ -84,7 +84,7 @@ def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tup
     notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
     if estimate.unknown:
         notes.append(not_confirmed(estimate))
-    notes_shown, step = (*notes, *estimate.assumptions), title(estimate)
+    notes_shown, step = (*notes, *assumed(estimate.assumptions, None)), title(estimate)
     return Table(step, labels, fields, rows, tuple(_totals(estimate)), notes_shown, (step,))
 
 

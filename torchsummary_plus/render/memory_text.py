@@ -36,19 +36,16 @@ def not_confirmed(estimate: Estimate) -> str:
     return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
 
 
-def assumed(assumptions: Sequence[str]) -> list[str]:
-    """Return a line for each of the first assumptions."""
-    others = len(assumptions) - ASSUMPTIONS
-    lines = [f"Assumed: {assumption}" for assumption in assumptions[:ASSUMPTIONS]]
+def assumed(assumptions: Sequence[str], most: int | None = ASSUMPTIONS) -> list[str]:
+    """Return a line for each of the first ``most`` assumptions; None means all."""
+    lines = [f"Assumed: {assumption}" for assumption in assumptions[:most]]
+    others = len(assumptions) - len(lines)
     return [*lines, f"Assumed: {others:,} more, in assumptions"] if others > 0 else lines
 
 
 def holders(estimate: Estimate, units: str | None = None) -> str:
     """Return the modules that hold most of the peak, with their bytes."""
-    root, *inner = estimate.by_module
-    own = [(module.path, module.own_bytes) for module in inner]
-    own += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
-    largest = sorted(own, key=lambda holder: -holder[1])[:HOLDERS]
+    largest = estimate.holders[:HOLDERS]
     return ", ".join(f"{name} {_figure(nbytes, units)}" for name, nbytes in largest if nbytes)
 
 
