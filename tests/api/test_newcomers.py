@@ -72,7 +72,7 @@ DATA = TensorDataset(torch.zeros(4, 8))
             "autocast is 'fp8'; accepted: None, True, torch.bfl",
         ),
         (lambda: estimate_memory(layer(), (8,), 4, gpu="24GB"), "amounts go to fits()"),
-        (lambda: summary(layer, (8,)), "model is the function layer; if it builds the model, call it: layer(...)"),
+        (lambda: summary(layer, (8,)), "if the function builds the model, call it: layer(...)"),
         (lambda: explain(nn.Linear), "call it: Linear(...)"),
         (lambda: weights("model.pt"), "torch.load(path, weights_only=True)"),
         (lambda: from_config("a-user/a-model"), "AutoConfig.from_pretrained(name).save_pretrained(folder)"),

@@ -13,6 +13,9 @@ from .scaling import at_batch, scales
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
+FRAGMENTED = "; the allocator cannot use the rest (fragmentation)"
+"""What an answer adds whose next peak is below the limit."""
+
 MOST_TRACES = 6
 """Most traces of a search, for any model, unless they leave the answer open or it must be confirmed."""
 
@@ -88,6 +91,8 @@ class BatchSizeLimit:
         limit = f"{mebibytes(self.memory_bytes)} MB{name}"
         if self.context_bytes:
             limit += f", less {mebibytes(self.context_bytes)} MB for the CUDA context"
+        if self.next_peak_bytes <= self.memory_bytes - self.context_bytes:
+            limit += FRAGMENTED
         return f"{self.info.step}, {self.info.settings}; limit: {limit}"
 
 

@@ -33,7 +33,7 @@ PADDING = 3.5
 NARROW_PADDING = 1.9
 """The same on a narrow page, where cells have 12 pixels of padding and a sort arrow may wrap."""
 
-NARROW_LABEL = 15
+NARROW_LABEL = 17
 """Width at which labels wrap on a narrow page, unless the other columns leave more of ``NARROW_PAGE``."""
 
 NARROW_PAGE = 44

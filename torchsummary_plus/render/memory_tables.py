@@ -127,7 +127,7 @@ def _peaks(estimate: Estimate) -> Iterator[Total]:
     where = f", in the {place(estimate)}"
     yield Total(_size_field("peak_bytes", "Peak allocated"), _size(estimate.peak_bytes), where)
     if least < most:
-        yield Total(_size_field("peak_bytes", "Peak within the error bands of the rules"), _size(least, most))
+        yield Total(_size_field("peak_bytes", "Peak range"), _size(least, most))
     yield Total(_size_field("reserved_bytes", "Peak reserved"), _size(estimate.reserved_bytes))
     if high > estimate.reserved_bytes:
         yield Total(_size_field("device_bytes", "On the device, with the context"), _size(low, high))
