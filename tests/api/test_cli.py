@@ -144,12 +144,14 @@ def test_no_size_gives_names_and_parameters(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["examples/simple_cnn.py"], "accepted: 'package.module:callable', 'path/to/file.py:callable'"),
+        (["examples.simple_cnn"], "accepted: 'package.module:callable', 'path/to/file.py:callable'"),
+        (["examples/simple_cnn.py"], "accepted: examples/simple_cnn.py:NAME, with a class or function in it"),
         (["./no_such_folder", "3"], "a folder with config.json, or a .safetensors, .index.json, .gguf or .onnx file"),
         (["no_such_package.models:Net", "3"], "No module named 'no_such_package'"),
         (["examples/no_such_file.py:Net", "3"], "No such file"),
         (["examples/simple_cnn.py:PoolCNN", "1,28,28"], "similar names: PooledCNN"),
-        ([POOLED, "1x28x28"], "accepted: '3,224,224'"),
+        ([POOLED, "one"], "accepted: '3,224,224'"),
+        ([POOLED, "1x28x28"], "its axes are separated by commas: 1,28,28"),
         ([POOLED, "1,28,28", "x=1,28,28"], "all positional"),
         ([POOLED, "1,28,28", "--kwargs", "10"], "accepted: 'key=value'"),
         ([POOLED, "1,28,28", "--batch-size", "0"], "batch_size is 0"),
@@ -270,3 +272,27 @@ def test_the_output_may_be_written_again(tmp_path: Path, capsys: pytest.CaptureF
 def test_rows_are_chosen_in_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([POOLED, "1,28,28", "--rows", "Linear,conv1", "--col-width", "20"]) == 0
     assert "Rows shown: 3 of 4" in capsys.readouterr().out
+
+
+def test_axes_separated_by_blanks_are_answered_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "1", "28", "28"]) == 1
+    assert "the axes of one input are separated by commas: 1,28,28" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (
+            [POOLED, "1,28,28", "--colums", "mult_adds"],
+            "unrecognized arguments: --colums mult_adds; similar names: --columns",
+        ),
+        ([], "the following arguments are required: MODEL\n"),
+    ],
+)
+def test_usage_errors_name_what_is_missing_or_similar(
+    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert answer in capsys.readouterr().err

@@ -19,7 +19,7 @@ from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
 from tests.truth.releases import from_release
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
-from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.data.errors import ForwardError, UnsupportedError
 from torchsummary_plus.data.records import Adapter, Experts
 from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.live.versions import since
@@ -320,3 +320,9 @@ def test_models_may_come_in_a_list_or_by_name(models: Any) -> None:
     both = list(models.values()) if by_name else models
     wanted = compare(*both, input_size=(8,), names=["small", "large"] if by_name else None)
     assert str(compare(models, input_size=(8,))) == str(wanted)
+
+
+def test_a_failing_forward_names_the_model_among_several() -> None:
+    with pytest.raises(ForwardError) as caught:
+        compare(nn.Linear(8, 4), nn.Sequential(nn.Linear(6, 4)), input_size=(8,))
+    assert "; this is model 2 of 2 (Sequential); one with inputs of its own is a dict" in caught.value.hint

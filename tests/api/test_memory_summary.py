@@ -199,9 +199,9 @@ def test_the_shell_says_whether_it_fits_and_the_largest_batch(
     assert main([*words, "--gpu", "RTX 4090", "--max-batch"]) == 0
     printed = capsys.readouterr().out
     assert "Training step, batch of 8, RTX 4090, adamw" in printed
-    assert "A batch of 8 fits in RTX 4090\nLargest batch: " in printed
+    assert "RTX 4090: a batch of 8 fits\nLargest batch: " in printed
     assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 0
-    assert "A batch of 8 does not fit in 300MiB" in capsys.readouterr().out
+    assert "300MiB: a batch of 8 does not fit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--max-batch"], ["--memory", "fit"], ["--gpu", "RTX 5000000"]], ids=str)

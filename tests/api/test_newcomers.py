@@ -15,7 +15,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.truth.warm import python
-from torchsummary_plus import MemTracker, compare, estimate_memory, measure_memory, summary
+from torchsummary_plus import (
+    MemTracker,
+    compare,
+    estimate_memory,
+    explain,
+    from_config,
+    max_batch_size,
+    measure_memory,
+    summary,
+    weights,
+)
 from torchsummary_plus.data.errors import SummaryError, UnsupportedError
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +66,16 @@ DATA = TensorDataset(torch.zeros(4, 8))
         (lambda: estimate_memory(nn.ReLU(), (8,), 4, **STEP), 'mode="eval"'),
         (lambda: measure_memory(nn.ReLU(), (8,), 4, **STEP), 'mode="eval"'),
         (lambda: estimate_memory(layer(), (8,), 4, mode="training"), "did you mean 'train'"),
+        (lambda: estimate_memory(layer(), (8,), 4, mode="inference"), "did you mean 'eval'"),
+        (
+            lambda: estimate_memory(layer(), (8,), 4, autocast="fp8"),
+            "autocast is 'fp8'; accepted: None, True, torch.bfl",
+        ),
+        (lambda: estimate_memory(layer(), (8,), 4, gpu="24GB"), "amounts go to fits()"),
+        (lambda: summary(layer, (8,)), "if the function builds the model, call it: layer(...)"),
+        (lambda: explain(nn.Linear), "call it: Linear(...)"),
+        (lambda: weights("model.pt"), "torch.load(path, weights_only=True)"),
+        (lambda: from_config("a-user/a-model"), "AutoConfig.from_pretrained(name).save_pretrained(folder)"),
         (lambda: estimate_memory(layer(), (8,), 4, loss="CrossEntropy"), "did you mean 'cross_entropy'"),
         (lambda: estimate_memory(layer(), (8,), 4, device="H100"), "gpu="),
         (lambda: estimate_memory(layer(), (8,), 4, loss=nn.CrossEntropyLoss), "call it: CrossEntropyLoss("),
@@ -130,3 +150,27 @@ def test_a_fake_tensor_mode_is_stepped_out_of_and_its_tensors_are_refused(ask: A
         for asked in ({"model": fake, "input_size": (8,)}, {"model": model, "input_data": x}):
             with pytest.raises(UnsupportedError, match=r'fake tensors.*torch\.device\("meta"\)'):
                 ask(**asked, **quiet)
+
+
+def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
+    """The logits' gradients are the loss's, not the root module's."""
+    wide, step = nn.Sequential(nn.Linear(4, 50_000)), {"loss": "cross_entropy", "device": "cpu"}
+    estimate = estimate_memory(wide, (4,), 4_000, **step)
+    assert estimate.holders[0][0] == "code outside modules"
+    assert sum(nbytes for _, nbytes in estimate.holders) == estimate.peak_bytes
+    limit = max_batch_size(wide, (4,), "2GiB", **step)
+    assert limit.held_by == "code outside modules"
+    answer, held, step_and_limit = str(limit).splitlines()
+    assert answer.startswith(f"Largest batch: {limit.batch_size:,} (peak ")
+    assert held == "Most of the peak is held by code outside modules"
+    assert step_and_limit == (
+        "Training step, cpu, no optimizer, float32, loss: cross_entropy; limit: 2048.00 MB (2GiB)"
+    )
+
+
+def test_every_format_labels_assumptions() -> None:
+    estimate = estimate_memory(layer(), (8,), 4, device="cpu")
+    (assumption,) = estimate.assumptions
+    for text in (str(estimate), estimate.to_markdown(), estimate.to_html()):
+        assert "Assumed: no loss was given" in text
+    assert assumption.startswith("no loss was given")

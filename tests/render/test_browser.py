@@ -299,7 +299,7 @@ def test_the_theme_is_the_notebooks_else_the_systems(
 
 def test_a_report_has_tabs(report: WebDriver, made: ModelSummary) -> None:
     tabs = report.find_elements(By.CSS_SELECTOR, "[role=tab]")
-    assert [tab.text for tab in tabs] == ["Layers", "Memory", "ResNet: Layers"]
+    assert [tab.text for tab in tabs] == ["Layers", "Memory", "ResNet (2): Layers"]
     assert report.title == "ResNet"
     assert [one.is_displayed() for one in report.find_elements(By.CSS_SELECTOR, "section")] == [True, False, False]
     tabs[0].send_keys(Keys.ARROW_RIGHT)

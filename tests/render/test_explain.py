@@ -342,7 +342,7 @@ def test_frozen_parameters_have_no_gradients_and_in_place_no_map() -> None:
 def test_the_engine_answers_beside_the_formula() -> None:
     told = explain_batch(PooledCNN(), (1, 28, 28), memory=64 << 20, device="cpu", optimizer="sgd")
     assert told.engine is not None and told.engine.batch_size > 1
-    assert f"By the engine: Largest batch: {told.engine.batch_size:,}" in str(told)
+    assert f"By max_batch_size: Largest batch: {told.engine.batch_size:,}" in str(told)
     assert told["largest_batch"] > 1
 
 

@@ -304,14 +304,11 @@ def test_a_limit_says_what_was_asked() -> None:
     assert (limit.memory, limit.memory_bytes, limit.info.gpu) == ("RTX 3060", 11_910 << 20, "RTX 3060 12GB")
     assert limit.context_bytes == 990 << 20
     assert (limit.info.mode, limit.info.optimizer, limit.info.batch_size) == ("train", "sgd", limit.batch_size)
-    assert (
-        "; a training step in 11910.00 MB less 990.00 for the context, RTX 3060 12GB, sgd, float32, loss: mse"
-        in str(limit)
-    )
+    assert "\nTraining step, RTX 3060 12GB, sgd, float32, loss: mse; limit: 11910.00 MB, less 990.00 MB " in str(limit)
     plain = max_batch_size(net(), (16,), 1 << 20, device="cpu", mode="eval")
     assert (plain.memory, plain.memory_bytes) == ("", 1 << 20)
-    assert str(plain).endswith("; an inference step in 1.00 MB, cpu, float32")
-    assert "in 1.00 MB (1MiB), cpu" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
+    assert str(plain).endswith("\nInference step, cpu, float32; limit: 1.00 MB")
+    assert "; limit: 1.00 MB (1MiB)" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
 
 
 # A card means CUDA

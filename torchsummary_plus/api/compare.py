@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -13,8 +12,8 @@ from torch import nn
 
 from ..data.arguments import unknown_argument
 from ..data.collection import no_collection
-from ..data.errors import InputError, choice_error
-from ..data.units import describe
+from ..data.errors import ForwardError, InputError, choice_error
+from ..data.units import describe, numbered
 from ..live.inputs import Example, as_device, make_example
 from ..live.modules import ModuleTree
 from ..memory.gpus import named_gpu
@@ -129,7 +128,7 @@ def compare(
         return _steps(models, names)
     if len(models) < 2:
         raise InputError(f"{'only one model' if models else 'no model'} was given; accepted: 2 or more")
-    entries = [_entry(model, common, memory) for model in models]
+    entries = [_entry(model, common, memory, f"{number} of {len(models)}") for number, model in enumerate(models, 1)]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
@@ -177,16 +176,16 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
             raise InputError(f"names is {describe(names)}; accepted: a list of {len(own)} different names")
         return [str(name) for name in names]
-    many, counts = Counter(own), Counter[str]()
-    called = []
-    for name in own:
-        counts[name] += 1
-        called.append(f"{name} ({counts[name]})" if many[name] > 1 else name)
-    return called
+    return numbered(own)
 
 
-def _entry(entry: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None) -> Entry:
-    """Build the entry of a model, a summary, or a dict of overriding options; its name may still change."""
+def _entry(
+    entry: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None, place: str
+) -> Entry:
+    """Build the entry of a model, a summary, or a dict of overriding options; its name may still change.
+
+    The hint of a forward that fails names the entry's ``place``.
+    """
     if isinstance(entry, ModelSummary):
         return Entry(entry.rows[0].class_name, _report(entry), _peaks_of(entry))
     own = dict(entry) if isinstance(entry, Mapping) else {"model": entry}
@@ -200,9 +199,14 @@ def _entry(entry: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
     check_pass(model, options["mode"], options["run"])
     inputs = {name: options[name] for name in ("input_size", "batch_size", "dtypes", "input_data")}
     example_of = partial(_example, inputs)
-    with no_collection():
-        tree = read(model, example_of())
-        result, peaks = _read(tree, example_of, options, _step(memory, settings))
+    try:
+        with no_collection():
+            tree = read(model, example_of())
+            result, peaks = _read(tree, example_of, options, _step(memory, settings))
+    except ForwardError as error:
+        which = f"this is model {place} ({type(model).__name__}); one with inputs of its own is a dict with input_size"
+        error.hint = f"{error.hint}; {which}" if error.hint else which
+        raise
     return Entry(name or result.rows[0].class_name, _report(result), peaks)
 
 

@@ -19,6 +19,9 @@ from ..data.units import describe
 MOST_BYTES = 10_000_000
 """Maximum size of a config.json in bytes."""
 
+DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
+"""How to get a ``config.json`` of the Hub."""
+
 MOST_MODULES = 500_000
 """Maximum number of modules of a model that a config describes."""
 
@@ -77,7 +80,8 @@ def _read(place: Path) -> dict[str, Any]:
             raise InputError(f"{place} has {size:,} bytes; the limit is {MOST_BYTES:,}")
         entries = json.loads(place.read_bytes())
     except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
+        on_hub = f"; it is a local folder: {DOWNLOAD}" if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{place} cannot be read: {error.strerror or error}{on_hub}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place} is not valid JSON: {error}") from None
     if not isinstance(entries, Mapping):

@@ -42,7 +42,8 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
     if isinstance(layer, Row):
         return explain_row(layer)
     if not isinstance(layer, nn.Module):
-        raise InputError(f"layer is {describe(layer)}; accepted: a row of a summary, or a torch.nn.Module")
+        cure = f"; call it: {layer.__name__}(...)" if isinstance(layer, type) and issubclass(layer, nn.Module) else ""
+        raise InputError(f"layer is {describe(layer)}; accepted: a row of a summary, or a torch.nn.Module{cure}")
     return explain_rows(summary(layer, input_size, batch_size, verbose=0, **options).rows)
 
 

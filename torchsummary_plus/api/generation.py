@@ -16,7 +16,7 @@ from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import mebibytes
 from ..live.inputs import make_example
-from ..memory.capacity import LARGEST_BATCH, Search
+from ..memory.capacity import FRAGMENTED, LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
@@ -43,8 +43,9 @@ class ContextLimit:
 
     ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many tokens fit, or more.
     ``position_limit`` is the longest context that the model supports (None if its configuration states none).
-    ``traced`` lists the lengths of the prompts that were traced. ``peak_range``, ``unknown`` and ``assumptions`` are
-    those of the estimate at that context.
+    ``traced`` lists the lengths of the prompts that were traced. ``cuda_context_bytes``, an upper bound, are the part
+    of ``memory_bytes`` that is reserved for the CUDA context. ``peak_range``, ``unknown`` and ``assumptions`` are those
+    of the estimate at that context.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
@@ -62,6 +63,7 @@ class ContextLimit:
     position_limit: int | None
     traced: tuple[int, ...]
     memory_bytes: int
+    cuda_context_bytes: int
     info: StepInfo
     peak_range: tuple[int, int]
     unknown: tuple[tuple[str, int], ...]
@@ -76,10 +78,18 @@ class ContextLimit:
         beyond = f" (the model supports {self.position_limit:,})" if self.is_beyond_positions else ""
         answer = (
             f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,} "
-            f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB); "
-            f"generation in {mebibytes(self.memory_bytes)} MB, {self.info.settings}"
+            f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB)\n"
+            f"{self.info.step}, {self.info.settings}; limit: {self._limit}"
         )
         return "\n".join([answer, *caveats(self.unknown, self.assumptions)])
+
+    @property
+    def _limit(self) -> str:
+        """The limit in words."""
+        words = f"{mebibytes(self.memory_bytes)} MB"
+        if self.cuda_context_bytes:
+            words += f", less {mebibytes(self.cuda_context_bytes)} MB for the CUDA context"
+        return words + (FRAGMENTED if self.next_peak_bytes <= self.memory_bytes - self.cuda_context_bytes else "")
 
 
 class _Generation:
@@ -202,6 +212,7 @@ def max_context(
             generation.estimate(max(count, 1), least(search.log(max(count, 1)))) for count in (tokens, tokens + 1)
         )
     config = getattr(model, "config", None)
+    room = room_for_tensors(memory, first.backend, uses_libraries(fitting.log))
     return ContextLimit(
         context=0 if not tokens else min(tokens, LARGEST_BATCH) + new_tokens,
         batch_size=batch_size,
@@ -211,6 +222,7 @@ def max_context(
         position_limit=getattr(config, "max_position_embeddings", None),
         traced=tuple(sorted(search.logs)),
         memory_bytes=parse_memory(memory),
+        cuda_context_bytes=parse_memory(memory) - room,
         info=fitting.info,
         peak_range=fitting.peak_range if tokens else (0, 0),
         unknown=fitting.unknown,

@@ -117,6 +117,8 @@ def check_model(model: object) -> None:
     if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
         raise InputError(f"model is a state dict of {len(model)} entries; load it into a model: load_state_dict(...)")
     cure = ""
+    if inspect.isroutine(model) and model.__name__.isidentifier():
+        cure = f"; if the function builds the model, call it: {model.__name__}(...)"
     if isinstance(model, (list, tuple)):
         several = any(isinstance(value, nn.Module) for value in model)
         cure = "; for several models: compare(*models, ...)" if several else "; the model is the first argument"

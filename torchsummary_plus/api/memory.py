@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..data.capability import AMPERE
-from ..data.choices import GENERATE, STEP_MODES
+from ..data.choices import GENERATE, MODE_SYNONYMS, STEP_MODES
 from ..data.collection import no_collection
 from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.memory_records import MemoryLog
@@ -120,7 +120,7 @@ def estimate_memory(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
         )
     if settings.mode not in STEP_MODES:
-        raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE))
+        raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE), MODE_SYNONYMS)
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
     return predicted(model, example, settings, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
@@ -275,7 +275,7 @@ def largest_batch(
         batch_size=batch,
         peak_bytes=peak if batch else 0,
         next_peak_bytes=next_peak,
-        held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
+        held_by=fitting.holders[0][0],
         missing_bytes=0 if batch else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
         memory=memory if isinstance(memory, str) else "",

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 import torch
 
 from ..data.arguments import fields_name_cures
-from ..data.choices import AUTO, CUDNN, RULE, STEP_MODES
+from ..data.choices import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
 from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
@@ -33,6 +33,24 @@ AUTOCAST = (torch.bfloat16, torch.float16)
 DEFAULT_MEMORY = "24GiB"
 SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Trainers' names for these dtypes."""
+
+
+def autocast_dtype(value: Any, device: torch.device) -> torch.dtype | None:
+    """Return the dtype that ``autocast=`` names, the device's default for True, None without autocast.
+
+    Raises :class:`InputError`.
+    """
+    if value is True:
+        return torch.get_autocast_dtype(device.type)
+    if value in (None, False):
+        return None
+    try:
+        dtype: Any = as_dtype(SHORT.get(value, value))
+    except InputError:
+        dtype = value
+    if dtype not in AUTOCAST:
+        raise choice_error("autocast", dtype, [None, True, *AUTOCAST])
+    return cast("torch.dtype", dtype)
 
 
 class StepArguments(TypedDict, total=False):
@@ -92,7 +110,7 @@ class StepOptions:
     def step(self, device: torch.device) -> Step:
         """Return the validated step on a device. Raises :class:`InputError`."""
         if self.mode not in STEP_MODES:
-            raise choice_error("mode", self.mode, STEP_MODES)
+            raise choice_error("mode", self.mode, STEP_MODES, MODE_SYNONYMS)
         steps = integer("steps", self.steps, 1)
         micro_batches = integer("gradient_accumulation_steps", self.gradient_accumulation_steps, 1)
         if micro_batches > 1 and (self.train_step is not None or self.mode != "train"):
@@ -104,11 +122,7 @@ class StepOptions:
             raise InputError(
                 "loss or targets were given together with train_step; pass only train_step, which computes its own loss"
             )
-        kind: torch.dtype | None = torch.get_autocast_dtype(device.type)
-        if self.autocast is not True:
-            kind = None if self.autocast in (None, False) else as_dtype(SHORT.get(self.autocast, self.autocast))
-        if kind not in (None, *AUTOCAST):
-            raise choice_error("autocast", kind, [None, True, *AUTOCAST])
+        kind = autocast_dtype(self.autocast, device)
         loss = as_loss(self.loss, self.targets)
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, steps, micro_batches)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..data.arguments import names_cures
-from ..data.errors import choice_error
+from ..data.errors import InputError, choice_error
 from ..data.onnx_files import read_onnx
 from ..data.weight_files import read_weights
 from ..results.weights_file import WeightsFile
+
+PICKLED = (".pt", ".pth", ".ckpt", ".bin")
+"""Suffixes of torch's own checkpoints."""
 
 SUFFIXES = (".safetensors", ".gguf", ".index.json", ".onnx")
 
@@ -39,6 +42,8 @@ def weights(path: str | Path) -> WeightsFile:
     ...     weights(path).tensors[0].shape
     (3,)
     """
+    if str(path).endswith(PICKLED):
+        raise InputError(f"{path} is a pickle, which has no header; load it: torch.load(path, weights_only=True)")
     if not is_weights(path):
         raise choice_error("the suffix of the file", "".join(Path(path).suffixes[-2:]), SUFFIXES)
     read = read_onnx if str(path).endswith(".onnx") else read_weights

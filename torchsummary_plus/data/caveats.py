@@ -22,8 +22,8 @@ def not_confirmed(unknown: Sequence[tuple[str, int]]) -> str:
     return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in unknown)
 
 
-def assumed(assumptions: Sequence[str]) -> list[str]:
-    """Return a line for each of the first assumptions."""
-    others = len(assumptions) - SHOWN_ASSUMPTIONS
-    lines = [f"Assumed: {assumption}" for assumption in assumptions[:SHOWN_ASSUMPTIONS]]
+def assumed(assumptions: Sequence[str], most: int | None = SHOWN_ASSUMPTIONS) -> list[str]:
+    """Return a line for each of the first ``most`` assumptions; None means all."""
+    lines = [f"Assumed: {assumption}" for assumption in assumptions[:most]]
+    others = len(assumptions) - len(lines)
     return [*lines, f"Assumed: {others:,} more, in assumptions"] if others > 0 else lines

@@ -11,6 +11,9 @@ RUNS = ("auto", "fake", "real")
 STEP_MODES = ("train", "eval")
 """Kinds of steps."""
 
+MODE_SYNONYMS = {"inference": "eval", "infer": "eval", "predict": "eval", "test": "eval", "fit": "train"}
+"""Other tools' words for kinds of steps."""
+
 GENERATE = "generate"
 """The kind of step that only `estimate_memory` accepts."""
 

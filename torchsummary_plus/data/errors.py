@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from .units import describe
 
@@ -76,8 +77,12 @@ class StepError(SummaryError, RuntimeError):
         return f"{message}\nHint: {self.hint}" if self.hint else message
 
 
-def choice_error(what: str, value: object, accepted: Iterable[object]) -> InputError:
-    """Return an :class:`InputError` that lists the accepted values, and names the nearest word among them.
+def choice_error(
+    what: str, value: object, accepted: Iterable[object], synonyms: Mapping[str, str] = MappingProxyType({})
+) -> InputError:
+    """Return an :class:`InputError` that lists the accepted values, and names the one that was meant, if any is near.
+
+    ``synonyms`` maps other tools' words to accepted ones.
 
     >>> str(choice_error("style", "fancy", ["torchsummary", "tree"]))
     "style is 'fancy'; accepted: 'torchsummary', 'tree'"
@@ -86,6 +91,9 @@ def choice_error(what: str, value: object, accepted: Iterable[object]) -> InputE
     """
     accepted = list(accepted)
     words = [word for word in accepted if isinstance(word, str)]
-    near = get_close_matches(value.strip().lower(), words, 1, 0.75) if isinstance(value, str) else []
+    near: list[str] = []
+    if isinstance(value, str):
+        word = value.strip().lower()
+        near = [synonyms[word]] if word in synonyms else get_close_matches(word, words, 1, 0.75)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"{what} is {describe(value)}; accepted: {', '.join(map(describe, accepted))}{meant}")

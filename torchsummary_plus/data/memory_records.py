@@ -255,11 +255,16 @@ class StepInfo:
         ]
         return ", ".join(part for part in parts if part)
 
+    @property
+    def step(self) -> str:
+        """The kind of step, in words."""
+        if self.mode == GENERATE:
+            return "Generation"
+        return "Training step" if self.mode == "train" else "Inference step"
+
     def __str__(self) -> str:
-        step = "Training step" if self.mode == "train" else "Inference step"
         measured = ", measured" if self.measured else ""
-        step = "Generation" if self.mode == GENERATE else step
-        return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
+        return f"{self.step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 
 @dataclass(frozen=True, slots=True)

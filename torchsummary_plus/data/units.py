@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from unicodedata import category
 
 from .records import Structure, TensorSpec
@@ -66,6 +68,20 @@ def describe(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..." + (text[-1] if text[-1] in "'\")]}" else "")
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return names, numbered if several are equal.
+
+    >>> numbered(["ResNet", "VGG", "ResNet"])
+    ['ResNet (1)', 'VGG', 'ResNet (2)']
+    """
+    total, count = Counter(names), Counter[str]()
+    labels = []
+    for name in names:
+        count[name] += 1
+        labels.append(f"{name} ({count[name]})" if total[name] > 1 else name)
+    return labels
 
 
 def structure_text(structure: Structure) -> str:

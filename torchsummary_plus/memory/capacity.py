@@ -14,6 +14,9 @@ from .scaling import at_batch, scales
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
+FRAGMENTED = "; the allocator cannot use the rest (fragmentation)"
+"""What an answer adds whose next peak is below the limit."""
+
 MOST_TRACES = 6
 """Most traces of a search, for any model, unless they leave the answer open or it must be confirmed."""
 
@@ -33,8 +36,9 @@ them, and then do not predict large ones.
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeLimit:
-    """The largest batch that fits, its peak and the next one's in bytes, and the module that holds most of the peak.
+    """The largest batch that fits, its peak and the next one's in bytes, and what holds most of the peak.
 
+    ``held_by`` is a module's path, "the root", or "code outside modules" (inputs, loss, optimizer).
     ``memory_bytes`` is the memory to fit in, ``memory`` the text it was requested by ("" for bytes), such as "RTX
     4090"; ``context_bytes`` of it are reserved for the CUDA context, an upper bound. ``info`` describes the step at
     that batch: its mode, dtypes, device, GPU, optimizer and loss.
@@ -73,17 +77,18 @@ class BatchSizeLimit:
         return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
-        return "\n".join([f"{self._answer}; {self._question}", *caveats(self.unknown, self.assumptions)])
+        return "\n".join((*self._answer, self._question, *caveats(self.unknown, self.assumptions)))
 
     @property
-    def _answer(self) -> str:
+    def _answer(self) -> tuple[str, ...]:
+        """The batch and its peak, in words."""
         if not self.batch_size:
-            return f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short"
+            return (f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short",)
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
         return (
             f"Largest batch: {more}{self.batch_size:,} (peak {self._peak} MB; "
-            f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB); "
-            f"{self.held_by or 'the root'} holds the most"
+            f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB)",
+            f"Most of the peak is held by {self.held_by}",
         )
 
     @property
@@ -95,12 +100,13 @@ class BatchSizeLimit:
     @property
     def _question(self) -> str:
         """The step and its limit, in words."""
-        step = "a training" if self.info.mode == "train" else "an inference"
         name = f" ({self.memory})" if self.memory and not self.info.gpu else ""
         limit = f"{mebibytes(self.memory_bytes)} MB{name}"
         if self.context_bytes:
-            limit += f" less {mebibytes(self.context_bytes)} for the context"
-        return f"{step} step in {limit}, {self.info.settings}"
+            limit += f", less {mebibytes(self.context_bytes)} MB for the CUDA context"
+        if self.next_peak_bytes <= self.memory_bytes - self.context_bytes:
+            limit += FRAGMENTED
+        return f"{self.info.step}, {self.info.settings}; limit: {limit}"
 
 
 class Search:

@@ -110,6 +110,18 @@ class Estimate:
         return None if counts is None or self.info.mode != "train" else sum(counts.values())
 
     @property
+    def holders(self) -> tuple[tuple[str, int], ...]:
+        """The bytes that each module itself holds at the peak, by path, largest first.
+
+        "the root" is the model's own forward. "code outside modules" made ``outside_bytes``: the inputs, the loss and
+        the optimizer's temporaries.
+        """
+        root, *inner = self.by_module
+        own = [(module.path, module.own_bytes) for module in inner]
+        own += [("the root", root.own_bytes - self.outside_bytes), ("code outside modules", self.outside_bytes)]
+        return tuple(sorted(own, key=lambda holder: -holder[1]))
+
+    @property
     def requested_bytes(self) -> int:
         """Bytes requested by tensors and kernels at the peak, which the allocator rounds up to ``peak_bytes``."""
         at_peak = run_log(self.log, self.backend, self.options).at_peak

@@ -129,6 +129,11 @@ def find_gpu(name: str) -> GPU:
     other = other_device(name)
     if other is not None:
         raise InputError(f"{other.words}; leave out gpu= and ask the estimate: fits({describe(name)})")
+    if SIZE.fullmatch(name) is not None:
+        raise InputError(
+            f"gpu is {describe(name)}, an amount of memory; accepted: a GPU's name; amounts go to fits() of the "
+            "estimate, and to memory= of a search"
+        )
     near = _near(name)
     raise InputError(
         f"unknown GPU {describe(name)}; similar names: {_names(near)}"

@@ -24,7 +24,7 @@ class BatchExplanation(Explanation):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return text if self.engine is None else f"{text}\nBy the engine: {self.engine}"
+        return text if self.engine is None else f"{text}\nBy max_batch_size: {self.engine}"
 
     __repr__ = __str__
 

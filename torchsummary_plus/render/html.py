@@ -33,8 +33,11 @@ PADDING = 3.5
 NARROW_PADDING = 1.9
 """The same on a narrow page, where cells have 12 pixels of padding and a sort arrow may wrap."""
 
-NARROW_LABEL = 15
-"""Maximum width of the first column on a narrow page, where labels wrap."""
+NARROW_LABEL = 17
+"""Width at which labels wrap on a narrow page, unless the other columns leave more of ``NARROW_PAGE``."""
+
+NARROW_PAGE = 44
+"""Width of a narrow page in digit widths: 360 pixels less its margins, at font size 12."""
 
 LONG_WORD = 12
 """Words of a heading may be broken if they have more characters."""
@@ -92,12 +95,13 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     )
     widths = [round(width, 1) for width in _widths(table, PADDING, arrow=INDENT)]
     narrow = [round(width, 1) for width in _widths(table, NARROW_PADDING, arrow=0)]
+    label = min(max(NARROW_LABEL, NARROW_PAGE - sum(narrow[1:])), narrow[0])
     drawn = template("table.html.jinja").render(
         table=table,
         rows=rows,
         widths=widths,
         width=round(sum(widths), 1),
-        narrow=[min(NARROW_LABEL, narrow[0]), *narrow[1:]],
+        narrow=[round(label, 1), *narrow[1:]],
         totals_first=totals_first,
     )
     return markup(drawn)

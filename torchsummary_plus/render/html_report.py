@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..data.units import numbered
 from ..memory.estimate import Estimate
 from .html import markup, source, table_html, template
 from .html_memory import NARROW, peak_tiles, timeline
@@ -49,9 +50,10 @@ def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[S
 
 
 def _tabs(parts: Iterable[tuple[str, Iterable[Section]]]) -> Iterator[Section]:
-    """Yield the sections of all results, prefixing duplicate titles with the result's name."""
+    """Yield the sections of all results, prefixing duplicate titles with the result's name, numbered if shared."""
+    listed = list(parts)
     titles: set[str] = set()
-    for name, sections in parts:
+    for name, (_, sections) in zip(numbered([name for name, _ in listed]), listed):
         for section in sections:
             title = f"{name}: {section.title}" if section.title in titles else section.title
             titles.add(title)

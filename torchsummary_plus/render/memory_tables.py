@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
-from ..data.caveats import caveats, not_confirmed
+from ..data.caveats import assumed, caveats, not_confirmed
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS
 from ..data.units import mebibytes
@@ -82,7 +82,7 @@ def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tup
     notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
     if estimate.unknown:
         notes.append(not_confirmed(estimate.unknown))
-    notes_shown, step = (*notes, *estimate.assumptions), title(estimate)
+    notes_shown, step = (*notes, *assumed(estimate.assumptions, None)), title(estimate)
     return Table(step, labels, fields, rows, tuple(_totals(estimate)), notes_shown, (step,))
 
 
@@ -125,7 +125,7 @@ def _peaks(estimate: Estimate) -> Iterator[Total]:
     where = f", in the {place(estimate)}"
     yield Total(_size_field("peak_bytes", "Peak allocated"), _size(estimate.peak_bytes), where)
     if least < most:
-        yield Total(_size_field("peak_bytes", "Peak within the error bands of the rules"), _size(least, most))
+        yield Total(_size_field("peak_bytes", "Peak range"), _size(least, most))
     yield Total(_size_field("reserved_bytes", "Peak reserved"), _size(estimate.reserved_bytes))
     if high > estimate.reserved_bytes:
         yield Total(_size_field("device_bytes", "On the device, with the context"), _size(low, high))

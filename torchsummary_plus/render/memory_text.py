@@ -28,10 +28,7 @@ def place(estimate: Estimate) -> str:
 
 def holders(estimate: Estimate, units: str | None = None) -> str:
     """Return the modules that hold most of the peak, with their bytes."""
-    root, *inner = estimate.by_module
-    own = [(module.path, module.own_bytes) for module in inner]
-    own += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
-    largest = sorted(own, key=lambda holder: -holder[1])[:HOLDERS]
+    largest = estimate.holders[:HOLDERS]
     return ", ".join(f"{name} {_figure(nbytes, units)}" for name, nbytes in largest if nbytes)
 
 

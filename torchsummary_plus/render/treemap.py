@@ -141,7 +141,7 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
     outside = 0 if index else estimate.outside_bytes
     own = module.own_bytes - outside
     parts.append(_Part(own, -1, module.path, _last(module.path) or "root itself", module.at_peak))
-    parts.append(_Part(outside, -1, "", "no module", ()))
+    parts.append(_Part(outside, -1, "", "outside modules", ()))
     small = [part for part in parts if 0 < part.nbytes < least]
     large = [part for part in parts if part.nbytes >= least and part.nbytes]
     if small:

@@ -247,8 +247,8 @@ class Views(ABC):
         """
         from ..render.html_report import report_page
 
-        others = (compare,) if isinstance(compare, Views) else tuple(compare)
-        parts = [(result._headline()[0], result._sections()) for result in (self, *others)]
+        results = (self, *((compare,) if isinstance(compare, Views) else compare))
+        parts = [(result._headline()[0], result._sections()) for result in results]
         return _write(Path(path), report_page(*self._headline(), parts), overwrite)
 
     def _headline(self) -> tuple[str, str]:

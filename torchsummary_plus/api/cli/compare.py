@@ -8,6 +8,7 @@ from ..compare import compare
 from .models import build_model, find, importable, parse_place
 from .options import (
     SIZE_HELP,
+    Parser,
     add_memory_options,
     add_model_options,
     add_pass_options,
@@ -30,7 +31,7 @@ examples:
 
 def compare_parser() -> argparse.ArgumentParser:
     """Return the parser of the subcommand."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="torchsummary-plus compare",
         description="Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
         epilog=EXAMPLES,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
-from ...data.errors import InputError, SummaryError
+from ...data.errors import ForwardError, InputError, SummaryError
 from ...render.printing import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
@@ -24,6 +24,7 @@ from ..weights import is_weights, weights
 from .models import WEIGHTS, build_model, find, importable, parse_place
 from .options import (
     SIZE_HELP,
+    Parser,
     add_memory_options,
     add_model_options,
     add_pass_options,
@@ -33,12 +34,14 @@ from .options import (
     parse_pairs,
     parse_sizes,
     saved,
+    say_commas,
     split,
     step_options,
     with_bare_memory,
 )
 
 if TYPE_CHECKING:
+    from ...memory.estimate import Estimate
     from ..step_options import StepOptions
 
 EXAMPLES = """\
@@ -72,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             text = run(arguments)
     except InputError as error:
         return fail(error, 2)
+    except ForwardError as error:
+        say_commas(error, getattr(arguments, "sizes", ()))
+        return fail(error, 1)
     except SummaryError as error:
         return fail(error, 1)
     show(text)
@@ -80,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary_parser() -> argparse.ArgumentParser:
     """Return the parser of the main command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="torchsummary-plus",
         description="Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory. "
         "To compare models, see torchsummary-plus compare --help.",
@@ -93,7 +99,7 @@ def summary_parser() -> argparse.ArgumentParser:
         f"{WEIGHTS} file"
     )
     parser.add_argument("model", metavar="MODEL", help=kinds)
-    parser.add_argument("sizes", metavar="SIZE", nargs="*", help=SIZE_HELP)
+    parser.add_argument("sizes", metavar="SIZE", nargs="*", default=[], help=SIZE_HELP)
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
@@ -164,8 +170,7 @@ def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
         estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **request)
         lines = [str(estimate)]
         if arguments.gpu is not None:
-            fits = "fits" if estimate.fits(arguments.gpu) else "does not fit"
-            lines.append(f"A batch of {estimate.info.batch_size:,} {fits} in {arguments.gpu}")
+            lines.append(fit_line(estimate, arguments.gpu))
         if arguments.max_batch:
             lines.append(str(max_batch_size(build, sizes, arguments.gpu, **request)))
     return "\n".join([*lines, *saved(estimate, arguments.output)])
@@ -196,11 +201,16 @@ def answers_of(
     from ..memory import max_batch_size  # Imported here: a plain table starts faster without it.
 
     assert result.memory is not None  # ``--gpu`` implies an estimate.
-    fits = "fits" if result.memory.fits(arguments.gpu) else "does not fit"
-    lines = [f"A batch of {result.memory.info.batch_size:,} {fits} in {arguments.gpu}"]
+    lines = [fit_line(result.memory, arguments.gpu)]
     if arguments.max_batch:
         lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, options=options)))
     return lines
+
+
+def fit_line(estimate: Estimate, gpu: str) -> str:
+    """Return the line that says whether the step fits in ``--gpu``."""
+    batch = f"{gpu}: a batch of {estimate.info.batch_size:,}"
+    return f"{batch} fits" if estimate.fits(gpu) else f"{batch} does not fit"
 
 
 def fail(error: SummaryError, code: int) -> int:

@@ -81,6 +81,8 @@ def parse_place(word: str) -> tuple[str, str]:
     ('torchvision.models', 'resnet50')
     """
     source, _, name = word.rpartition(":")
+    if word.endswith(".py"):
+        raise InputError(f"MODEL is {describe(word)}, a file; accepted: {word}:NAME, with a class or function in it")
     if not source or not name:
         raise InputError(f"MODEL is {describe(word)}; accepted: {PLACES}, or a {WEIGHTS} file")
     return source, name

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...data.choices import CUDNN, PASS_MODES, RUNS, STEP_MODES
-from ...data.errors import InputError, choice_error
+from ...data.errors import ForwardError, InputError, choice_error
+from ...data.units import describe
 from ...render.columns import COLUMNS, DEFAULT_COLUMNS
 from ...render.lines import STYLES
 from ...render.rows import REPEATS
@@ -18,6 +21,17 @@ if TYPE_CHECKING:
     from ..step_options import StepOptions
 
 SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; or by argument name: x=3,224,224"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors about unknown options name similar ones."""
+
+    def error(self, message: str) -> NoReturn:
+        known = re.findall(r"--[\w-]+", self.format_usage())
+        for word in message.split():
+            near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
+            message += f"; similar names: {', '.join(near)}" if near else ""
+        super().error(message)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +185,17 @@ def parse_size(word: str) -> Any:
         size = ast.literal_eval(word)
         return (size,) if isinstance(size, int) else size
     except (ValueError, SyntaxError) as error:
+        if re.fullmatch(r"[0-9]+([x*][0-9]+)+", word):
+            commas = re.sub("[x*]", ",", word)
+            raise InputError(f"SIZE is {describe(word)}; its axes are separated by commas: {commas}") from error
         raise choice_error("SIZE", word, ["3,224,224", "10", "()"]) from error
+
+
+def say_commas(error: ForwardError, words: Sequence[str]) -> None:
+    """If a forward failed on several sizes of one axis, change the hint: they were probably meant as one size."""
+    if len(words) > 1 and all(map(str.isdecimal, words)):
+        error.hint = f"these are {len(words)} inputs of one axis each; the axes of one input are separated by commas: "
+        error.hint += ",".join(words)
 
 
 def split(word: str | None) -> list[str] | None:
