@@ -162,7 +162,7 @@ def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
     assert limit.held_by == "code outside modules"
     answer, held, step_and_limit = str(limit).splitlines()
     assert answer.startswith(f"Largest batch: {limit.batch_size:,} (peak ")
-    assert held == "Most of the peak is held by code outside modules"
+    assert held == "Largest share of the peak: code outside modules"
     assert step_and_limit == (
         "Training step, cpu, no optimizer, float32, loss: cross_entropy; limit: 2048.00 MB (2GiB)"
     )

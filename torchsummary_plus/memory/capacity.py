@@ -88,7 +88,7 @@ class BatchSizeLimit:
         return (
             f"Largest batch: {more}{self.batch_size:,} (peak {self._peak} MB; "
             f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB)",
-            f"Most of the peak is held by {self.held_by}",
+            f"Largest share of the peak: {self.held_by}",
         )
 
     @property
