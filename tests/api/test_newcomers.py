@@ -160,12 +160,13 @@ def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
     assert sum(nbytes for _, nbytes in estimate.holders) == estimate.peak_bytes
     limit = max_batch_size(wide, (4,), "2GiB", **step)
     assert limit.held_by == "code outside modules"
-    answer, held, step_and_limit = str(limit).splitlines()
+    answer, held, step_and_limit, *assumed = str(limit).splitlines()
     assert answer.startswith(f"Largest batch: {limit.batch_size:,} (peak ")
     assert held == "Largest share of the peak: code outside modules"
     assert step_and_limit == (
         "Training step, cpu, no optimizer, float32, loss: cross_entropy; limit: 2048.00 MB (2GiB)"
     )
+    assert assumed == [f"Assumed: {assumption}" for assumption in limit.assumptions]
 
 
 def test_every_format_labels_assumptions() -> None:

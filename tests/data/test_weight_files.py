@@ -134,6 +134,8 @@ def test_hostile_gguf_headers_are_refused(tmp_path: Path, data: bytes, why: str)
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"accepted: '\.safetensors', '\.gguf', '\.index\.json'"):
+        weights(tmp_path / "model.h5")
+    with pytest.raises(InputError, match=r"model\.bin is a pickle.*torch\.load"):
         weights(tmp_path / "model.bin")
     with pytest.raises(InputError, match="cannot be read"):
         weights(tmp_path / "none.gguf")

@@ -93,8 +93,10 @@ class BatchSizeLimit:
 
     @property
     def _peak(self) -> str:
+        """The peak and, unless it is narrow, its range, in words."""
         least, most = self.peak_range
-        within = f", within {mebibytes(least)} to {mebibytes(most)}" if least < most else ""
+        is_wide = most - least > OPEN * self.peak_bytes
+        within = f", within {mebibytes(least)} to {mebibytes(most)}" if is_wide else ""
         return f"{mebibytes(self.peak_bytes)}{within}"
 
     @property
