@@ -1,31 +1,90 @@
-"""Private names of torch.distributed: each that the folder uses is listed, with what is lost without it."""
+"""Private names of torch.distributed: each is probed, and a missing one refuses what needs it, with a reason."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
-from tests.live.test_compat import private_names
+import pytest
+import torch
+from torch import nn
+
 from tests.truth.releases import from_release
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.live import probing
+from torchsummary_plus.live.probing import Place
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.ranks import compat
+from torchsummary_plus.ranks import compat, process_group
 
-
-def test_every_private_name_of_the_folder_is_listed() -> None:
-    listed = [f"{name.name}." for name in compat.private_names()]
-    files = [path for path in Path(compat.__file__).parent.glob("*.py") if path.name != "compat.py"]
-    used = {name for path in files for name in private_names(path)}
-    assert used
-    assert {name for name in used if not any(f"{place}".startswith(f"{name}.") for place in listed)} == set()
+LATER = from_release("2.6", "what estimates of a rank need")
 
 
 @from_release("2.13", "the names of pipelines")
 def test_the_newest_releases_have_all_names() -> None:
-    of_some = {"torch.Tensor._dtensor__new__"}
+    of_some = {
+        "torch.Tensor._dtensor__new__",
+        "torch.distributed.pipelining.schedules._PipelineSchedule._warmup_p2p",
+        "torch.distributed.pipelining.schedules._PipelineSchedule._initialize_pipeline_distributed_state",
+        "torch.distributed.pipelining.stage._PipelineStageBase._output_slot_is_releasable",
+    }
     if since("2.15"):
         of_some.add("torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam.to_accumulated_grad_if_needed")
-    assert {name.name for name in compat.missing_names()} <= of_some
+    assert {name.name for name in compat.missing_names() if "distributed" in name.name} <= of_some
 
 
-def test_a_place_that_no_release_has_is_not_found() -> None:
-    assert not compat._is_found("torch.distributed.of_no_release:_name")
-    assert not compat._is_found("torch.distributed:_of_no_release")
+def test_every_missing_name_states_its_loss() -> None:
+    assert all(name.loss and name.name in str(name) for name in compat.missing_names())
+
+
+def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_probed", {})
+    place = probing.place("torch.distributed:_of_no_release", "some figure is missing")
+    assert place.owner is None
+    with pytest.raises(UnsupportedError, match=r"no torch\.distributed\._of_no_release: some figure is missing"):
+        place.require()
+    with pytest.raises(UnsupportedError):
+        assert place.value
+
+
+def test_a_place_knows_its_module_or_class() -> None:
+    assert probing.place("torch.nn:Module.forward", "nothing").owner is nn.Module
+    assert probing.place("torch.nn:Module", "nothing").owner is nn
+
+
+def missing(monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place that no release has, noted for the duration of a test."""
+    monkeypatch.setattr(probing, "_probed", dict(probing._probed))
+    return probing.place("torch.distributed:_of_no_release", "it is unavailable")
+
+
+@LATER
+def test_a_world_is_refused_without_the_groups_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "_OF_GROUPS", (*process_group._OF_GROUPS, missing(monkeypatch)))
+    with pytest.raises(UnsupportedError, match="_of_no_release: it is unavailable"):
+        estimate_memory(lambda: nn.Linear(4, 4), (4,), world_size=2)
+
+
+def in_ddp() -> nn.Module:
+    """A model in DistributedDataParallel."""
+    return nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+
+
+def in_flat_parameters() -> nn.Module:
+    """A model in FullyShardedDataParallel."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+
+
+@LATER
+@pytest.mark.parametrize(
+    ("build", "name"), [(in_ddp, "DDP_LOGGER"), (in_flat_parameters, "FLAT_MADE")], ids=["ddp", "fsdp"]
+)
+def test_a_wrapper_is_refused_without_the_names_it_needs(
+    build: Callable[[], Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compat, name, missing(monkeypatch))
+    assert estimate_memory(lambda: nn.Linear(4, 4), (4,), world_size=2).peak_bytes > 0
+    with pytest.raises(UnsupportedError, match="_of_no_release: it is unavailable"):
+        estimate_memory(build, (4,), world_size=2)

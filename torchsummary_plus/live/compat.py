@@ -167,11 +167,15 @@ has_kernel: Callable[[str, str], bool] = probe(
 )
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
 parse_to: Any = probe("torch:_C._nn._parse_to", "modules cannot be moved to a GPU given by its number", None)
-accelerator_names = (
-    *("_get_accelerator", "_accelerator_getAccelerator", "_accelerator_getDeviceIndex", "_accelerator_setDeviceIndex"),
-    *("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice", "_accelerator_synchronizeDevice"),
+accelerator_places = tuple(
+    (torch._C, name)
+    for name in (
+        *("_get_accelerator", "_accelerator_getAccelerator", "_accelerator_getDeviceIndex"),
+        *("_accelerator_setDeviceIndex", "_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"),
+        "_accelerator_synchronizeDevice",
+    )
 )
-"""Functions of ``torch._C`` that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
+"""Functions that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
 cuda_device_count: Callable[[], int] = probe(
     "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
 )

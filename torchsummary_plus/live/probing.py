@@ -49,15 +49,55 @@ def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> An
     If it is missing, return ``instead``; by default, a function that raises :class:`UnsupportedError`.
     """
     name = place.replace(":", ".")
-    for known in filter(None, (place, older)):
-        try:
-            value = resolve_name(known)
-        except (ImportError, AttributeError):
-            continue
-        _note(name, True, loss)
+    values = (_resolved(known) for known in (place, older) if known)
+    value = next((value for value in values if value is not _MISSING), _MISSING)
+    _note(name, value is not _MISSING, loss)
+    if value is not _MISSING:
         return value
-    _note(name, False, loss)
     return partial(_refuse, name) if instead is _MISSING else instead
+
+
+@dataclass(frozen=True)
+class Place:
+    """A private name that is replaced in the module or class that has it; without it, ``owner`` is None."""
+
+    owner: Any
+    attribute: str
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """What the release has there. Raises :class:`UnsupportedError` if that is nothing."""
+        self.require()
+        return getattr(self.owner, self.attribute)
+
+    def set(self, value: Any) -> None:
+        """Put something else there."""
+        setattr(self.owner, self.attribute, value)
+
+    def require(self) -> None:
+        """Raise :class:`UnsupportedError` if this release lacks the name."""
+        if self.owner is None:
+            _refuse(self.name)
+
+
+def place(where: str, loss: str) -> Place:
+    """Look up the module or class that has ``module:attribute`` or ``module:Class.attribute``.
+
+    >>> place("torch:Tensor._no_release_has_this", "nothing").owner is None
+    True
+    """
+    value, name = _resolved(where), where.replace(":", ".")
+    _note(name, value is not _MISSING, loss)
+    owner, _, attribute = where.rpartition("." if "." in where.partition(":")[2] else ":")
+    return Place(None if value is _MISSING else resolve_name(owner), attribute, name)
+
+
+def _resolved(where: str) -> Any:
+    try:
+        return resolve_name(where)
+    except (ImportError, AttributeError):
+        return _MISSING
 
 
 def _note(name: str, is_found: bool, loss: str) -> None:

@@ -1,92 +1,167 @@
-"""Private names of torch.distributed that this folder replaces or reads, and what is lost without each."""
+"""Private names of torch.distributed, each probed because a release may lack it; no other file of this folder uses one.
+
+Attributes of torch's own objects (a stage's, a flat parameter's) are read where they are needed. ``missing_names()``
+says what is lost without a name; so does the error raised where it is needed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
-from pkgutil import resolve_name
+from typing import Any
 
-from ..live.probing import PrivateName
+from ..live.probing import Place, PrivateName, place, probe
+from ..live.probing import missing_names as _missing_names
 
-_WORLD = "world_size= raises an error"
-_FSDP = "tensors of fully_shard are not booked under their kinds"
-_FLAT = "models in FullyShardedDataParallel cannot be estimated on a rank"
+_WORLD = "world_size= is unavailable"
 _DDP = "models in DistributedDataParallel cannot be estimated on a rank"
+_FLAT = "models in FullyShardedDataParallel cannot be estimated on a rank"
 _PIPELINE = "schedules of torch.distributed.pipelining cannot be estimated"
-_TENSORS = "distributed tensors on CUDA cannot be estimated without a GPU"
-_OF_SOME = "nothing: only some releases make distributed tensors by it"
-_ACCUMULATED = "gradients that fully_shard accumulates in another dtype may be booked under another kind"
+_KINDS = "tensors of fully_shard or FullyShardedDataParallel are booked under other kinds"
 _OBJECTS = "scripts that send objects fail on CUDA"
-_GROUP, _SHARD = (
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
-    "torch.distributed.fsdp._fully_shard._fsdp_param",
-)
-_FLAT_PARAM, _RUNTIME = "torch.distributed.fsdp._flat_param", "torch.distributed.fsdp._runtime_utils"
-_WRAPPER = "torch.nn.parallel.distributed"
-_C10D, _STAGES = "torch.distributed.distributed_c10d", "torch.distributed.pipelining"
+_HOOKS = "the compression hooks of DistributedDataParallel for bfloat16 fail on CUDA in builds without NCCL"
+_SHAPES = "DTensor's own calculations of shapes are booked as tensors of the rank"
+_STREAMS = "scripts that scatter inputs to GPUs fail"
+_SHARDS = "each rank makes the shards of all ranks, and is slow in large worlds"
 
-PLACES: dict[str, tuple[str, ...]] = {
-    _WORLD: (
-        *(f"{_C10D}:{name}" for name in ("_world", "_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config")),
-        *(f"{_C10D}:{name}" for name in ("_tags_to_pg", "_pg_to_tag", "_group_count", "_process_group_name")),
-        *(f"{_C10D}:{name}" for name in ("_default_pg_init_method", "_backend", "_new_process_group_helper")),
-        *("torch._C:_distributed_c10d", "torch._C._distributed_c10d:_unregister_process_group"),
-        *("torch.testing._internal.distributed.fake_pg:FakeStore", "torch.nn.parallel._functions:_streams"),
-        *("torch.distributed._functional_collectives:AsyncCollectiveTensor", "torch.utils:_pytree"),
-        *("torch.autograd.graph:_engine_run_backward", "torch.ops:_c10d_functional"),
-        "torch.distributed.tensor._sharding_prop:ShardingPropagator._propagate_tensor_meta_non_cached",
-        "torch.distributed.tensor.placement_types:_StridedShard",
+_C10D = "torch.distributed.distributed_c10d"
+_C = "torch._C._distributed_c10d"
+_PARALLEL = "torch.nn.parallel.distributed"
+_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_param"
+_FLAT_PARAM = "torch.distributed.fsdp._flat_param"
+_RUNTIME = "torch.distributed.fsdp._runtime_utils"
+_PIPELINING = "torch.distributed.pipelining"
+
+
+def _places(module: str, names: Iterable[str], loss: str) -> tuple[Place, ...]:
+    return tuple(place(f"{module}{'.' if ':' in module else ':'}{name}", loss) for name in names)
+
+
+def require(places: Iterable[Place]) -> None:
+    """Raise :class:`UnsupportedError` if this release lacks one of these places."""
+    for each in places:
+        each.require()
+
+
+# The world.
+REGISTRIES = _places(
+    _C10D,
+    ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag"),
+    _WORLD,
+)
+"""The dictionaries of process groups."""
+WORLD, GROUP_NAME, NEW_GROUP, *COUNTERS = _places(
+    _C10D,
+    (
+        *("_world", "_process_group_name", "_new_process_group_helper"),
+        *("_group_count", "_default_pg_init_method", "_backend"),
     ),
-    _DDP: (
-        *(f"{_WRAPPER}:{name}" for name in ("_verify_param_shape_across_processes", "_sync_module_states")),
-        *(f"{_WRAPPER}:DistributedDataParallel.{name}" for name in ("_ddp_init_helper", "_check_comm_hook")),
-        "torch._C._distributed_c10d:Reducer._rebuild_buckets",
-    ),
-    _FSDP: (
-        *(f"{_GROUP}:{name}" for name in ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")),
-        *(f"{_SHARD}:FSDPParam.{name}" for name in ("init_all_gather_outputs", "to_sharded_post_forward")),
-        *(f"{_SHARD}:FSDPParam.{name}" for name in ("init_unsharded_param",)),
-        f"{_SHARD}:_chunk_with_empty",
-    ),
-    _FLAT: (
-        *(
-            f"{_FLAT_PARAM}:FlatParamHandle.{name}"
-            for name in ("_init_flat_param_and_metadata", "_use_unsharded_views")
-        ),
-        *(f"{_FLAT_PARAM}:FlatParamHandle.{name}" for name in ("_use_unsharded_flat_param",)),
-        *(f"{_FLAT_PARAM}:{name}" for name in ("_same_storage", "_data_ptr_allocated", "_no_dispatch_record_stream")),
-        *(f"{_RUNTIME}:{name}" for name in ("_get_reduce_scatter_tensors", "_post_backward_hook")),
-        *(f"{_RUNTIME}:{name}" for name in ("_reduce_grad_no_shard", "_accumulate_sharded_grad")),
-    ),
-    _PIPELINE: (
-        *(f"{_STAGES}.{name}" for name in ("stage:_PipelineStageBase", "schedules:_PipelineSchedule._compute_loss")),
-        f"{_STAGES}._utils:InferenceMode",
-    ),
-    _TENSORS: ("torch._C:_swap_tensor_impl",),
-    _OF_SOME: ("torch.Tensor:_dtensor__new__",),
-    _ACCUMULATED: (f"{_SHARD}:FSDPParam.to_accumulated_grad_if_needed",),
-    _OBJECTS: (f"{_C10D}:_object_to_tensor", f"{_C10D}:_tensor_to_object"),
-}
-"""Names as ``module:attribute``, by what is lost without them."""
+    _WORLD,
+)
+FakeStore: Callable[[], Any] = probe("torch.testing._internal.distributed.fake_pg:FakeStore", _WORLD)
+unregister_group: Callable[[str], None] = probe(f"{_C}:_unregister_process_group", _WORLD)
+group_named: Callable[[str], Any] = probe(f"{_C10D}:_resolve_process_group", _WORLD)
+work_of: Callable[[Any], Any] = probe(f"{_C}:_create_work_from_future", _WORLD)
+run_backward: Any = probe("torch.autograd.graph:_engine_run_backward", _WORLD, None)
+_Awaited: Any = probe("torch.distributed._functional_collectives:AsyncCollectiveTensor", _WORLD, None)
+awaited: tuple[type, ...] = (_Awaited,) if _Awaited is not None else ()
+"""Classes of tensors that a collective has yet to fill."""
+pytree: Any = probe("torch.utils:_pytree", _PIPELINE)
+exchange: Any = probe("torch:ops._c10d_functional.all_to_all_single.default", _WORLD, None)
+OBJECT_SENT, OBJECT_RECEIVED = _places(_C10D, ("_object_to_tensor", "_tensor_to_object"), _OBJECTS)
+SCATTER_STREAMS = place("torch.nn.parallel._functions:_streams", _STREAMS)
+
+# Distributed tensors.
+RESULT_SHAPES = (
+    place("torch.distributed.tensor._sharding_prop:ShardingPropagator._propagate_tensor_meta_non_cached", _SHAPES),
+    place("torch.distributed.tensor.placement_types:_StridedShard.local_shard_size_and_offset", _SHAPES),
+)
+MADE_IN_CPP = place("torch:Tensor._dtensor__new__", "nothing: only some releases make distributed tensors by it")
+
+# DistributedDataParallel.
+DDP_CHECKS = _places(_PARALLEL, ("_verify_param_shape_across_processes", "_sync_module_states"), _DDP)
+DDP_BUCKETS = (
+    place(f"{_PARALLEL}:DistributedDataParallel._ddp_init_helper", _DDP),
+    place(f"{_C}:Reducer._rebuild_buckets", _DDP),
+)
+DDP_LOGGER = place(f"{_C}:Logger.set_runtime_stats_and_log", _DDP)
+DDP_HOOK_CHECK = place(f"{_PARALLEL}:DistributedDataParallel._check_comm_hook", _HOOKS)
+DDP_REDUCER = place("torch.distributed:Reducer", _DDP)
+
+# fully_shard.
+FSDP_GATHER, FSDP_UNSHARD, FSDP_REDUCE = _places(
+    _GROUP, ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce"), _KINDS
+)
+"""Functions of parameter groups that allocate tensors (``_fsdp_collectives.py``)."""
+FSDP_GATHERED, FSDP_RESHARDED, FSDP_PARAMETER = _places(
+    f"{_SHARD}:FSDPParam", ("init_all_gather_outputs", "to_sharded_post_forward", "init_unsharded_param"), _KINDS
+)
+FSDP_ACCUMULATED = place(
+    f"{_SHARD}:FSDPParam.to_accumulated_grad_if_needed",
+    "gradients that fully_shard accumulates in another dtype may be booked under another kind",
+)
+FSDP_CHUNKS = place(f"{_SHARD}:_chunk_with_empty", _SHARDS)
+
+# FullyShardedDataParallel.
+FLAT_MADE, FLAT_UNSHARDED = _places(
+    f"{_FLAT_PARAM}:FlatParamHandle", ("_init_flat_param_and_metadata", "init_flat_param_attributes"), _FLAT
+)
+FLAT_VIEWS = _places(f"{_FLAT_PARAM}:FlatParamHandle", ("_use_unsharded_flat_param", "_use_unsharded_views"), _FLAT)
+"""Functions that make views of flat parameters; the former is for parameters that are not sharded."""
+FLAT_SAME_STORAGE, FLAT_ALLOCATED = _places(_FLAT_PARAM, ("_same_storage", "_data_ptr_allocated"), _FLAT)
+FLAT_STREAMS = tuple(place(f"{module}:_no_dispatch_record_stream", _FLAT) for module in (_FLAT_PARAM, _RUNTIME))
+FLAT_REDUCE, FLAT_BACKWARD = _places(_RUNTIME, ("_get_reduce_scatter_tensors", "_post_backward_hook"), _KINDS)
+FLAT_REDUCED = _places(_RUNTIME, ("_reduce_grad_no_shard", "_accumulate_sharded_grad"), _KINDS)
+"""Functions at whose end a flat parameter has its reduced gradient, as ``grad`` or beside it."""
+
+
+@dataclass(frozen=True)
+class Pipelining:
+    """The private names of torch.distributed.pipelining, which takes a second to import."""
+
+    connects: tuple[Place, ...]
+    """Methods that decide how shapes are inferred, and that test connections: before torch 2.15, and since."""
+    receive: Place
+    send: Place
+    releases: Place
+    loss: Place
+    chunks: tuple[Place, ...]
+    forward: Place
+    backward: Place
+    modes: Any
+    backward_meta: Any
+    gradient_metas: Any
+    schedule: Any
 
 
 @cache
-def private_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch.distributed that estimates of ranks use, with what is lost without each."""
-    return tuple(
-        PrivateName(place.replace(":", "."), _is_found(place), loss)
-        for loss, places in PLACES.items()
-        for place in places
+def pipelining() -> Pipelining:
+    """Import torch.distributed.pipelining and probe its private names."""
+    stage, schedules = f"{_PIPELINING}.stage", f"{_PIPELINING}.schedules"
+    base = f"{stage}:_PipelineStageBase"
+    schedule = f"{schedules}:_PipelineSchedule"
+    of_some = "nothing: only some releases have it"
+    receive, send = _places(f"{stage}:PipelineStage", ("_recv_meta", "_send_meta"), _PIPELINE)
+    forward, backward = _places(base, ("forward_maybe_with_nosync", "backward_maybe_with_nosync"), _PIPELINE)
+    return Pipelining(
+        connects=_places(schedule, ("_warmup_p2p", "_initialize_pipeline_distributed_state"), of_some),
+        receive=receive,
+        send=send,
+        releases=place(f"{base}._output_slot_is_releasable", of_some),
+        loss=place(f"{schedule}._compute_loss", _PIPELINE),
+        chunks=_places(base, ("forward_one_chunk", "backward_one_chunk"), _PIPELINE),
+        forward=forward,
+        backward=backward,
+        modes=probe(f"{_PIPELINING}._utils:InferenceMode", _PIPELINE),
+        backward_meta=probe(f"{stage}:_StageBackwardMeta", _PIPELINE),
+        gradient_metas=probe(f"{stage}:_derive_grad_metas", _PIPELINE),
+        schedule=probe(schedule, _PIPELINE, ()),
     )
 
 
 def missing_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch.distributed that this release lacks."""
-    return tuple(name for name in private_names() if not name.is_found)
-
-
-def _is_found(place: str) -> bool:
-    try:
-        resolve_name(place)
-    except (ImportError, AttributeError):
-        return False
-    return True
+    """List the private names that this release of torch lacks, those of torch.distributed among them."""
+    pipelining()
+    return _missing_names()

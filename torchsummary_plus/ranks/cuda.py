@@ -7,12 +7,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.nn.parallel import _functions
 
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.numbered import numbers_named
 from ..live.streams import Streams, set_to
+from .compat import SCATTER_STREAMS
+from .stand_ins import replaced
 
 
 class Gpus:
@@ -53,15 +54,15 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
         **{name: (lambda device: gpus.switch(device)) for name in _SWITCHES},
         **{name: _no_op() for name in _NO_OPS},
     }
-    of_accelerator = dict(zip(compat.accelerator_names, _of_accelerator(gpus)))
+    of_accelerator = dict(zip(compat.accelerator_places, _of_accelerator(gpus)))
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(set_to(torch.cuda, name, answer))
         if Streams.active is not None:
             current = Streams.active.stack
             stack.enter_context(set_to(torch.accelerator, "current_stream", lambda *_, **__: current[-1]))
-        stack.enter_context(compat.replaced({(torch._C, name): answer for name, answer in of_accelerator.items()}))
-        stack.enter_context(set_to(_functions, "_streams", None))
+        stack.enter_context(compat.replaced(of_accelerator))
+        stack.enter_context(replaced(SCATTER_STREAMS, lambda _: None))
         stack.enter_context(compat.fakes_without_card())
         stack.enter_context(numbers_named())
         stack.enter_context(set_to(Fake, "current_gpu", device.index))
@@ -69,7 +70,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
 
 
 def _of_accelerator(gpus: Gpus) -> tuple[Callable[..., Any], ...]:
-    """Return the answers to :data:`compat.accelerator_names`, in their order."""
+    """Return the answers to :data:`compat.accelerator_places`, in their order."""
     return (
         *(lambda *_: torch.device("cuda"), lambda *_: torch.device("cuda")),
         *(lambda *_: gpus.current, lambda device: gpus.switch(device) and None),

@@ -8,12 +8,11 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch import distributed as dist
-from torch._C import _distributed_c10d as c10d
-from torch.nn.parallel import distributed
+from torch.nn.parallel import DistributedDataParallel
 
+from . import compat
 from .kinds import BUCKETS, Labelling
-from .stand_ins import replaced, within
+from .stand_ins import refused_without, replaced, within
 
 
 @contextmanager
@@ -30,14 +29,15 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextMa
     """
     buckets = partial(labelling, BUCKETS)
     with ExitStack() as stack:
-        for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
-            stack.enter_context(replaced(distributed, name, lambda _: _nothing))
-        stack.enter_context(replaced(distributed.DistributedDataParallel, "_ddp_init_helper", within(buckets)))
-        stack.enter_context(replaced(distributed.DistributedDataParallel, "_check_comm_hook", _of_cuda))
+        needed = (*compat.DDP_CHECKS, *compat.DDP_BUCKETS, compat.DDP_LOGGER, compat.DDP_REDUCER)
+        stack.enter_context(refused_without(DistributedDataParallel, needed))
+        for place in (*compat.DDP_CHECKS, compat.DDP_LOGGER):
+            stack.enter_context(replaced(place, lambda _: _nothing))
         if torch.backends.cuda.is_built():
-            stack.enter_context(replaced(dist, "Reducer", within(seen_as_meta)))
-        stack.enter_context(replaced(c10d.Reducer, "_rebuild_buckets", within(buckets)))
-        stack.enter_context(replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _: _nothing))
+            stack.enter_context(replaced(compat.DDP_REDUCER, within(seen_as_meta)))
+        for place in compat.DDP_BUCKETS:
+            stack.enter_context(replaced(place, within(buckets)))
+        stack.enter_context(replaced(compat.DDP_HOOK_CHECK, _of_cuda))
         yield
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from ..live.compat import swap_tensors
+from . import compat
+
 
 @contextmanager
 def devices_asked() -> Iterator[None]:
@@ -23,7 +26,7 @@ def devices_asked() -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_devices_of_locals())
-        if hasattr(torch.Tensor, "_dtensor__new__"):
+        if compat.MADE_IN_CPP.owner is not None:
             stack.enter_context(_wrapped_once_made())
         yield
 
@@ -54,7 +57,7 @@ def _wrapped_once_made() -> Iterator[None]:
         is_new = not _is_set(slot, tensor)
         slot.__set__(tensor, local)
         if is_new and local is not None and tensor.grad_fn is None:
-            torch._C._swap_tensor_impl(tensor, _asking(tensor, local))
+            swap_tensors(tensor, _asking(tensor, local))
 
     kind._local_tensor = property(slot.__get__, take, slot.__delete__)
     try:

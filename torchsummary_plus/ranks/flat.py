@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import _flat_param, _runtime_utils
+from torch.distributed.fsdp import FullyShardedDataParallel
 
+from ..live.probing import Place
+from . import compat
 from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Classify, Labelling
-from .stand_ins import replaced, within
+from .stand_ins import refused_without, replaced, within
 
 
 class FlatParameters:
@@ -28,22 +30,24 @@ class FlatParameters:
 
         Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
         """
-        handle = _flat_param.FlatParamHandle
         named = partial(_named, classify)
-        stand_ins: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (handle, "_init_flat_param_and_metadata", self._noted),
-            *((handle, name, partial(_followed, follow)) for name in _VIEWS),
-            (handle, "init_flat_param_attributes", lambda own: named(within(partial(labelling, UNSHARDED))(own))),
-            (_runtime_utils, "_get_reduce_scatter_tensors", within(partial(labelling, REDUCE_SCATTER))),
-            (_runtime_utils, "_post_backward_hook", partial(_gradient_named, classify, False)),
-            *((_runtime_utils, name, partial(_gradient_named, classify, True)) for name in _REDUCED),
-            (_flat_param, "_same_storage", lambda _: _same_storage),
-            (_flat_param, "_data_ptr_allocated", lambda _: _is_allocated),
-            *((place, "_no_dispatch_record_stream", lambda _: _give) for place in (_flat_param, _runtime_utils)),
-        ]
+        needed: dict[Place, Callable[[Any], Any]] = {
+            compat.FLAT_MADE: self._noted,
+            compat.FLAT_UNSHARDED: lambda own: named(within(partial(labelling, UNSHARDED))(own)),
+            **{place: partial(_followed, follow) for place in compat.FLAT_VIEWS},
+            compat.FLAT_SAME_STORAGE: lambda _: _same_storage,
+            compat.FLAT_ALLOCATED: lambda _: _is_allocated,
+            **{place: lambda _: _give for place in compat.FLAT_STREAMS},
+        }
+        of_kinds: dict[Place, Callable[[Any], Any]] = {
+            compat.FLAT_REDUCE: within(partial(labelling, REDUCE_SCATTER)),
+            compat.FLAT_BACKWARD: partial(_gradient_named, classify, False),
+            **{place: partial(_gradient_named, classify, True) for place in compat.FLAT_REDUCED},
+        }
         with ExitStack() as stack:
-            for place, name, make in stand_ins:
-                stack.enter_context(replaced(place, name, make))
+            stack.enter_context(refused_without(FullyShardedDataParallel, needed))
+            for place, make in (needed | of_kinds).items():
+                stack.enter_context(replaced(place, make))
             stack.callback(self.let_go, ())
             yield
 
@@ -79,10 +83,6 @@ def _named(classify: Classify, function: Any) -> Any:
     return called
 
 
-_VIEWS = ("_use_unsharded_flat_param", "_use_unsharded_views")
-"""Functions that make views of flat parameters; the former is for parameters that are not sharded."""
-
-
 def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
     """Wrap a function that makes views of a flat parameter, whose node torch replaces when its dtype changes."""
 
@@ -92,10 +92,6 @@ def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
         function(handle, *args, **kwargs)
 
     return called
-
-
-_REDUCED = ("_reduce_grad_no_shard", "_accumulate_sharded_grad")
-"""Functions at whose end a flat parameter has its reduced gradient, as ``grad`` or beside it."""
 
 
 def _gradient_named(classify: Classify, is_late: bool, function: Any) -> Any:

@@ -8,24 +8,24 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
+from . import compat
 from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Classify, Labelling
 from .stand_ins import replaced, within
 
-_OF_GROUPS = {
-    "foreach_all_gather": ALL_GATHER,
-    "foreach_all_gather_copy_out": UNSHARDED,
-    "foreach_reduce": REDUCE_SCATTER,
+_ALLOCATING = {
+    compat.FSDP_GATHER: ALL_GATHER,
+    compat.FSDP_UNSHARD: UNSHARDED,
+    compat.FSDP_REDUCE: REDUCE_SCATTER,
+    compat.FSDP_GATHERED: UNSHARDED,
+    compat.FSDP_RESHARDED: UNSHARDED,
+    compat.FSDP_ACCUMULATED: GRADIENTS,
 }
-"""Functions of a parameter group, and the kind of the tensors they allocate (``_fsdp_collectives.py``)."""
-_OF_PARAMETERS = {
-    "init_all_gather_outputs": UNSHARDED,
-    "to_sharded_post_forward": UNSHARDED,
-    "to_accumulated_grad_if_needed": GRADIENTS,
-}
-"""The same for ``FSDPParam``: whole weights, even if a shard is the whole and nothing is gathered; a smaller shard
-after the forward; gradients kept until their micro-batch ends."""
+"""Functions, and the kind of the tensors they allocate.
+
+The last three are a parameter's: whole weights, even if a shard is the whole and nothing is gathered; a smaller shard
+after the forward; gradients kept until their micro-batch ends.
+"""
 
 
 @contextmanager
@@ -35,14 +35,10 @@ def fsdp_alone(labelling: Labelling, classify: Classify, follow: Callable[[torch
     Source: torch/distributed/fsdp/_fully_shard.
     """
     with ExitStack() as stack:
-        for name, kind in _OF_GROUPS.items():
-            stack.enter_context(replaced(_fsdp_param_group, name, within(partial(labelling, kind))))
-        for name, kind in _OF_PARAMETERS.items():
-            stack.enter_context(replaced(_fsdp_param.FSDPParam, name, within(partial(labelling, kind))))
-        stack.enter_context(
-            replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(classify, follow))
-        )
-        stack.enter_context(replaced(_fsdp_param, "_chunk_with_empty", lambda _: Chunks))
+        for place, kind in _ALLOCATING.items():
+            stack.enter_context(replaced(place, within(partial(labelling, kind))))
+        stack.enter_context(replaced(compat.FSDP_PARAMETER, _with_gradient_named(classify, follow)))
+        stack.enter_context(replaced(compat.FSDP_CHUNKS, lambda _: Chunks))
         yield
 
 

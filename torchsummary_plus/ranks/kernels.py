@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
-from torch.distributed import distributed_c10d
 
 from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
 from ..trace.balanced import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
+from . import compat
 from .agreed import AGREED, FROM_ONE, agreed
 from .kinds import RankLedger
 from .routing import COUNTS, balanced, exchanged
@@ -25,9 +25,6 @@ COLLECTIVES = "c10d"
 
 _PIN = torch.ops.aten._pin_memory.default
 """The operator that copies to pinned host memory, as offload policies request."""
-
-_EXCHANGE = torch.ops._c10d_functional.all_to_all_single.default
-"""The operator that sends a part of a tensor to each rank, and receives as much if both splits are equal."""
 
 _HISTC = torch.ops.aten.histc.default
 
@@ -103,7 +100,7 @@ class RankKernels(StepKernels):
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:
                 return super().__call__(torch.ops.aten.alias.default, args[:1], {})
-            if func is _EXCHANGE and list(args[1]) == list(args[2]):
+            if func is compat.exchange and list(args[1]) == list(args[2]):
                 return self._exchanged(args[0], _group_named(_group_names(func, args, kwargs)[0]))
         return super().__call__(func, args, kwargs)
 
@@ -182,8 +179,7 @@ def _as_group(value: Any) -> Any:
 
 
 def _group_named(name: str) -> Any:
-    place: Any = distributed_c10d
-    return place._resolve_process_group(name)
+    return compat.group_named(name)
 
 
 def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -202,5 +198,4 @@ def _done(filled: list[Any]) -> Any:
     """Return completed work whose future holds the tensors, as real backends' does."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(tensors_of(filled))
-    c10d: Any = torch._C._distributed_c10d
-    return c10d._create_work_from_future(future).boxed()
+    return compat.work_of(future).boxed()

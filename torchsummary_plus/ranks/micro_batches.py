@@ -11,11 +11,11 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..data.memory_records import Moment
 from ..live.fakes import Fake
 from ..trace.questions import OUTSIDE
+from .compat import pipelining, pytree
 from .fsdp import Forwards, OrderChange
 from .kinds import RankLedger
 from .stand_ins import replaced
@@ -140,15 +140,12 @@ class MicroBatches:
 
         Source: torch/distributed/pipelining/stage.py, ``_PipelineStageBase``; schedules.py, ``_compute_loss``.
         """
-        from torch.distributed.pipelining import schedules, stage
-
-        base: Any = stage._PipelineStageBase
+        names = pipelining()
         with ExitStack() as stack:
-            for name in ("forward_one_chunk", "backward_one_chunk"):
-                stack.enter_context(replaced(base, name, self._counted))
-            stack.enter_context(replaced(base, "forward_maybe_with_nosync", partial(self._split, "forward")))
-            stack.enter_context(replaced(base, "backward_maybe_with_nosync", partial(self._split, "backward")))
-            stack.enter_context(replaced(schedules._PipelineSchedule, "_compute_loss", partial(self._split, "loss")))
+            for place in names.chunks:
+                stack.enter_context(replaced(place, self._counted))
+            for place, part in ((names.forward, "forward"), (names.backward, "backward"), (names.loss, "loss")):
+                stack.enter_context(replaced(place, partial(self._split, part)))
             yield
 
     def _counted(self, function: Any) -> Any:

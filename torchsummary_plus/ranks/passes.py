@@ -6,19 +6,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch._ops import HigherOrderOperator
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
 from ..live.fakes import PRIM_DEVICE
 from ..trace.passes import Pass, device_of
+from . import compat
 
-_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+_ENGINE = getattr(compat.run_backward, "__code__", None)
 _ON_SHARDS = "run_dtensor_rng_op"
 """The operator that runs a random operator on a shard, between two states of the generator
 (torch/_prims/rng_prims.py)."""
-_DISPATCH_THEMSELVES = (DTensor, AsyncCollectiveTensor)
+_DISPATCH_THEMSELVES = (DTensor, *compat.awaited)
 
 
 class RankPass(Pass):

@@ -12,7 +12,9 @@ from torch import nn
 
 from ..data.errors import InputError, UnsupportedError
 from ..live.fakes import Fake
+from ..live.probing import Place
 from ..step.bookkeeping import RecordedSteps
+from .compat import pipelining
 from .stand_ins import replaced
 
 STAGES = "torch.distributed.pipelining.stage"
@@ -45,32 +47,25 @@ def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
 
     Before torch 2.13, raises :class:`UnsupportedError` if the builder's schedule ``runs``. Gradients have the shapes of
     the outputs that they belong to. Source: torch/distributed/pipelining/stage.py, ``_forward_metadata_inference`` and
-    ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
+    ``_backward_metadata_inference``.
     """
-    stage: Any = sys.modules.get(STAGES)
-    if not hasattr(getattr(stage, "PipelineStage", None), "_recv_meta"):
+    if STAGES not in sys.modules or pipelining().receive.owner is None:
         if runs:
             raise UnsupportedError(
                 "pipeline schedules need torch 2.13 or later; with this release, estimate each stage's module by itself"
             )
         yield
         return
-    from torch.distributed.pipelining import schedules
-
+    stand_ins: dict[Place, Callable[..., Any]] = {
+        **{place: lambda _: _decide_mode for place in pipelining().connects},
+        pipelining().receive: lambda _: _receiving(neighbours),
+        pipelining().send: lambda _: _telling(neighbours),
+        pipelining().releases: _as_of_a_tensor,
+    }
     with ExitStack() as stack:
-        stand_ins: list[tuple[Any, str, Callable[..., Any]]] = [
-            *((schedules._PipelineSchedule, name, lambda _: _decide_mode) for name in _CONNECTS),
-            (stage.PipelineStage, "_recv_meta", lambda _: _receiving(neighbours)),
-            (stage.PipelineStage, "_send_meta", lambda _: _telling(neighbours)),
-            (stage._PipelineStageBase, "_output_slot_is_releasable", _as_of_a_tensor),
-        ]
-        for place, name, make in stand_ins:
-            stack.enter_context(replaced(place, name, make))
+        for place, make in stand_ins.items():
+            stack.enter_context(replaced(place, make))
         yield
-
-
-_CONNECTS = ("_warmup_p2p", "_initialize_pipeline_distributed_state")
-"""Methods that decide how shapes are inferred, and that test connections: before torch 2.15, and since."""
 
 
 def _as_of_a_tensor(function: Any) -> Any:
@@ -85,18 +80,17 @@ def _as_of_a_tensor(function: Any) -> Any:
 
 def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
     """Let a schedule infer shapes if one of this rank's stages was not given any."""
-    from torch.distributed.pipelining._utils import InferenceMode
-
-    needed = any(InferenceMode.needs_dynamic(stage._user_meta, has_backward) for stage in stages)
+    modes = pipelining().modes
+    needed = any(modes.needs_dynamic(stage._user_meta, has_backward) for stage in stages)
     for stage in stages:
-        stage._inference_mode = InferenceMode.DYNAMIC if needed else InferenceMode.STATIC
+        stage._inference_mode = modes.DYNAMIC if needed else modes.STATIC
 
 
 def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
     def receive(stage: Any, source: int) -> Any:
-        stages: Any = sys.modules[STAGES]
         if source > stage.stage_index:
-            return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(stage._stage_meta.outputs))
+            gradients = pipelining().gradient_metas(stage._stage_meta.outputs)
+            return pipelining().backward_meta(backward_metas=gradients)
         if source not in neighbours.reported:
             raise NeedsStageError(source, stage._resolve_peer_global_rank(source))
         return neighbours.reported[source]
@@ -116,8 +110,7 @@ def _telling(neighbours: Neighbours) -> Callable[[Any, Any, int], None]:
 
 def is_schedule(built: Any) -> bool:
     """Whether a builder has returned a schedule."""
-    module = sys.modules.get("torch.distributed.pipelining.schedules")
-    return module is not None and isinstance(built, module._PipelineSchedule)
+    return STAGES in sys.modules and isinstance(built, pipelining().schedule)
 
 
 def stages_of(schedule: Any) -> list[Any]:

@@ -18,17 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..data.errors import InputError, UnsupportedError
 from ..data.integers import integer, is_integer
 from ..data.units import describe
-
-_REGISTRIES = (
-    "_pg_map",
-    "_pg_names",
-    "_pg_group_ranks",
-    "_pg_backend_config",
-    "_tags_to_pg",
-    "_pg_to_tag",
-)
-"""The dictionaries of process groups in torch/distributed/distributed_c10d.py."""
-_SINGLE = ("_world", "_group_count", "_default_pg_init_method", "_backend", "_process_group_name")
+from . import compat
 
 _OURS = count(1)
 """Numbers our groups, so that none shares a name with an existing one: C++ looks groups up by name."""
@@ -88,6 +78,7 @@ def in_world(rank: Rank) -> Iterator[None]:
         raise UnsupportedError(
             "world_size needs torch.distributed, which this build of torch lacks; install one that has it"
         )
+    compat.require((*_OF_GROUPS, compat.NEW_GROUP))
     with (
         _registries_aside(),
         _environment(rank.environment()),
@@ -105,35 +96,34 @@ def in_world(rank: Rank) -> Iterator[None]:
 
 def _begin(rank: Rank) -> None:
     """Initialise the fake process group, without a store and without its hook on uncaught errors."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     hook = sys.excepthook
     try:
-        c10d.init_process_group("fake", store=FakeStore(), rank=rank.rank, world_size=rank.world_size)
+        c10d.init_process_group("fake", store=compat.FakeStore(), rank=rank.rank, world_size=rank.world_size)
     finally:
         sys.excepthook = hook
 
 
 def _unregister() -> None:
     """Remove this world's groups from C++'s registry, which ``destroy_process_group`` would empty entirely."""
-    for name in c10d._world.pg_names.values():
-        torch._C._distributed_c10d._unregister_process_group(name)
+    for name in compat.WORLD.value.pg_names.values():
+        compat.unregister_group(name)
 
 
 @contextmanager
 def _registries_aside() -> Iterator[None]:
-    registries: dict[str, Any] = {name: getattr(c10d, name) for name in _REGISTRIES}
-    registries |= {name: getattr(c10d, name) for name in _SINGLE}
-    place: Any = c10d
+    own = {place: place.value for place in _OF_GROUPS}
     try:
-        place._world = type(c10d._world)()
-        for name in _REGISTRIES:
-            setattr(place, name, {})
-        place._process_group_name = lambda *_, **__: f"torchsummary_plus:{next(_OURS)}"
+        compat.WORLD.set(type(compat.WORLD.value)())
+        for place in compat.REGISTRIES:
+            place.set({})
+        compat.GROUP_NAME.set(lambda *_, **__: f"torchsummary_plus:{next(_OURS)}")
         yield
     finally:
-        for name, value in registries.items():
-            setattr(place, name, value)
+        for place, value in own.items():
+            place.set(value)
+
+
+_OF_GROUPS = (*compat.REGISTRIES, compat.WORLD, compat.GROUP_NAME, *compat.COUNTERS)
 
 
 @contextmanager
@@ -200,18 +190,17 @@ def _shared_states() -> list[dict[str, Any]]:
 @contextmanager
 def _of_one_backend() -> Iterator[None]:
     """Make further groups fake too, whatever backend a script names for its checkpoints or objects."""
-    place: Any = c10d
-    own = place._new_process_group_helper
+    own = compat.NEW_GROUP.value
 
     @wraps(own)
     def create(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
         return own(size, rank, ranks, "fake", *args, **{**kwargs, "device_id": None, "backend_options": None})
 
-    place._new_process_group_helper = create
+    compat.NEW_GROUP.set(create)
     try:
         yield
     finally:
-        place._new_process_group_helper = own
+        compat.NEW_GROUP.set(own)
 
 
 @contextmanager

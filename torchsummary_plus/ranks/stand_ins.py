@@ -6,34 +6,47 @@ Each stand-in temporarily replaces one function of torch, named next to it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
 from torch import nn
-from torch.distributed import distributed_c10d
-from torch.distributed.tensor import placement_types
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules import module
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..data.errors import UnsupportedError
+from ..live.compat import no_modes
 from ..live.fakes import Fake, is_plain
+from ..live.probing import Place
+from . import compat
 
 
 @contextmanager
-def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Inside the block, replace ``place.name`` by ``make(place.name)``; do nothing if it does not exist."""
-    own = vars(place).get(name)
+def replaced(place: Place, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Inside the block, replace a function by ``make(function)``; do nothing if this release lacks it."""
+    own = None if place.owner is None else vars(place.owner).get(place.attribute)
     if own is None:
         yield
         return
-    setattr(place, name, make(own))
+    setattr(place.owner, place.attribute, make(own))
     try:
         yield
     finally:
-        setattr(place, name, own)
+        setattr(place.owner, place.attribute, own)
+
+
+def refused_without(kind: type, places: Iterable[Place]) -> AbstractContextManager[None]:
+    """Inside the block, raise :class:`UnsupportedError` where a class is made, if this release lacks a place."""
+
+    def make(function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            compat.require(places)
+            return function(*args, **kwargs)
+
+        return called
+
+    return replaced(Place(kind, "__init__", kind.__name__), make)
 
 
 def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
@@ -64,11 +77,8 @@ def shapes_without_modes() -> Iterator[None]:
     indices to find out where the parts of a strided shard begin, and reads its values.
     """
     with ExitStack() as stack:
-        for place, name in (
-            (ShardingPropagator, "_propagate_tensor_meta_non_cached"),
-            (placement_types._StridedShard, "local_shard_size_and_offset"),
-        ):
-            stack.enter_context(replaced(place, name, within(_disable_current_modes)))
+        for place in compat.RESULT_SHAPES:
+            stack.enter_context(replaced(place, within(no_modes)))
         yield
 
 
@@ -84,7 +94,7 @@ def objects_sent(kernels: Any) -> Iterator[None]:
         def called(*args: Any, **kwargs: Any) -> Any:
             if kernels.device.type == "cpu":
                 return own(*args, **kwargs)
-            with _disable_current_modes():
+            with no_modes():
                 tensors = own(*args, **kwargs)
             for tensor in tensors:
                 kernels.note_born(tensor)
@@ -102,10 +112,7 @@ def objects_sent(kernels: Any) -> Iterator[None]:
 
         return called
 
-    with (
-        replaced(distributed_c10d, "_object_to_tensor", pickled),
-        replaced(distributed_c10d, "_tensor_to_object", unpickled),
-    ):
+    with replaced(compat.OBJECT_SENT, pickled), replaced(compat.OBJECT_RECEIVED, unpickled):
         yield
 
 
