@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -121,7 +122,7 @@ def test_a_name_with_two_uses_says_what_both_lose() -> None:
 
 
 def test_every_name_is_found_on_the_newest_releases() -> None:
-    """Of those that a build for the CPU has as well."""
+    """Of those that a build for the CPU has as well; ``ranks``' own names have a test beside it."""
     of_cuda = {
         "torch._C._cuda_isHistoryEnabled",
         "torch._C._cuda_getDeviceCount",
@@ -129,4 +130,5 @@ def test_every_name_is_found_on_the_newest_releases() -> None:
     }
     newer = {"torch._C._ensureCUDADeviceGuardSet", "torch.cpu._is_avx512_bf16_supported"}
     newer |= {"torch.cpu._is_amx_tile_supported", "torch.cpu._is_amx_fp16_supported"}
-    assert {name.name for name in probing.missing_names()} <= of_cuda | (set() if since("2.11") else newer)
+    missing = {name.name for name in probing.missing_names() if not re.search("distributed|dtensor", name.name)}
+    assert missing <= of_cuda | (set() if since("2.11") else newer)
