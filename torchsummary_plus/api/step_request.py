@@ -18,7 +18,7 @@ from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.depth.steps import record_deep_step
+from ..step.depth.deep_steps import record_deep_step
 from ..trace.passes import Frame, Listener
 from ..trace.run import read
 from .step_options import StepOptions, step_info

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
-from ..trace.balanced import BALANCED
+from ..trace.assumed_routing import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
 from .agreed import AGREED, FROM_ONE, agreed

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..data.errors import InputError, UnsupportedError
 from ..live.fakes import Fake
-from ..step.bookkeeping import RecordedSteps
+from ..step.recorded_steps import RecordedSteps
 from .stand_ins import replaced
 
 STAGES = "torch.distributed.pipelining.stage"

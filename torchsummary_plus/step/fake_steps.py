@@ -21,34 +21,35 @@ from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import CPU, DataDependentError, standing_in_for
-from ..live.foreach_types import taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree, placed
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
-from ..trace.at_one import Guesses
-from ..trace.balanced import CROWDED, Routers
+from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.guesses import Guesses
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers, Zeros
 from ..trace.rehearsal import Rehearsal, rehearse
+from ..trace.restore import one_pass
 from ..trace.run import GrewError, eager, materialised, read
-from ..trace.swap import one_pass, swap_tensors
-from ..trace.values import NO_OVERFLOW
+from ..trace.swap import swap_tensors
+from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
-from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
+from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
-from .other_kernels import by_other_kernels, in_wide_bands, with_cublas
-from .outside import UNSEEN, Outside
+from .optimizers import fakes_in_foreach
 from .real_steps import ForwardTangents, RealStep, SparseResults, measured_step, rehearse_step
+from .recorded_steps import RecordedSteps, follow_meta_storages
 from .runner import Step, with_loss
-from .streamed import StreamedLedger
+from .streamed_ledger import StreamedLedger
+from .surroundings import UNSEEN, Surroundings
 from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
 from .work import Work
 
@@ -140,7 +141,9 @@ def _recorded(task: _Task) -> MemoryLog:
             watched = replace(task, listeners=(*task.listeners, sparse, tangents))
             log = _record(watched)
             log = log if len(sys.modules) == imported else _record(watched)
-            measured = next((_measured_because(task, one.why) for one in (sparse, tangents) if one.seen), None)
+            measured = next(
+                (_measured_because(task, listener.why) for listener in (sparse, tangents) if listener.seen), None
+            )
             if measured is not None:
                 return measured
             log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
@@ -157,7 +160,8 @@ def _recorded(task: _Task) -> MemoryLog:
             if measured is not None:
                 return measured
         except (ForwardError, StepError) as error:
-            if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not _has_values(task):
+            can_run_really = is_complete(task.tree.modules)
+            if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not can_run_really:
                 task = _rehearsed(task, False)
                 continue
             first = first or error
@@ -165,11 +169,6 @@ def _recorded(task: _Task) -> MemoryLog:
             if guesses is None:
                 return _otherwise(task, first)
             task = replace(task, guesses=guesses)
-
-
-def _has_values(task: _Task) -> bool:
-    """Whether a real step could provide values."""
-    return is_complete(task.tree.modules)
 
 
 def _measured_because(task: _Task, why: str) -> MemoryLog | None:
@@ -256,9 +255,9 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
 
 def _real_forward(task: _Task) -> Rehearsal:
     """Run a real forward on copies of the tensors that the model's code reaches besides the model."""
-    outside, copies = Outside(task.tree, task.step), Copies(CPU, moves=True)
-    with outside.kept(), exchanging() as exchange:
-        outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
+    surroundings, copies = Surroundings(task.tree, task.step), Copies(CPU, moves=True)
+    with surroundings.restored(), exchanging() as exchange:
+        surroundings.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
         with eager(), cuda_as_cpu(task.for_cuda):
             return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
 
@@ -288,16 +287,16 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
 
 def _record(task: _Task) -> MemoryLog:
     tree, device = task.tree, task.device
-    outside = Outside(tree, task.step)
+    surroundings = Surroundings(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
     answers = Answers(recorded, task.real is not None and task.real.journal is not None, task.guesses)
     answers.zeros = task.zeros
-    if outside.has_unseen_graphs:
+    if surroundings.has_unseen_graphs:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if task.guesses is not None:
         task.guesses.begin()
     with ExitStack() as stack:
-        exchange, mode_key = _entered(stack, task, outside)
+        exchange, mode_key = _entered(stack, task, surroundings)
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"
         kernels.others_stay = tree.device().type == device.type == "cuda"
@@ -309,20 +308,20 @@ def _record(task: _Task) -> MemoryLog:
         if_used = IfUsed(ledger)
         stack.callback(if_used.settle)
         moved = device.type != tree.device().type
-        uses = [if_used] if moved or outside.reach.of_packages else []
+        uses = [if_used] if moved or surroundings.reach.of_packages else []
         watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
-        stand_ins = _exchanged(stack, task, outside, exchange, kernels)
+        stand_ins = _exchanged(stack, task, surroundings, exchange, kernels)
         watch.install()
         size = tree.size()
-        holdings = list(outside.holdings(stand_ins, kernels.other, moved))
+        holdings = list(surroundings.holdings(stand_ins, kernels.other, moved))
         steps = RecordedSteps(kernels, ledger, task.step, exchange, holdings)
         steps.if_used = if_used
-        steps.without_bytes = outside.without_bytes
+        steps.without_bytes = surroundings.without_bytes
         log = _kept(steps, task, answers, embeddings)
         task.draws.asks |= answers.drew
         if tree.size() != size:
@@ -336,10 +335,10 @@ def _routers(tree: ModuleTree, routing: str) -> Routers | None:
     return Routers(numbers_of_experts(tree), crowded=routing == CROWDED) if routing else None
 
 
-def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:
+def _entered(stack: ExitStack, task: _Task, surroundings: Surroundings) -> tuple[Exchange, Any]:
     """Enter the contexts of a recording and set the model's mode; return the exchange and the mode key."""
     training = task.step.mode == "train"
-    stack.enter_context(outside.kept())
+    stack.enter_context(surroundings.restored())
     exchange = stack.enter_context(exchanging())
     stack.enter_context(deep_stack())
     stack.enter_context(eager())
@@ -348,24 +347,26 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     stack.enter_context(gradients(training))
     stack.enter_context(task.draws.watched())
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
-    stack.enter_context(taken_for_tensors())
+    stack.enter_context(fakes_in_foreach())
     set_mode(task.tree, training)
     return exchange, mode_key
 
 
-def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
+def _exchanged(
+    stack: ExitStack, task: _Task, surroundings: Surroundings, exchange: Exchange, kernels: StepKernels
+) -> StandIns:
     """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
     of_model: set[int] = set()
 
     def put(tensor: Tensor) -> Tensor:
-        if id(tensor) in outside.alone.ids:
+        if id(tensor) in surroundings.alone.ids:
             of_model.add(id(tensor))
             return tensor
         return exchange.put(tensor, kernels.of_model)
 
     def other(tensor: Tensor) -> Tensor:
-        make = kernels.of_module if id(tensor) in outside.of_modules else kernels.other
-        return kernels.of_package(tensor) if id(tensor) in outside.reach.of_packages else make(tensor)
+        make = kernels.of_module if id(tensor) in surroundings.of_modules else kernels.other
+        return kernels.of_package(tensor) if id(tensor) in surroundings.reach.of_packages else make(tensor)
 
     def stand_in(tensor: Tensor) -> Tensor:
         return remade(tensor, kernels.of_model if id(tensor) in of_model else other)
@@ -379,8 +380,8 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
         swap_tensors(with_loss(task.tree, task.step), put, put, away)
     except RuntimeError as error:
         raise forward_error(error, kernels.watch, ()) from error
-    stand_ins = stack.enter_context(outside.alone_exchanged(stand_in))
-    outside.put(exchange, other, outside.alone.ids, stand_ins)
+    stand_ins = stack.enter_context(surroundings.alone_exchanged(stand_in))
+    surroundings.put(exchange, other, surroundings.alone.ids, stand_ins)
     return stand_ins
 
 

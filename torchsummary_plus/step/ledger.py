@@ -18,12 +18,12 @@ from ..data.memory_records import (
     ModuleCall,
     Moment,
     StorageSpec,
+    in_order,
     returned,
     there_from_the_start,
 )  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
-from ..live.node_numbers import number_of
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
@@ -32,8 +32,8 @@ from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
+from .autograd.gpu_node_numbers import number_of
 from .autograd.saved_numbers import SavedNumbers
-from .event_order import in_order
 from .workspace import Workspaces
 
 GATHERED = "aten::cat"

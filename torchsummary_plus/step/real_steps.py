@@ -26,12 +26,12 @@ from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
 from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Rehearsal, TooLongError
 from ..trace.run import eager
-from . import untouched
+from . import saved_storages
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, profiled
-from .outside import Outside
 from .runner import Step, Steps
-from .untouched import SavedStorages, TooLargeError
+from .saved_storages import SavedStorages, TooLargeError
+from .surroundings import Surroundings
 
 
 @dataclass(frozen=True)
@@ -125,16 +125,16 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
     recorder, journal = AnswerRecorder(rehearsal.LONGEST_STEP), SavedStorages()
     try:
-        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
+        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > saved_storages.LARGEST:
             raise TooLargeError
         swapped = copied(tree, step, Copies(CPU, moves=True))
-        with eager(), compiled_for_torch(), swapped as (exchange, outside), deep_stack():
+        with eager(), compiled_for_torch(), swapped as (exchange, prior), deep_stack():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
             steps.make_targets(example, _made, partial(_given, exchange))
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
-            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in outside)]
+            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, ReadsRecorded(watch, recorder):
                 steps.run(args, kwargs, exchange)
@@ -158,8 +158,8 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     def measured(operands: Operands | None = None) -> MemoryLog:
         swapped = copied(tree, step, Copies(CPU, moves=True))
         try:
-            with compiled_for_torch(operands), swapped as (exchange, outside), deep_stack():
-                return profiled(tree, example, step, CPU, exchange, outside, collects=False)
+            with compiled_for_torch(operands), swapped as (exchange, prior), deep_stack():
+                return profiled(tree, example, step, CPU, exchange, prior, collects=False)
         finally:
             journal.undo()
 
@@ -174,7 +174,7 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:
     """Return the bytes of the tensors that a real step copies."""
-    reached = [*tree.tensors(), *Outside(tree, step).reach.tensors]
+    reached = [*tree.tensors(), *Surroundings(tree, step).reach.tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,10 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
+from .account import Account, PriorTensor
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
-from .packed import packed_blocks
-from .prior_tensors import PriorTensor
+from .packed_weights import packed_blocks
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,11 @@ class Step:
     micro_batches: int = 1
 
 
-class Account(Protocol):
-    """Is notified of tensors' kinds and of the beginning of each phase of a step.
-
-    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": whatever follows one of the last
-    two until a module is called again, such as gradient clipping or the loss of a micro-batch.
-    """
-
-    phase: str
-    step: int
-
-    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Note what tensors are, and for which module."""
-
-    def enter(self, phase: str, step: int) -> None:
-        """Begin a phase of a step."""
-
-
 class Steps:
     """One model's steps, run unchanged and reported to an account."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[PriorTensor] | None = None
+        self, watch: Pass, device: torch.device, account: Account, step: Step, prior: list[PriorTensor] | None = None
     ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
@@ -75,7 +58,7 @@ class Steps:
         self.device = device
         self.account = account
         self.step = step
-        self.outside = outside or []
+        self.prior = prior or []
         """Tensors besides the model; cleared once booked, so that only the program holds them."""
         self.without_bytes: Container[int] = ()
         """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
@@ -105,16 +88,16 @@ class Steps:
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
         """Book tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
         self._classify_model()
-        for holding in reversed(self.outside):  # The search finds the last one first.
+        for holding in reversed(self.prior):  # The search finds the last one first.
             if not holding.if_used:
                 self.account.classify([holding.tensor], holding.kind, holding.owner)
-        if self.outside:
+        if self.prior:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
-        for holding in self.outside:
+        for holding in self.prior:
             if holding.if_used:
                 self._wait_for_use(holding)
-        self.outside.clear()
+        self.prior.clear()
 
     def _classify_model(self) -> None:
         for tensor, owner in self.packed:

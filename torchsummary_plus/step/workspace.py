@@ -31,8 +31,8 @@ from ..ops.scratch.registry import (
     Phase,
     Rule,
 )
-from .autograd.device_numbers import DeviceNumbers
-from .foreign import Trials, is_foreign, unfreed_bytes, writes_to_given
+from .autograd.gpu_node_numbers import DeviceNumbers
+from .kernel_trials import Trials, is_foreign, unfreed_bytes, writes_to_given
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 SCRIPT = "torch::jit::DifferentiableGraphBackward"

@@ -21,13 +21,13 @@ from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import viewed
-from .balanced import Routers, with_choice
-from .depends import asks_values, gives_at_most, has_integer_indices, wants_weights
-from .masked import unmasked
+from .assumed_routing import Routers, with_choice
+from .mask_indices import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
 from .real_kernels import called
 from .recipes import copied_whole, from_recipe, recipe_of
 from .sparse import MAKE_SPARSE, by_sparse_kernel
+from .value_dependence import asks_values, gives_at_most, has_integer_indices, wants_weights
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""

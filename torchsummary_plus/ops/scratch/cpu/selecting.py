@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..masks import fills, mask_axes, masked_rows, masks_of, most_rows, written_rows
+from ....live.masks import masks_of
+from ..masks import fills, mask_axes, masked_rows, most_rows, written_rows
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import copied, nbytes
 from .reductions import GRAIN

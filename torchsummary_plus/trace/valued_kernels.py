@@ -15,8 +15,8 @@ from torch.nn import Parameter
 from ..live.exchange import Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
 from ..live.inputs import MASK, real_input
-from ..live.masks import note_true
-from .balanced import BALANCED
+from ..live.masks import masks_of, note_true
+from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
 from .questions import (
@@ -27,14 +27,11 @@ from .questions import (
     Answers,
     array_question,
     asks,
-    counted,
-    fakes_of,
     is_from_library,
-    masks_of,
     put_question,
     question,
-    size_from_masks,
 )
+from .result_sizes import fakes_of, mask_counts, size_from_masks
 
 
 class ValuedKernels(FakeKernels):
@@ -243,7 +240,7 @@ class ValuedKernels(FakeKernels):
         if masks:
             query = put_question(self.module(), args)
             answer = self.answers.recall(query, self.answers.turn(query))
-            for mask, count in zip(masks, counted(masks, self._read_mask) or answer or ()):
+            for mask, count in zip(masks, mask_counts(masks, self._read_mask) or answer or ()):
                 note_true(mask, count)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:

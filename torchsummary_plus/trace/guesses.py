@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..live.fakes import DataDependentError, Fake
-from .balanced import BALANCED, CROWDED, Routers
+from .assumed_routing import BALANCED, CROWDED, Routers
 
 OFTEN = 100
 """Equal answers in a row at one site after which the opposite is returned, since a loop may be waiting for it."""

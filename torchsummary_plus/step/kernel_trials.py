@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.casting import is_cast_inside
+from ..live.autocast import is_cast_inside
 from ..live.fakes import CPU, Fake
 from ..live.repacking import repacked
 from ..ops.macs import multiply_adds

@@ -16,7 +16,7 @@ from ...live.modules import ModuleTree
 from ...live.stacks import largest_stack
 from ...ops.scratch.cuda.cudnn.asking import Cudnn
 from ...trace.passes import Listener
-from ...trace.swap import one_pass
+from ...trace.restore import one_pass
 from ..fake_steps import record_step
 from ..runner import Step
 from .cut import FEWEST, WORTH

@@ -19,13 +19,13 @@ from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
 from ..trace.passes import failed_frame
 from ..trace.questions import OUTSIDE
-from .autograd.device_numbers import DeviceNumbers
+from .account import PriorTensor
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
+from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
 from .ledger import Ledger
-from .prior_tensors import PriorTensor
 from .runner import Step, Steps
 
 
@@ -70,9 +70,9 @@ class RecordedSteps(Steps):
     """Listens for the first use of tensors that count only from then on."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[PriorTensor]
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, prior: list[PriorTensor]
     ) -> None:
-        super().__init__(kernels.watch, kernels.device, ledger, step, outside)
+        super().__init__(kernels.watch, kernels.device, ledger, step, prior)
         self.exchange = exchange
         self.kernels = kernels
         self.ledger = ledger
