@@ -35,7 +35,7 @@ class StepRequest:
         self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation(self.device)
-        self.cudnn = options.asker(self.device)
+        self.cudnn = options.cudnn_of(self.device)
         whole = model.modules[0] if isinstance(model, ModuleTree) else model
         self.is_compiled = has_compiled([whole, self.step.train_step])
 

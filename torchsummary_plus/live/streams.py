@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import torch
 
-from . import compat
 from .captures import captures_undone
 
 
@@ -21,6 +20,17 @@ class Follower(Protocol):
 
     def handed_over(self, tensor: torch.Tensor, stream: int) -> None:
         """Note that ``record_stream`` gives a tensor to a stream."""
+
+
+@contextmanager
+def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
+    """Set ``place.name`` to a value."""
+    own = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, own)
 
 
 class Streams:
@@ -147,5 +157,7 @@ def streams_alone(device: torch.device) -> Iterator[None]:
     }
     with ExitStack() as stack:
         stack.enter_context(captures_undone(answers))
-        stack.enter_context(compat.replaced({**answers, (Streams, "active"): streams}))
+        for place, answer in answers.items():
+            stack.enter_context(set_to(*place, answer))
+        stack.enter_context(set_to(Streams, "active", streams))
         yield

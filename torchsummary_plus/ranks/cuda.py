@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.parallel import _functions
 from ..live import compat
 from ..live.device_indices import numbers_named
 from ..live.fakes import Fake
-from ..live.streams import Streams
+from ..live.streams import Streams, set_to
 
 
 class Gpus:
@@ -44,7 +44,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     The pass supplies the streams.
     """
     gpus = Gpus(count)
-    of_cuda: dict[str, Any] = {
+    answers: dict[str, Any] = {
         "current_device": lambda: gpus.current,
         "device_count": lambda: gpus.count,
         "is_available": lambda: True,
@@ -53,16 +53,18 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
         **{name: (lambda device: gpus.switch(device)) for name in _SWITCHES},
         **{name: _no_op() for name in _NO_OPS},
     }
-    answers: dict[tuple[Any, str], Any] = {
-        **{(torch.cuda, name): answer for name, answer in of_cuda.items()},
-        **{(torch._C, name): answer for name, answer in zip(compat.accelerator_names, _of_accelerator(gpus))},
-        (_functions, "_streams"): None,
-        (Fake, "current_gpu"): device.index,
-    }
-    if Streams.active is not None:
-        current = Streams.active.stack
-        answers[torch.accelerator, "current_stream"] = lambda *_, **__: current[-1]
-    with compat.replaced(answers), compat.fakes_without_card(), numbers_named():
+    of_accelerator = dict(zip(compat.accelerator_names, _of_accelerator(gpus)))
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(set_to(torch.cuda, name, answer))
+        if Streams.active is not None:
+            current = Streams.active.stack
+            stack.enter_context(set_to(torch.accelerator, "current_stream", lambda *_, **__: current[-1]))
+        stack.enter_context(compat.replaced({(torch._C, name): answer for name, answer in of_accelerator.items()}))
+        stack.enter_context(set_to(_functions, "_streams", None))
+        stack.enter_context(compat.fakes_without_card())
+        stack.enter_context(numbers_named())
+        stack.enter_context(set_to(Fake, "current_gpu", device.index))
         yield
 
 

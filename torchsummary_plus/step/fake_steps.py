@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +26,7 @@ from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree, placed
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
-from ..ops.scratch.cuda.cudnn.asking import Cudnn
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.guesses import Guesses
@@ -172,7 +172,7 @@ def _recorded(task: _Task) -> MemoryLog:
 
 
 def _measured_because(task: _Task, why: str) -> MemoryLog | None:
-    """Return a real step's log, with the reason for it; None if it cannot run."""
+    """Return a real step's log, with the reason for it; None on a GPU, or if it cannot run."""
     if task.device.type != "cpu":
         return None
     real = task.rehearsed_step()
@@ -191,17 +191,12 @@ def _measured_loop(task: _Task) -> MemoryLog | None:
 
     For an inference that keeps no output, one step is measured, since all are equal.
     """
-    asked = 0 if task.rehearsal is None else sum(map(len, task.rehearsal.answers.values()))
-    if asked <= MOST_ANSWERS or task.device.type != "cpu":
+    reads = 0 if task.rehearsal is None else sum(map(len, task.rehearsal.answers.values()))
+    if reads <= MOST_ANSWERS:
         return None
     is_alike = task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None
     task = replace(task, step=replace(task.step, steps=1)) if is_alike else task
-    real = task.rehearsed_step()
-    if real.journal is None:
-        return None
-    log = task.measured(real)
-    why = f"measured in a real step on the CPU, because the code reads {asked:,} values of tensors"
-    return replace(log, assumptions=(why, *log.assumptions))
+    return _measured_because(task, f"the code reads {reads:,} values of tensors")
 
 
 def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
@@ -214,16 +209,19 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
     if any(line.endswith(NO_ZERO) for line in log.assumptions):
         tasks += [replace(task, zeros="some"), replace(task, zeros="several")]
     others, unrouted = [], []
+    for variant, other in _completed(tasks):
+        others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if variant.zeros == "some" else other)
+        if variant.guesses is not None and not variant.guesses.routing and not variant.guesses.least:
+            unrouted += [replace(variant, guesses=guess) for guess in variant.guesses.alternatives()]
+    others += [other for _, other in _completed(unrouted)]
+    return replace(log, others=(*log.others, *others))
+
+
+def _completed(tasks: Sequence[_Task]) -> Iterator[tuple[_Task, MemoryLog]]:
+    """Yield the tasks whose steps complete, with their logs."""
     for task in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            other = _record(task)
-            others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if task.zeros == "some" else other)
-            if task.guesses is not None and not task.guesses.routing and not task.guesses.least:
-                unrouted += [replace(task, guesses=guess) for guess in task.guesses.alternatives()]
-    for task in unrouted:
-        with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(_record(task))
-    return replace(log, others=(*log.others, *others))
+            yield task, _record(task)
 
 
 def _with_draws(task: _Task, log: MemoryLog) -> MemoryLog:
@@ -248,8 +246,8 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
     if task.rehearsal is None and not outside and (real is None or real.journal is None):
         return replace(task, rehearsal=_real_forward(task), real=real, guesses=None if trains else Guesses())
     real = real or task.rehearsed_step()
-    kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
-    rehearsal = replace(kept, failure=real.rehearsal.failure)
+    rehearsal = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
+    rehearsal = replace(rehearsal, failure=real.rehearsal.failure)
     return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
@@ -322,13 +320,13 @@ def _record(task: _Task) -> MemoryLog:
         steps = RecordedSteps(kernels, ledger, task.step, exchange, holdings)
         steps.if_used = if_used
         steps.without_bytes = surroundings.without_bytes
-        log = _kept(steps, task, answers, embeddings)
+        log = _run_steps(steps, task, answers, embeddings)
         task.draws.asks |= answers.drew
         if tree.size() != size:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
-        return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
+        return replace(log, mult_adds=tuple(work.mult_adds.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 
 def _routers(tree: ModuleTree, routing: str) -> Routers | None:
@@ -385,7 +383,7 @@ def _exchanged(
     return stand_ins
 
 
-def _kept(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
+def _run_steps(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
     """Run the steps and return their log; raises :class:`_NeedsValuesError`, or the failure as a user should see it."""
     try:
         log = steps.record(task.example, embeddings)

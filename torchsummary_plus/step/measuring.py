@@ -137,7 +137,7 @@ def profiled(
     watch = Pass(tree, run_really, [marks])
     watch.install()
     steps = RealSteps(watch, device, marks, step, exchange, prior)
-    args, kwargs = _own_arguments(tree, example, steps, device, exchange)
+    args, kwargs = own_arguments(tree, example, steps, device, exchange)
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
@@ -174,8 +174,8 @@ def profiled(
     return log if collects else _with_collected(log, reader.garbage(events))
 
 
-def _own_arguments(
-    tree: ModuleTree, example: Example, steps: RealSteps, device: torch.device, exchange: Exchange
+def own_arguments(
+    tree: ModuleTree, example: Example, steps: Steps, device: torch.device, exchange: Exchange
 ) -> tuple[Any, Any]:
     """Return copies of the example's arguments on a device, and give the steps copies of the targets."""
 
@@ -186,18 +186,18 @@ def _own_arguments(
         copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
-    given: dict[int, torch.Tensor] = {}
+    copies: dict[int, torch.Tensor] = {}
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if tensor in exchange:
             return tensor
-        if id(tensor) not in given:
-            given[id(tensor)] = remade(tensor, duplicate)
-        return given[id(tensor)]
+        if id(tensor) not in copies:
+            copies[id(tensor)] = remade(tensor, duplicate)
+        return copies[id(tensor)]
 
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps.make_targets(example, make, convert)
-    given.clear()
+    copies.clear()
     return args, kwargs
 
 
@@ -245,7 +245,7 @@ class RealSteps(Steps):
         self._classify_initial_tensors(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.exchange.give_hooks()
-            output = self._all(args, kwargs)
+            output = self._run_all(args, kwargs)
             self.marks.stop()
             del output
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.exchange import Copies, Exchange
 from ..live.fakes import CPU
-from ..live.inputs import Example, real_input, realise
+from ..live.inputs import Example
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
@@ -28,7 +26,7 @@ from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Reh
 from ..trace.run import eager
 from . import saved_storages
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
-from .measuring import copied, profiled
+from .measuring import copied, own_arguments, profiled
 from .runner import Step, Steps
 from .saved_storages import SavedStorages, TooLargeError
 from .surroundings import Surroundings
@@ -112,7 +110,7 @@ class _QuietSteps(Steps):
 
     def run(self, args: Any, kwargs: Any, exchange: Exchange) -> None:
         exchange.give_hooks()
-        self._all(args, kwargs)
+        self._run_all(args, kwargs)
 
 
 def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
@@ -132,8 +130,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
-            steps.make_targets(example, _made, partial(_given, exchange))
-            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
+            args, kwargs = own_arguments(tree, example, steps, CPU, exchange)
             copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, ReadsRecorded(watch, recorder):
@@ -167,23 +164,12 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     log = measured(operands)
     if not operands:
         return log
-    names, kept = [name for name, _ in operands], operand_bytes(operands)
+    names, saved_bytes = [name for name, _ in operands], operand_bytes(operands)
     operands.clear()
-    return with_operands(measured(), names, kept)
+    return with_operands(measured(), names, saved_bytes)
 
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:
     """Return the bytes of the tensors that a real step copies."""
     reached = [*tree.tensors(), *Surroundings(tree, step).reach.tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
-
-
-def _made(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return real_input(shape, dtype, CPU)
-
-
-def _given(exchange: Exchange, tensor: Tensor) -> Tensor:
-    if tensor in exchange:
-        return tensor
-    copied = _made(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(CPU, copy=True)
-    return copied.requires_grad_(tensor.requires_grad)

@@ -112,7 +112,7 @@ class RecordedSteps(Steps):
                 engine.add_leaf(tensor, lasting=True)
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
-            output = self._all(args, kwargs)
+            output = self._run_all(args, kwargs)
             paths = tuple(self.tree.paths)
             log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             del output
@@ -124,7 +124,7 @@ class RecordedSteps(Steps):
             self.kernels.engine.drop_unreferenced()
 
     def _input(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor in self.exchange else remade(tensor, self.kernels.given)
+        return tensor if tensor in self.exchange else remade(tensor, self.kernels.of_input)
 
     def _wait_for_use(self, holding: PriorTensor) -> None:
         self.if_used.wait(holding)

@@ -66,7 +66,7 @@ class Steps:
         """What the step is doing, to name in an error."""
         self.optimizer: torch.optim.Optimizer | None = None
         """The optimizer of these steps, which lives with its state as long as they do."""
-        self.kept: Any = None
+        self.output: Any = None
         """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
         """Exit stacks of the active optimizer steps, outermost first."""
@@ -133,31 +133,31 @@ class Steps:
         """Return the assumptions about the loss and the modules' modes, and the others."""
         return (*self.notes, *self.tree.own_modes, *others)
 
-    def _all(self, args: Any, kwargs: Any) -> Any:
+    def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
-        kept, self.kept = self.kept, None
-        return kept
+        output, self.output = self.output, None
+        return output
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
             self.doing = "train_step"
             self.step.train_step(self.model, *args, **kwargs)
         elif optimizer is not None and needs_closure(optimizer):
-            self._searched(args, kwargs, optimizer)
-        elif self._accumulated(args, kwargs):
+            self._step_by_closure(args, kwargs, optimizer)
+        elif self._run_micro_batches(args, kwargs):
             self.doing = "optimizer"
             if optimizer is not None:
-                self._stepped(args, kwargs, optimizer)
+                self._step_optimizer(args, kwargs, optimizer)
                 optimizer.zero_grad()
             else:
                 for module in (self.model, *self.loss_modules[:1]):
                     module.zero_grad()
 
-    def _accumulated(self, args: Any, kwargs: Any) -> bool:
+    def _run_micro_batches(self, args: Any, kwargs: Any) -> bool:
         """Run the forward and backward of each micro-batch, which add to the gradients; False for inference.
 
         Of several, each loss is divided by their number before its backward, as trainers do.
@@ -194,14 +194,14 @@ class Steps:
         self.doing = "forward"
         with self._autocast():
             output = self.model(*args, **kwargs)
-            self.kept = output if self.step.keep_output else None
+            self.output = output if self.step.keep_output else None
             if self.step.mode == "eval":
                 self.account.enter("end", self.account.step)
                 return None
             self.doing = "loss"
             return self._loss(output, (args, kwargs))
 
-    def _stepped(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
+    def _step_optimizer(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
         """Run one optimizer step on existing gradients, with a closure if it requires one, as SAM does."""
         under_way = len(self.stepping)
         try:
@@ -214,7 +214,7 @@ class Steps:
             closure: Any = self._closure(args, kwargs, optimizer)
             optimizer.step(closure)
 
-    def _searched(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
+    def _step_by_closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
         """Run one optimizer step that runs forward and backward itself, any number of times."""
         closure: Any = self._closure(args, kwargs, optimizer)
         self.doing = "optimizer"

@@ -39,7 +39,7 @@ class Question(NamedTuple):
 REHEARSED = "sizes taken from a real"
 MOST = "assumed to return its maximum size"
 VALUE = "value taken from a real"
-TAKEN = "value assumed to be"
+ASSUMED = "value assumed to be"
 ZEROS = "sizes computed on zeros"
 DRAWN = "drawn at random"
 """Origin of values that other random numbers would change: noted by ``Answers.drew`` alone."""
@@ -79,7 +79,7 @@ class Answers:
         self.is_search: Callable[[], bool] = lambda: False
         """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 
-    def turn(self, question: Question) -> int:
+    def count(self, question: Question) -> int:
         """Return how often this question was asked before, and count it."""
         number = self.asked.get(question, 0)
         self.asked[question] = number + 1
@@ -95,7 +95,7 @@ class Answers:
     ) -> Any:
         """Return an operator's result on fakes; raises :class:`DataDependentError` if it is unknown.
 
-        ``number`` is the question's count from :meth:`turn`.
+        ``number`` is the question's count from :meth:`count`.
         """
         if func in SCALARS and question.module == OUTSIDE and self.is_search():
             return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
@@ -117,13 +117,13 @@ class Answers:
             deferred = outside and func in SCALARS and dtype.is_floating_point
             if not (deferred and defer_refusal(lambda: self.refuse(question.module, func))):
                 self.refuse(question.module, func)
-            self.assume(question.module, question.operator, f"{TAKEN} 1")
+            self.assume(question.module, question.operator, f"{ASSUMED} 1")
             return 1.0
         if func in SCALARS:
             if not outside and dtype is not torch.bool:
                 self.refuse(question.module, func)
             value, site = self.guesses.value(tensors_of(args), dtype)
-            self.assume(question.module, question.operator, f"{TAKEN} {value} in {site}")
+            self.assume(question.module, question.operator, f"{ASSUMED} {value} in {site}")
             return value
         self.guesses.sizes = True
         result, how = fakes_of(func, args, kwargs, None, device, self.guesses.least), MOST
@@ -145,7 +145,7 @@ class Answers:
         if self.guesses is None or not is_guessed or tensor.numel() > LARGEST:
             self.refuse(question.module, question.operator)
         value, site = self.guesses.value([tensor], tensor.dtype)
-        self.assume(question.module, question.operator, f"{TAKEN} {value} in {site}")
+        self.assume(question.module, question.operator, f"{ASSUMED} {value} in {site}")
         with no_dispatch():
             return torch.full(tensor.shape, value, dtype=tensor.dtype, device=CPU)
 
@@ -162,7 +162,7 @@ class Answers:
 
     def lengths(self, question: Question, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
-        answer = self.recall(question, self.turn(question))
+        answer = self.recall(question, self.count(question))
         if answer is None and self.guesses is None:
             self.refuse(question.module, func)
         if answer is None:

@@ -150,7 +150,7 @@ class StepFunctions(TorchFunctionMode):
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
                 self._assume(func.__name__, how)
-            kernels.answers.turn(array_question(asking_module(self.watch.frame), tensor))
+            kernels.answers.count(array_question(asking_module(self.watch.frame), tensor))
         return func(tensor, *args, **kwargs)
 
     def _assume(self, operator: str, how: str) -> None:
