@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchsummary_plus.data.units import KIB, MIB
-from torchsummary_plus.ops.scratch.cuda.cudnn import helped, library
-from torchsummary_plus.ops.scratch.cuda.cudnn.asker import Question
+from torchsummary_plus.ops.scratch.cuda.cudnn import library, worker_client
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import (
     SMALL,
@@ -206,7 +206,9 @@ def ask_all(convolutions: Sequence[Any], cards: Sequence[str] = CARDS) -> Iterat
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             try:
-                found = plans(question, known_cards()[card], Settings(tensor_cores=tensor_cores), helped.workspaces)
+                found = plans(
+                    question, known_cards()[card], Settings(tensor_cores=tensor_cores), worker_client.workspaces
+                )
                 row.append(found.tried[0] if fits(found.tried[0], card) else None)
             except CudnnError:
                 row.append(None)

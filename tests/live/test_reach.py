@@ -13,7 +13,7 @@ from torchsummary_plus.live.fakes import CPU, dress, fake_like
 from torchsummary_plus.live.reach import _is_library
 from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
-from torchsummary_plus.trace.swap import _Memory
+from torchsummary_plus.trace.restore import _SavedContents
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ class Hidden(Slotted):
 
 
 def test_slots_are_put_back_but_where_a_property_hides_them() -> None:
-    memory, plain, hidden = _Memory(), Slotted([1]), Hidden([1])
+    saved, plain, hidden = _SavedContents(), Slotted([1]), Hidden([1])
     first = plain.shown
-    memory.keep_alone(plain)
-    memory.keep_alone(hidden)
+    saved.save_alone(plain)
+    saved.save_alone(hidden)
     plain.shown = [2]
-    memory.put_back()
+    saved.put_back()
 
     assert plain.shown is first
 

@@ -16,7 +16,7 @@ from torchsummary_plus import MemoryEstimate, measure_memory
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.ops.processor import has_tiles
-from torchsummary_plus.step import foreign
+from torchsummary_plus.step import kernel_trials
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -301,7 +301,7 @@ def test_the_peak_of_the_first_step(name: str) -> None:
 def test_products_in_half_precision_are_measured_where_tiles_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are named, and their range is open, where they are not run on zeros."""
     model = mlp()
-    measured, named = (half_precision(model, monkeypatch, allowance) for allowance in (foreign.ALLOWANCE, -1))
+    measured, named = (half_precision(model, monkeypatch, allowance) for allowance in (kernel_trials.ALLOWANCE, -1))
     noted = ("aten::addmm, 6 times: scratch memory measured on zeros",) if has_tiles() else ()
     assert (measured.unknown, measured.assumptions) == ((), noted)
     assert measured.peak_range == (measured.peak_bytes, measured.peak_bytes)
@@ -314,7 +314,7 @@ def test_products_in_half_precision_are_measured_where_tiles_multiply(monkeypatc
 
 def half_precision(model: nn.Module, monkeypatch: pytest.MonkeyPatch, allowance: int) -> MemoryEstimate:
     """The estimate where kernels with so many multiply-adds may run on zeros."""
-    monkeypatch.setattr(foreign, "ALLOWANCE", allowance)
+    monkeypatch.setattr(kernel_trials, "ALLOWANCE", allowance)
     return estimate_memory(model, (64,), 32, autocast=torch.bfloat16, mode="eval")
 
 

@@ -19,7 +19,7 @@ from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import least
 from torchsummary_plus.ops.scratch.registry import SCRATCH, TRIED, UNMODELLED, AtMost, Phase, Rule
-from torchsummary_plus.step import foreign, untouched
+from torchsummary_plus.step import kernel_trials, saved_storages
 from torchsummary_plus.step.workspace import LARGEST_LASTING
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -106,7 +106,7 @@ def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
         asked: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
         truth = measure(model, (ids.view(-1, 4),), "train", optimizer=optimizer).peak_bytes
         assert estimate_memory(model, **asked).peak_bytes == truth
-        monkeypatch.setattr(untouched, "LARGEST", 0)
+        monkeypatch.setattr(saved_storages, "LARGEST", 0)
         estimate = estimate_memory(model, **asked)
         monkeypatch.undo()
         low, high = estimate.peak_range
@@ -135,7 +135,7 @@ def test_the_range_is_open_whichever_operator_has_no_rule(
     sure = estimate_memory(model, input_data=x, device=device)
     monkeypatch.delitem(SCRATCH, (device, name), raising=False)
     monkeypatch.setitem(UNMODELLED, device, frozenset({name}))
-    monkeypatch.setattr(foreign, "ALLOWANCE", -1)
+    monkeypatch.setattr(kernel_trials, "ALLOWANCE", -1)
     estimate = estimate_memory(model, input_data=x, device=device)
     low, high = estimate.peak_range
     assert (sure.unknown, dict(estimate.unknown).keys()) == ((), {name})

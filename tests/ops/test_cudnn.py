@@ -33,17 +33,17 @@ from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cuda.cudnn import helped, shared_object
-from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
+from torchsummary_plus.ops.scratch.cuda.cudnn import shared_object, worker_client
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
+from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, allows_tf32, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import (
     DOWN_CONVERT,
     NONDETERMINISTIC,
     TENSOR_CORE,
     Question,
     workspaces,
 )
-from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
-from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, allows_tf32, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import tensor_bytes
@@ -70,7 +70,9 @@ def test_cudnn_answers_as_it_was_recorded() -> None:
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             if answer is not None:
-                found = plans(question, known_cards()[card], Settings(tensor_cores=tensor_cores), helped.workspaces)
+                found = plans(
+                    question, known_cards()[card], Settings(tensor_cores=tensor_cores), worker_client.workspaces
+                )
                 assert found.tried[0] == answer, name_of(card, numbers, last, kind)
                 checked += 1
     assert checked > 50
@@ -86,7 +88,7 @@ ONE_BY_ONE = Question(
 def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() -> None:
     """A matrix product, which takes nothing; it comes first, and is missing in a process without a driver."""
     settings, card = Settings(tensor_cores=False), known_cards()["t4"]
-    assert plans(ONE_BY_ONE, card, settings, helped.workspaces).tried == (0,)
+    assert plans(ONE_BY_ONE, card, settings, worker_client.workspaces).tried == (0,)
     assert plans(ONE_BY_ONE, card, settings).tried[0] > 0
 
 
@@ -97,33 +99,33 @@ def test_engines_compiled_at_run_time_are_offered_in_a_process_with_stand_ins() 
     image = (48, 96, 56, 56)
     depthwise = Question(Kind.BACKWARD_FILTER, "float16", True, image, (96, 1, 7, 7), image, (3, 3), (1, 1), (1, 1))
     settings, card = Settings(), known_cards()["t4"]
-    found, without = (plans(depthwise, card, settings, ask) for ask in (helped.workspaces, workspaces))
+    found, without = (plans(depthwise, card, settings, ask) for ask in (worker_client.workspaces, workspaces))
     assert found.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
 
 
-def test_the_helpers_code_needs_no_torch() -> None:
+def test_the_workers_code_needs_no_torch() -> None:
     """Importing torch there would load CUDA's real libraries beside the stand-ins, which ends the subprocess."""
     code = (
         "import runpy, sys; sys.modules['torch'] = None\n"
-        "helper = runpy.run_path(sys.argv[1]); helper['make_packages']()\n"
-        "for name in ('asker', 'library', 'stand_ins'): __import__(f\"{helper['PACKAGE']}.{name}\")"
+        "worker = runpy.run_path(sys.argv[1]); worker['make_packages']()\n"
+        "for name in ('heuristics', 'library', 'stand_ins'): __import__(f\"{worker['PACKAGE']}.{name}\")"
     )
-    subprocess.run([sys.executable, "-I", "-c", code, str(helped.SCRIPT)], check=True)
+    subprocess.run([sys.executable, "-I", "-c", code, str(worker_client.SCRIPT)], check=True)
 
 
 @needs_cudnn
-def test_the_helper_ends_with_an_error_and_not_with_the_process() -> None:
+def test_the_worker_ends_with_an_error_and_not_with_the_process() -> None:
     impossible = replace(ONE_BY_ONE, dtype="float64", w=(64, 255, 1, 1))
     with pytest.raises(CudnnError):
-        plans(impossible, known_cards()["h100"], Settings(), helped.workspaces)
-    assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), helped.workspaces).tried
+        plans(impossible, known_cards()["h100"], Settings(), worker_client.workspaces)
+    assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), worker_client.workspaces).tried
 
 
 @needs_cudnn
 def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
     def asked(name: str) -> list[Plans]:
         plans.cache_clear()
-        return [plans(question, known_cards()[name], Settings(), helped.workspaces) for question in questions]
+        return [plans(question, known_cards()[name], Settings(), worker_client.workspaces) for question in questions]
 
     sizes = ((64, 112), (64, 56), (128, 28), (256, 14), (512, 7))
     questions = [
@@ -131,9 +133,9 @@ def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
         for c, side in sizes
         for kind in (Kind.FORWARD, Kind.BACKWARD_DATA, Kind.BACKWARD_FILTER)
     ]
-    helped._helper.cache_clear()
+    worker_client._worker.cache_clear()
     first = asked("a100")
-    helped._helper.cache_clear()
+    worker_client._worker.cache_clear()
     asked("t4")
     assert asked("a100") == first
 
@@ -167,19 +169,22 @@ def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatc
     """And sent once; beyond what the pipes hold they are not sent."""
     script = tmp_path / "echo.py"
     script.write_text(ECHO)
-    monkeypatch.setattr(helped, "SCRIPT", script)
-    helper = helped.Helper(Path("no cudnn"), "13.0")
+    monkeypatch.setattr(worker_client, "SCRIPT", script)
+    worker = worker_client.Worker(Path("no cudnn"), "13.0")
     try:
-        for mode in (*range(helped.UNREAD + 10), 1):
-            helper.expect(ONE_BY_ONE, mode=mode)
-        assert len(helper.sent) == helped.UNREAD
-        assert [helper.workspaces(ONE_BY_ONE, mode=mode) for mode in (2, 0, 1)] == [[2, 2], [0, 0], [1, 1]]
-        assert helper.workspaces(ONE_BY_ONE, mode=helped.UNREAD + 5) == [helped.UNREAD, helped.UNREAD + 5]
-        helper.process.kill()
+        for mode in (*range(worker_client.UNREAD + 10), 1):
+            worker.expect(ONE_BY_ONE, mode=mode)
+        assert len(worker.sent) == worker_client.UNREAD
+        assert [worker.workspaces(ONE_BY_ONE, mode=mode) for mode in (2, 0, 1)] == [[2, 2], [0, 0], [1, 1]]
+        assert worker.workspaces(ONE_BY_ONE, mode=worker_client.UNREAD + 5) == [
+            worker_client.UNREAD,
+            worker_client.UNREAD + 5,
+        ]
+        worker.process.kill()
         with pytest.raises(CudnnError, match="exited"):
-            helper.workspaces(ONE_BY_ONE, mode=-1)
+            worker.workspaces(ONE_BY_ONE, mode=-1)
     finally:
-        helper.close()
+        worker.close()
 
 
 @needs_cudnn
@@ -188,14 +193,14 @@ def test_the_kernels_of_the_backward_are_asked_about_in_the_forward(monkeypatch:
     """So that the subprocess looks for their plans while the step is traced further; all that is asked was sent."""
     sent: list[tuple[Kind, tuple[int, ...]]] = []
     wanted: list[tuple[Kind, tuple[int, ...]]] = []
-    ask = helped.workspaces
+    ask = worker_client.workspaces
 
     def asking(question: Question, *how: Any) -> Any:
         wanted.append((question.kind, question.w))
         return ask(question, *how)
 
-    monkeypatch.setattr(helped, "expect", lambda question, *_: sent.append((question.kind, question.w)))
-    monkeypatch.setattr(helped, "workspaces", asking)
+    monkeypatch.setattr(worker_client, "expect", lambda question, *_: sent.append((question.kind, question.w)))
+    monkeypatch.setattr(worker_client, "workspaces", asking)
     model = nn.Sequential(nn.Conv2d(5, 7, 3), nn.ReLU(), nn.ConvTranspose2d(7, 9, 3, 2))
     estimate_memory(model, (5, 17, 19), 3, gpu="A100 80GB", cudnn="ask", progress=False)
     first, second = (7, 5, 3, 3), (7, 9, 3, 3)

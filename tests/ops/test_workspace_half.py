@@ -21,7 +21,7 @@ from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.ops.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
-from torchsummary_plus.step import foreign
+from torchsummary_plus.step import kernel_trials
 from torchsummary_plus.step.workspace import Workspaces
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def disagreeing(calls: list[Call]) -> list[str]:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is tried on zeros: rules and their bounds tell all."""
-    monkeypatch.setattr(foreign, "ALLOWANCE", -1)
+    monkeypatch.setattr(kernel_trials, "ALLOWANCE", -1)
 
 
 @pytest.mark.usefixtures("threads", "untried")

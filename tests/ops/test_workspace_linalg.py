@@ -13,7 +13,7 @@ from tests.truth.kernel_truth import Call, agree, aten, measured, predicted
 from tests.truth.memory_truth import measure
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.ops.scratch.registry import SCRATCH
-from torchsummary_plus.step import foreign
+from torchsummary_plus.step import kernel_trials
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -52,7 +52,7 @@ def test_the_work_of_qr_with_several_threads(
 ) -> None:
     """It is tried on zeros; where that is not allowed, the truth is in the range."""
     if not tried:
-        monkeypatch.setattr(foreign, "ALLOWANCE", -1)
+        monkeypatch.setattr(kernel_trials, "ALLOWANCE", -1)
 
     class Orthogonal(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

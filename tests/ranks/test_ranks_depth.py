@@ -306,8 +306,8 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
     asked: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
     whole = estimate_memory(model, (16,), 2, **asked)
     taken: list[int] = []
-    monkeypatch.setattr("torchsummary_plus.step.depth.steps.WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.step.depth.steps.grown", _counting(taken))
+    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.grown", _counting(taken))
     found = estimate_memory(model, (16,), 2, **asked)
     assert taken == [SHAPE.depth]
     assert (found.at_peak, found.by_module, found.phase_peaks) == (whole.at_peak, whole.by_module, whole.phase_peaks)
@@ -317,8 +317,8 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
 
 def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr("torchsummary_plus.step.depth.steps.WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.step.depth.steps.grown", _counting(taken))
+    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.grown", _counting(taken))
     model = Llama(SHAPE)
     last = lambda _: torch.optim.AdamW(model.layers[-1].parameters())  # noqa: E731
     estimate_memory(model, (16,), 2, dtypes=torch.long, optimizer=last, progress=False)

@@ -13,7 +13,7 @@ from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.registry import Alloc
-from torchsummary_plus.step.foreign import Trials
+from torchsummary_plus.step.kernel_trials import Trials
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.truth.memory_truth import cpu_changes, highest
 from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH
-from torchsummary_plus.step import foreign
+from torchsummary_plus.step import kernel_trials
 from torchsummary_plus.step.workspace import Workspaces
 
 aten: Any = torch.ops.aten
@@ -73,7 +73,7 @@ def predicted(
         nbytes = next(sizes, None)
         own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         results.append(0 if tensor.untyped_storage().data_ptr() in given else own)
-    with mock.patch.object(foreign, "ALLOWANCE", -1), OnlyQueries():  # The rules alone: nothing is tried on zeros.
+    with mock.patch.object(kernel_trials, "ALLOWANCE", -1), OnlyQueries():  # Nothing is tried on zeros.
         phases = books.scratch(name, args, kwargs, out)
     return max(sum(results[: phase.results]) + phase.nbytes for phase in phases)
 

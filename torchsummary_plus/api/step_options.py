@@ -21,8 +21,8 @@ from ..live.modules import ModuleTree, placed
 from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
-from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..step.losses import as_loss
 from ..step.runner import Step
 from .habits import HABITS, STEPS, step_arguments
@@ -130,7 +130,7 @@ class StepOptions:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
         return None if self.gpu is None else find_gpu(self.gpu)
 
-    def asker(self, device: torch.device) -> Cudnn:
+    def cudnn_of(self, device: torch.device) -> Cudnn:
         """Return cuDNN for the named GPU, else for the installed one. Raises :class:`InputError`."""
         if self.cudnn not in CUDNN:
             raise choice_error("cudnn", self.cudnn, CUDNN)

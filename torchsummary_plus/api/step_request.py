@@ -18,7 +18,7 @@ from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.depth.steps import record_deep_step
+from ..step.depth.deep_steps import record_deep_step
 from ..trace.passes import Frame, Listener
 from ..trace.run import read
 from .step_options import StepOptions, step_info
@@ -35,7 +35,7 @@ class StepRequest:
         self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation(self.device)
-        self.cudnn = options.asker(self.device)
+        self.cudnn = options.cudnn_of(self.device)
         whole = model.modules[0] if isinstance(model, ModuleTree) else model
         self.is_compiled = has_compiled([whole, self.step.train_step])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, compress
+from itertools import accumulate, compress, groupby
 from math import prod
 
 from .choices import GENERATE
@@ -213,6 +214,20 @@ def there_from_the_start(log: MemoryLog, storages: Collection[int]) -> MemoryLog
     events = list(compress(log.events, other_events))
     first = next(place for place, event in enumerate(events) if log.moments[event[0]].phase != "setup")
     return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls, doubts=doubts)
+
+
+def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> list[tuple[int, int, int]]:
+    """Sort simultaneous releases by storage number, but not across the edges of calls and doubts.
+
+    Autocast's cache frees its tensors in the order of a hash of their addresses, which differs between runs.
+    """
+    stops = sorted(set(edges))
+    runs = groupby(enumerate(events), key=lambda item: (item[1][0], bool(item[1][2]), bisect_right(stops, item[0])))
+    ordered: list[tuple[int, int, int]] = []
+    for (_, is_made, _), run in runs:
+        together = [event for _, event in run]
+        ordered += together if is_made else sorted(together)
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)

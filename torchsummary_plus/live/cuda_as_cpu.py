@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import compat
 from .captures import captures_undone
-from .numbered import numbers_named
+from .device_indices import numbers_named
 from .streams import streams_alone
 
 CPU = torch.device("cpu")

@@ -15,13 +15,11 @@ import torch
 
 from ..data.capability import AMPERE, Capability
 from . import compat
-from .access import Access
-from .arrays import array_of, check_readable
 from .captures import captures_undone
 from .cuda_guard import cuda_guard, wrappers_reported
+from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .older_kernels import older_kernels
 from .streams import streams_alone
-from .undecided import UndecidedFloat
 from .versions import since
 
 META = torch.device("meta")
@@ -334,7 +332,6 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         (torch.cuda, "synchronize"): _always(None),
         (torch.cuda, "is_current_stream_capturing"): _always(False),
     }
-    usual = {place: getattr(*place) for place in answers}
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
     assumed, Fake.capability = Fake.capability, capability
@@ -347,15 +344,12 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
             compat.autocast_available(),
             streams_alone(device),
             captures_undone(answers),
+            compat.replaced(answers),
         ):
-            for place, answer in answers.items():
-                setattr(*place, answer)
             yield None if in_use else compat.fake_mode_key
     finally:
         Fake.cuda_is_guarded, Fake.capability = False, assumed
         compat.lift_only_cpu(lifted)
-        for place, function in usual.items():
-            setattr(*place, function)
 
 
 _ONE_KERNEL_ON_CUDA = ("silu_backward", "mish_backward", *(("_fused_rms_norm",) if since("2.9") else ()))

@@ -1,8 +1,9 @@
-"""The number of true elements of a mask, if known in a pass: the size of a selection by the mask."""
+"""Masks among indices, and how many of their elements are true, if a pass knows: the size of a selection."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -26,3 +27,13 @@ def count_true(mask: torch.Tensor) -> int | None:
     """
     version, count = _COUNTS.get(mask, (-1, 0))
     return count if version == mask._version else None
+
+
+def is_mask(index: Any) -> bool:
+    """Whether an index is a mask."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def masks_of(indices: Sequence[Any]) -> list[Any]:
+    """Return those of the indices that are masks."""
+    return list(filter(is_mask, indices))

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..live import compat
+from ..live.device_indices import numbers_named
 from ..live.fakes import Fake
-from ..live.numbered import numbers_named
 from ..live.streams import Streams, set_to
 from .compat import SCATTER_STREAMS
 from .stand_ins import replaced

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment
-from ..step.event_order import in_order
+from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, in_order
 from ..trace.questions import OUTSIDE
 from .micro_batches import MARK, Part, UnlikeError
 

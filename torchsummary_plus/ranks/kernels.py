@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
-from ..trace.balanced import BALANCED
+from ..trace.assumed_routing import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
 from . import compat

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from torch import Tensor
 
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
-from ..step.streamed import StreamedLedger
+from ..step.streamed_ledger import StreamedLedger
 
 GRADIENTS = "gradients"
 Labelling = Callable[[str], AbstractContextManager[None]]

@@ -19,30 +19,30 @@ from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
+from ..live.device_indices import NumberedGpus
 from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import standing_in_for
-from ..live.foreach_types import taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree
-from ..live.numbered import NumberedGpus
 from ..live.stored import all_stored
 from ..live.versions import since
-from ..step.bookkeeping import follow_meta_storages, resizing_watched
 from ..step.depth.cut import FEWEST, Cut
+from ..step.depth.deep_steps import takes_all_layers_alike
 from ..step.depth.growth import Proved, UnprovedError, grown
-from ..step.depth.steps import takes_all_layers_alike
 from ..step.depth.tokens import NotRepeatingError
+from ..step.optimizers import fakes_in_foreach
+from ..step.recorded_steps import follow_meta_storages, resizing_watched
 from ..step.runner import Step
-from ..trace.at_one import Guesses
-from ..trace.balanced import Routers
+from ..trace.assumed_routing import Routers
 from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.guesses import Guesses
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
+from ..trace.restore import one_pass, restored
 from ..trace.run import eager
-from ..trace.swap import one_pass, restored
 from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
@@ -238,7 +238,7 @@ class Ranked:
         stack.enter_context(eager())
         stack.enter_context(gradients(True))
         mode_key = stack.enter_context(standing_in_for(device, self.capability))
-        stack.enter_context(taken_for_tensors())
+        stack.enter_context(fakes_in_foreach())
         stack.enter_context(in_world(self.rank))
         stack.enter_context(shapes_without_modes())
         return exchange, mode_key

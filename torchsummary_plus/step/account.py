@@ -1,13 +1,25 @@
-"""What a step tells an account about its tensors and phases."""
+"""What steps report to, and the tensors that exist before them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from ..trace.questions import OUTSIDE
+
+
+class PriorTensor(NamedTuple):
+    """A tensor that exists before the steps, its kind, and its module's number.
+
+    It counts only ``if_used`` where an installed package keeps it, as most packages keep more than a step needs.
+    """
+
+    tensor: Tensor
+    kind: str
+    owner: int
+    if_used: bool = False
 
 
 class Account(Protocol):

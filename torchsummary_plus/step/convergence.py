@@ -56,13 +56,13 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
         group.update(tolerances)
 
 
-def _shorter(*given: Any) -> Any:
+def _shorter(*sizes: Any) -> Any:
     """Return the smaller step size: of a number and a tensor from the gradient, the tensor, which is kept.
 
     Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
     """
-    tensors = [value for value in given if isinstance(value, torch.Tensor)]
-    return tensors[0] if len(given) == 2 and len(tensors) == 1 else min(*given)
+    tensors = [value for value in sizes if isinstance(value, torch.Tensor)]
+    return tensors[0] if len(sizes) == 2 and len(tensors) == 1 else min(*sizes)
 
 
 def _limits(iterations: int, evaluations: int, by_search: bool) -> str:

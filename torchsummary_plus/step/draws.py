@@ -14,8 +14,8 @@ import torch
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..trace.embeddings import NeedsIntegerError
+from ..trace.restore import global_resets
 from ..trace.run import GrewError
-from ..trace.swap import resets
 
 LEAST_DRAWS, MOST_DRAWS = 8, 38
 """Other draws recorded where random numbers decide. After n of them and the first, the next lies between the lowest and
@@ -49,7 +49,7 @@ class Draws:
     def seeded(self) -> Iterator[None]:
         """Seed the generators, and restore them."""
         with ExitStack() as stack:
-            for reset in resets():
+            for reset in global_resets():
                 stack.callback(reset)
             if self.seed is not None:
                 _seed_all(self.seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -21,35 +21,36 @@ from ..live.cuda_guard import capability_of
 from ..live.exchange import Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import CPU, DataDependentError, standing_in_for
-from ..live.foreach_types import taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree, placed
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
-from ..ops.scratch.cuda.cudnn.asking import Cudnn
-from ..trace.at_one import Guesses
-from ..trace.balanced import CROWDED, Routers
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.guesses import Guesses
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.length import Length, loops
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import TOO_MANY_VALUES
+from ..trace.restore import one_pass
 from ..trace.run import GrewError, eager, materialised, read
-from ..trace.swap import one_pass, swap_tensors
-from ..trace.values import NO_OVERFLOW
+from ..trace.swap import swap_tensors
+from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
-from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
+from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
-from .other_kernels import by_other_kernels, in_wide_bands, with_cublas
-from .outside import UNSEEN, Outside
+from .optimizers import fakes_in_foreach
 from .real_steps import ForwardTangents, SparseResults
+from .recorded_steps import RecordedSteps, follow_meta_storages
 from .runner import Step, with_loss
-from .streamed import StreamedLedger
+from .streamed_ledger import StreamedLedger
+from .surroundings import UNSEEN, Surroundings
 from .task import Task
 from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
 from .work import Work
@@ -106,7 +107,9 @@ def _recorded(task: Task) -> MemoryLog:
             watched = replace(task, listeners=(*task.listeners, sparse, tangents))
             log = _record(watched)
             log = log if len(sys.modules) == imported else _record(watched)
-            measured = next((_measured_because(task, one.why) for one in (sparse, tangents) if one.seen), None)
+            measured = next(
+                (_measured_because(task, listener.why) for listener in (sparse, tangents) if listener.seen), None
+            )
             if measured is not None:
                 return measured
             log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
@@ -123,11 +126,8 @@ def _recorded(task: Task) -> MemoryLog:
             if measured is not None:
                 return measured
         except (ForwardError, StepError) as error:
-            if (
-                task.guesses is None
-                and isinstance(error.__cause__, DataDependentError)
-                and not is_complete(task.tree.modules)
-            ):
+            can_run_really = is_complete(task.tree.modules)
+            if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not can_run_really:
                 task = _rehearsed(task, False)
                 continue
             first = first or error
@@ -138,7 +138,7 @@ def _recorded(task: Task) -> MemoryLog:
 
 
 def _measured_because(task: Task, why: str) -> MemoryLog | None:
-    """Return a real step's log, with the reason for it; None if it cannot run."""
+    """Return a real step's log, with the reason for it; None on a GPU, or if it cannot run."""
     if task.device.type != "cpu":
         return None
     real = task.rehearsed_step()
@@ -177,16 +177,19 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     if any(line.endswith(NO_ZERO) for line in log.assumptions):
         tasks += [replace(task, zeros="some"), replace(task, zeros="several")]
     others, unrouted = [], []
+    for variant, other in _completed(tasks):
+        others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if variant.zeros == "some" else other)
+        if variant.guesses is not None and not variant.guesses.routing and not variant.guesses.least:
+            unrouted += [replace(variant, guesses=guess) for guess in variant.guesses.alternatives()]
+    others += [other for _, other in _completed(unrouted)]
+    return replace(log, others=(*log.others, *others))
+
+
+def _completed(tasks: Sequence[Task]) -> Iterator[tuple[Task, MemoryLog]]:
+    """Yield the tasks whose steps complete, with their logs."""
     for task in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            other = _record(task)
-            others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if task.zeros == "some" else other)
-            if task.guesses is not None and not task.guesses.routing and not task.guesses.least:
-                unrouted += [replace(task, guesses=guess) for guess in task.guesses.alternatives()]
-    for task in unrouted:
-        with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(_record(task))
-    return replace(log, others=(*log.others, *others))
+            yield task, _record(task)
 
 
 def _with_draws(task: Task, log: MemoryLog) -> MemoryLog:
@@ -213,8 +216,8 @@ def _rehearsed(task: Task, outside: bool) -> Task:
     if task.rehearsal is None and not outside and (real is None or real.journal is None):
         return replace(task, rehearsal=task.rehearsed_forward(), real=real, guesses=None if trains else Guesses())
     real = real or task.rehearsed_step()
-    kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
-    rehearsal = replace(kept, failure=real.rehearsal.failure)
+    rehearsal = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
+    rehearsal = replace(rehearsal, failure=real.rehearsal.failure)
     return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
@@ -243,16 +246,16 @@ def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
 
 def _record(task: Task) -> MemoryLog:
     tree, device = task.tree, task.device
-    outside = Outside(tree, task.step)
+    surroundings = Surroundings(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
     answers = Answers(recorded, task.has_real_step, task.guesses)
     answers.zeros = task.zeros
-    if outside.has_unseen_graphs:
+    if surroundings.has_unseen_graphs:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if task.guesses is not None:
         task.guesses.begin()
     with ExitStack() as stack:
-        exchange, mode_key = _entered(stack, task, outside)
+        exchange, mode_key = _entered(stack, task, surroundings)
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"
         kernels.others_stay = tree.device().type == device.type == "cuda"
@@ -264,37 +267,37 @@ def _record(task: Task) -> MemoryLog:
         if_used = IfUsed(ledger)
         stack.callback(if_used.settle)
         moved = device.type != tree.device().type
-        uses = [if_used] if moved or outside.reach.of_packages else []
+        uses = [if_used] if moved or surroundings.reach.of_packages else []
         watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, Length(), *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
-        stand_ins = _exchanged(stack, task, outside, exchange, kernels)
+        stand_ins = _exchanged(stack, task, surroundings, exchange, kernels)
         watch.install()
         size = tree.size()
-        holdings = list(outside.holdings(stand_ins, kernels.other, moved))
+        holdings = list(surroundings.holdings(stand_ins, kernels.other, moved))
         steps = RecordedSteps(kernels, ledger, task.step, exchange, holdings)
         steps.if_used = if_used
-        steps.without_bytes = outside.without_bytes
-        log = _kept(steps, task, answers, embeddings)
+        steps.without_bytes = surroundings.without_bytes
+        log = _run_steps(steps, task, answers, embeddings)
         task.draws.asks |= answers.drew
         if tree.size() != size:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
-        return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
+        return replace(log, mult_adds=tuple(work.mult_adds.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 
 def _routers(tree: ModuleTree, routing: str) -> Routers | None:
     return Routers(numbers_of_experts(tree), crowded=routing == CROWDED) if routing else None
 
 
-def _entered(stack: ExitStack, task: Task, outside: Outside) -> tuple[Exchange, Any]:
+def _entered(stack: ExitStack, task: Task, surroundings: Surroundings) -> tuple[Exchange, Any]:
     """Enter the contexts of a recording and set the model's mode; return the exchange and the mode key."""
     training = task.step.mode == "train"
-    stack.enter_context(outside.kept())
+    stack.enter_context(surroundings.restored())
     exchange = stack.enter_context(exchanging())
     stack.enter_context(deep_stack())
     stack.enter_context(eager())
@@ -303,24 +306,26 @@ def _entered(stack: ExitStack, task: Task, outside: Outside) -> tuple[Exchange, 
     stack.enter_context(gradients(training))
     stack.enter_context(task.draws.watched())
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
-    stack.enter_context(taken_for_tensors())
+    stack.enter_context(fakes_in_foreach())
     set_mode(task.tree, training)
     return exchange, mode_key
 
 
-def _exchanged(stack: ExitStack, task: Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
+def _exchanged(
+    stack: ExitStack, task: Task, surroundings: Surroundings, exchange: Exchange, kernels: StepKernels
+) -> StandIns:
     """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
     of_model: set[int] = set()
 
     def put(tensor: Tensor) -> Tensor:
-        if id(tensor) in outside.alone.ids:
+        if id(tensor) in surroundings.alone.ids:
             of_model.add(id(tensor))
             return tensor
         return exchange.put(tensor, kernels.of_model)
 
     def other(tensor: Tensor) -> Tensor:
-        make = kernels.of_module if id(tensor) in outside.of_modules else kernels.other
-        return kernels.of_package(tensor) if id(tensor) in outside.reach.of_packages else make(tensor)
+        make = kernels.of_module if id(tensor) in surroundings.of_modules else kernels.other
+        return kernels.of_package(tensor) if id(tensor) in surroundings.reach.of_packages else make(tensor)
 
     def stand_in(tensor: Tensor) -> Tensor:
         return remade(tensor, kernels.of_model if id(tensor) in of_model else other)
@@ -334,12 +339,12 @@ def _exchanged(stack: ExitStack, task: Task, outside: Outside, exchange: Exchang
         swap_tensors(with_loss(task.tree, task.step), put, put, away)
     except RuntimeError as error:
         raise forward_error(error, kernels.watch, ()) from error
-    stand_ins = stack.enter_context(outside.alone_exchanged(stand_in))
-    outside.put(exchange, other, outside.alone.ids, stand_ins)
+    stand_ins = stack.enter_context(surroundings.alone_exchanged(stand_in))
+    surroundings.put(exchange, other, surroundings.alone.ids, stand_ins)
     return stand_ins
 
 
-def _kept(steps: RecordedSteps, task: Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
+def _run_steps(steps: RecordedSteps, task: Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
     """Run the steps and return their log; raises :class:`_NeedsValuesError`, or the failure as a user should see it."""
     try:
         log = steps.record(task.example, embeddings)

@@ -12,8 +12,8 @@ from torch._ops import OpOverload
 from ..live.stored import all_stored
 from ..trace.kernels import tensors_of
 from ..trace.passes import Listener
-from .prior_tensors import PriorTensor
-from .streamed import StreamedLedger
+from .account import PriorTensor
+from .streamed_ledger import StreamedLedger
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
 """Operators that read a tensor in CPU memory together with tensors on a GPU."""

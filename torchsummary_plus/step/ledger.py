@@ -18,22 +18,22 @@ from ..data.memory_records import (
     ModuleCall,
     Moment,
     StorageSpec,
+    in_order,
     returned,
     there_from_the_start,
 )  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
-from ..live.node_numbers import number_of
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
-from ..ops.scratch.cuda.cudnn.asking import Cudnn
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result
 from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
+from .autograd.gpu_node_numbers import number_of
 from .autograd.saved_numbers import SavedNumbers
-from .event_order import in_order
 from .workspace import Workspaces
 
 GATHERED = "aten::cat"
@@ -65,7 +65,8 @@ class Ledger(Listener):
         """For optional scratch memory: the smaller sizes its kernel can run with instead, in order."""
         self.emptying: set[int] = set()
         """Scratch memory after which the allocator's cache is emptied."""
-        self.given: set[int] = set()
+        self.new_inputs: set[int] = set()
+        """Inputs first seen during a step: targets that the loss created."""
         self.doubts: list[Doubt] = []
         self.assumed: set[int] = set()
         self.assuming: float | None = None
@@ -97,7 +98,7 @@ class Ledger(Listener):
                 number = self._book(storage, owner) if known is None else known[0]
                 self.kinds[number] = kind
                 if kind == "inputs" and self.phase != "setup":
-                    self.given.add(number)
+                    self.new_inputs.add(number)
                 if owner != OUTSIDE:
                     self.owners[number] = owner
 
@@ -169,8 +170,8 @@ class Ledger(Listener):
         if number is not None:
             with compat.no_function():
                 here = filter(self.is_here, all_stored(all_tensors(output)))
-                booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
-                outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
+                entries = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
+                outputs = tuple(dict.fromkeys(known[0] for known in entries if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
 
     def _owner(self, frame: Frame | None) -> int:
@@ -208,13 +209,13 @@ class Ledger(Listener):
         if phases and not isinstance(phases[0], Phase):
             self._book_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
             phases, lasting = (), ()
-        booked = 0
+        results_booked = 0
         live_blocks: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
             self._free_blocks(live_blocks, dict(phase.blocks))
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
-            self._book_results(islice(results, phase.results - booked), sizes, owner, band)
-            booked = phase.results
+            self._book_results(islice(results, phase.results - results_booked), sizes, owner, band)
+            results_booked = phase.results
             self._book_lasting(lasting, owner, name)
             lasting = ()
             self._book_blocks(live_blocks, phase, owner)
@@ -241,9 +242,9 @@ class Ledger(Listener):
                 live_blocks[block] = self._number(nbytes, owner, "workspace")
                 self.event(live_blocks[block], nbytes)
 
-    def _free_blocks(self, live_blocks: dict[str, int], kept: Mapping[str, int]) -> None:
-        """Free the blocks that are not kept, last one first."""
-        for block in [block for block in reversed(live_blocks) if block not in kept]:
+    def _free_blocks(self, live_blocks: dict[str, int], lasting: Mapping[str, int]) -> None:
+        """Free the blocks that do not last, last one first."""
+        for block in [block for block in reversed(live_blocks) if block not in lasting]:
             self.event(live_blocks.pop(block), 0)
 
     def _book_course(
@@ -391,4 +392,4 @@ class Ledger(Listener):
         events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
-        return there_from_the_start(log, self.given)
+        return there_from_the_start(log, self.new_inputs)

@@ -91,13 +91,13 @@ SPELLINGS = _spellings()
 class Loss:
     """A requested loss: its name, its function and its targets; with targets it takes two arguments.
 
-    ``target_kind`` is the kind of targets to make if none are ``given``. torch's losses apply to the output's logits if
-    it has any, else to its first floating-point tensor; a user's loss gets the whole output.
+    ``target_kind`` is the kind of targets to make if the user passes no ``own_targets``. torch's losses apply to the
+    output's logits if it has any, else to its first floating-point tensor; a user's loss gets the whole output.
     """
 
     name: str
     function: Callable[..., Any]
-    given: Any = None
+    own_targets: Any = None
     target_kind: str = ""
     is_torchs: bool = False
 
@@ -107,10 +107,10 @@ class Loss:
         return list(self.function.modules()) if isinstance(self.function, nn.Module) else []
 
     def targets(self, batch: int, default: torch.dtype, make: Make, convert: Convert) -> Any:
-        """Return the given targets for a batch size; None if there are none."""
-        if self.given is None:
+        """Return the user's targets for a batch size; None if there are none."""
+        if self.own_targets is None:
             return None
-        first = first_tensor(self.given)
+        first = first_tensor(self.own_targets)
         own = first.shape[0] if first is not None and first.dim() else batch
         plain = torch.int64 if self.target_kind in (CLASSES, LABELS) else default
         change = once(lambda tensor: convert(grown(tensor, own, batch)))
@@ -124,14 +124,14 @@ class Loss:
                 return type(value)(map(fill, value))
             return replace_tensors(value, change)
 
-        return fill(self.given)
+        return fill(self.own_targets)
 
     def __call__(self, output: Any, targets: Any, inputs: Any) -> tuple[Tensor, Any, str]:
         """Return an output's loss, its targets, and a note if targets were created.
 
         Without ``targets`` they are created to fit the output and the model's ``inputs``.
         """
-        if not self.target_kind and self.given is None:
+        if not self.target_kind and self.own_targets is None:
             return self.function(output), None, ""
         if not self.is_torchs:
             return self.function(output, targets), targets, ""
@@ -165,21 +165,21 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
         if targets is not None:
             raise InputError("targets was given without a loss; pass loss= too, a name or a callable that takes them")
         return None
-    given = _given(targets)
+    own_targets = _as_targets(targets)
     named, function = _find(loss)
     name = _name_of(loss)
     if named is not None:
-        return Loss(name, function, given, named.targets, True)
+        return Loss(name, function, own_targets, named.targets, True)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         raise InputError(f"loss is the class {loss.__name__}, not an instance; call it: {loss.__name__}(...)")
     if not callable(loss):
         raise InputError(f"loss is {describe(loss)}; accepted: None, one of {', '.join(LOSSES)}, or a callable")
-    if given is None and _needs_targets(loss):
+    if own_targets is None and _needs_targets(loss):
         raise InputError(
             f"loss {name} takes an output and targets, but no targets were given; pass targets=, as a tensor, a size "
             "without the batch axis, (size, dtype), or a list or dict of these"
         )
-    return Loss(name, loss, given)
+    return Loss(name, loss, own_targets)
 
 
 def _find(loss: Any) -> tuple[Named | None, Any]:
@@ -214,7 +214,7 @@ def _needs_targets(loss: Any) -> bool:
     return sum(parameter.kind in by_place and parameter.default is parameter.empty for parameter in parameters) > 1
 
 
-def _given(targets: Any) -> Any:
+def _as_targets(targets: Any) -> Any:
     """Return targets with sizes, which exclude the batch axis, as :class:`Sized`. Raises :class:`InputError`."""
     if targets is None or isinstance(targets, Tensor):
         return targets
@@ -226,9 +226,9 @@ def _given(targets: Any) -> Any:
         if sized is not None:
             return Sized(sized.size, as_dtype(targets[1]))
     if isinstance(targets, Mapping) and targets:
-        return {name: _given(item) for name, item in targets.items()}
+        return {name: _as_targets(item) for name, item in targets.items()}
     if type(targets) in (list, tuple) and targets:
-        return type(targets)(map(_given, targets))
+        return type(targets)(map(_as_targets, targets))
     raise InputError(
         f"targets is {describe(targets)}; accepted: a tensor, a size without the batch axis, (size, dtype), or a "
         "list, tuple or dict of these"

@@ -30,17 +30,18 @@ from ..trace.hints import forward_error, step_error
 from ..trace.passes import Pass, failed_frame
 from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
+from ..trace.restore import one_pass
 from ..trace.run import PassOptions, eager, read, trace
-from ..trace.swap import one_pass, swap_tensors
+from ..trace.swap import swap_tensors
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import ProfileReader, changes, freed, received, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from ..watch.unseen import with_unseen_frees
+from .account import PriorTensor
 from .compiling import compiled_for_torch
-from .outside import Outside
-from .prior_tensors import PriorTensor
 from .runner import Step, Steps, with_loss
+from .surroundings import Surroundings
 
 
 def measure_step(
@@ -62,8 +63,8 @@ def measure_step(
         example = _settled(tree, example, step)
         _check_places(tree, device)
         before = _reserved(device, afresh=True)
-        with compiled_for_torch(), copied(tree, step, Copies(device)) as (exchange, outside):
-            log = profiled(tree, example, step, device, exchange, outside)
+        with compiled_for_torch(), copied(tree, step, Copies(device)) as (exchange, prior):
+            log = profiled(tree, example, step, device, exchange, prior)
             after = _reserved(device)
         return log, None if before is None or after is None else after - before
 
@@ -96,9 +97,9 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
 @contextmanager
 def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[PriorTensor]]]:
     """Replace the tensors of a model and its steps by copies; yield the copies of the steps' other tensors."""
-    outside = Outside(tree, step)
+    surroundings = Surroundings(tree, step)
     with (
-        outside.kept(),
+        surroundings.restored(),
         exchanging() as exchange,
         eager(),
         gradients(step.mode == "train"),
@@ -107,12 +108,12 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         set_mode(tree, step.mode == "train")
 
         def put(tensor: Tensor) -> Tensor:
-            return tensor if id(tensor) in outside.alone.ids else exchange.put(tensor, copies.alike)
+            return tensor if id(tensor) in surroundings.alone.ids else exchange.put(tensor, copies.alike)
 
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
-        with outside.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
-            outside.put(exchange, copies.alike, outside.alone.ids, stand_ins)
-            holdings = list(outside.holdings(stand_ins, copies.alike))
+        with surroundings.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
+            surroundings.put(exchange, copies.alike, surroundings.alone.ids, stand_ins)
+            holdings = list(surroundings.holdings(stand_ins, copies.alike))
             copies.settle()
             yield exchange, holdings
 
@@ -123,7 +124,7 @@ def profiled(
     step: Step,
     device: torch.device,
     exchange: Exchange,
-    outside: list[PriorTensor],
+    prior: list[PriorTensor],
     collects: bool = True,
 ) -> MemoryLog:
     """Run steps whose tensors are already copies, and return the memory events from torch's profiler.
@@ -135,13 +136,13 @@ def profiled(
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
-    steps = RealSteps(watch, device, marks, step, exchange, outside)
-    args, kwargs = _own_arguments(tree, example, steps, device, exchange)
+    steps = RealSteps(watch, device, marks, step, exchange, prior)
+    args, kwargs = own_arguments(tree, example, steps, device, exchange)
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    besides = [*(holding.tensor for holding in outside if not holding.if_used), *(tensor for tensor, _ in steps.packed)]
-    of_packages = [holding.tensor for holding in outside if holding.if_used]
+    besides = [*(holding.tensor for holding in prior if not holding.if_used), *(tensor for tensor, _ in steps.packed)]
+    of_packages = [holding.tensor for holding in prior if holding.if_used]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     if_used = set(addresses(of_packages, device)) - set(addresses(known, device))
@@ -173,8 +174,8 @@ def profiled(
     return log if collects else _with_collected(log, reader.garbage(events))
 
 
-def _own_arguments(
-    tree: ModuleTree, example: Example, steps: RealSteps, device: torch.device, exchange: Exchange
+def own_arguments(
+    tree: ModuleTree, example: Example, steps: Steps, device: torch.device, exchange: Exchange
 ) -> tuple[Any, Any]:
     """Return copies of the example's arguments on a device, and give the steps copies of the targets."""
 
@@ -185,18 +186,18 @@ def _own_arguments(
         copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
-    given: dict[int, torch.Tensor] = {}
+    copies: dict[int, torch.Tensor] = {}
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if tensor in exchange:
             return tensor
-        if id(tensor) not in given:
-            given[id(tensor)] = remade(tensor, duplicate)
-        return given[id(tensor)]
+        if id(tensor) not in copies:
+            copies[id(tensor)] = remade(tensor, duplicate)
+        return copies[id(tensor)]
 
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps.make_targets(example, make, convert)
-    given.clear()
+    copies.clear()
     return args, kwargs
 
 
@@ -233,9 +234,9 @@ class RealSteps(Steps):
         marks: Marks,
         step: Step,
         exchange: Exchange,
-        outside: list[PriorTensor],
+        prior: list[PriorTensor],
     ) -> None:
-        super().__init__(watch, device, marks, step, outside)
+        super().__init__(watch, device, marks, step, prior)
         self.marks = marks
         self.exchange = exchange
 
@@ -244,7 +245,7 @@ class RealSteps(Steps):
         self._classify_initial_tensors(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.exchange.give_hooks()
-            output = self._all(args, kwargs)
+            output = self._run_all(args, kwargs)
             self.marks.stop()
             del output
 
@@ -258,7 +259,7 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
     if not undecided:
         return example
     try:
-        with Outside(tree, step).kept():
+        with Surroundings(tree, step).restored():
             specs = list(tensors(trace(tree, example, PassOptions("auto", step.mode, None, False)).inputs))
     except ForwardError:
         if step.train_step is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
+from ..live import compat
+from ..live.fakes import Fake
 from ..watch.objects import objects_of
 from .eight_bit import EIGHT_BIT, PAGED
 
@@ -97,3 +100,19 @@ _STEPPING = frozenset((optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp
 def stepping() -> list[Any]:
     """Return every live optimizer, scheduler and gradient scaler, since a user's step may change any of them."""
     return objects_of(_STEPPING)
+
+
+@contextmanager
+def fakes_in_foreach() -> Iterator[None]:
+    """Have optimizers and gradient clipping treat fakes as tensors: they choose foreach by exact type.
+
+    Adam queries the GPU for stream capture, whatever device it runs on; that query is skipped.
+    """
+    for types in compat.foreach_types:
+        types.append(Fake)
+    try:
+        with compat.capture_unasked():
+            yield
+    finally:
+        for types in compat.foreach_types:
+            types.remove(Fake)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.exchange import Copies, Exchange
 from ..live.fakes import CPU
-from ..live.inputs import Example, real_input, realise
+from ..live.inputs import Example
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
@@ -26,12 +24,12 @@ from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
 from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Rehearsal, TooLongError
 from ..trace.run import eager
-from . import untouched
+from . import saved_storages
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
-from .measuring import copied, profiled
-from .outside import Outside
+from .measuring import copied, own_arguments, profiled
 from .runner import Step, Steps
-from .untouched import SavedStorages, TooLargeError
+from .saved_storages import SavedStorages, TooLargeError
+from .surroundings import Surroundings
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class _QuietSteps(Steps):
 
     def run(self, args: Any, kwargs: Any, exchange: Exchange) -> None:
         exchange.give_hooks()
-        self._all(args, kwargs)
+        self._run_all(args, kwargs)
 
 
 def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
@@ -128,16 +126,15 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
     recorder, journal = AnswerRecorder(rehearsal.LONGEST_STEP, goes_on=True), SavedStorages()
     try:
-        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
+        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > saved_storages.LARGEST:
             raise TooLargeError
         swapped = copied(tree, step, Copies(CPU, moves=True))
-        with eager(), compiled_for_torch(), swapped as (exchange, outside), deep_stack():
+        with eager(), compiled_for_torch(), swapped as (exchange, prior), deep_stack():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
-            steps.make_targets(example, _made, partial(_given, exchange))
-            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
-            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in outside)]
+            args, kwargs = own_arguments(tree, example, steps, CPU, exchange)
+            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, ReadsRecorded(watch, recorder):
                 steps.run(args, kwargs, exchange)
@@ -161,8 +158,8 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     def measured(operands: Operands | None = None) -> MemoryLog:
         swapped = copied(tree, step, Copies(CPU, moves=True))
         try:
-            with compiled_for_torch(operands), swapped as (exchange, outside), deep_stack():
-                return profiled(tree, example, step, CPU, exchange, outside, collects=False)
+            with compiled_for_torch(operands), swapped as (exchange, prior), deep_stack():
+                return profiled(tree, example, step, CPU, exchange, prior, collects=False)
         finally:
             journal.undo()
 
@@ -170,23 +167,12 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     log = measured(operands)
     if not operands:
         return log
-    names, kept = [name for name, _ in operands], operand_bytes(operands)
+    names, saved_bytes = [name for name, _ in operands], operand_bytes(operands)
     operands.clear()
-    return with_operands(measured(), names, kept)
+    return with_operands(measured(), names, saved_bytes)
 
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:
     """Return the bytes of the tensors that a real step copies."""
-    reached = [*tree.tensors(), *Outside(tree, step).reach.tensors]
+    reached = [*tree.tensors(), *Surroundings(tree, step).reach.tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
-
-
-def _made(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return real_input(shape, dtype, CPU)
-
-
-def _given(exchange: Exchange, tensor: Tensor) -> Tensor:
-    if tensor in exchange:
-        return tensor
-    copied = _made(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(CPU, copy=True)
-    return copied.requires_grad_(tensor.requires_grad)

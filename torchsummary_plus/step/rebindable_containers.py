@@ -15,7 +15,8 @@ from copy import copy
 from typing import Any
 
 from ..live.reach import Reached
-from ..trace.swap import INERT, MODULE_DICTS
+from ..trace.restore import INERT
+from ..trace.swap import MODULE_DICTS
 from .rebindable_tensors import Entry, entries_on_the_way, put, value_of
 
 _KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})

@@ -20,12 +20,11 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
-from .account import Account
+from .account import Account, PriorTensor
 from .flattened import flattened
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
-from .packed import packed_blocks
-from .prior_tensors import PriorTensor
+from .packed_weights import packed_blocks
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Steps:
     """One model's steps, run unchanged and reported to an account."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[PriorTensor] | None = None
+        self, watch: Pass, device: torch.device, account: Account, step: Step, prior: list[PriorTensor] | None = None
     ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
@@ -60,7 +59,7 @@ class Steps:
         self.device = device
         self.account = account
         self.step = step
-        self.outside = outside or []
+        self.prior = prior or []
         """Tensors besides the model; cleared once booked, so that only the program holds them."""
         self.without_bytes: Container[int] = ()
         """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
@@ -68,7 +67,7 @@ class Steps:
         """What the step is doing, to name in an error."""
         self.optimizer: torch.optim.Optimizer | None = None
         """The optimizer of these steps, which lives with its state as long as they do."""
-        self.kept: Any = None
+        self.output: Any = None
         """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
         """Exit stacks of the active optimizer steps, outermost first."""
@@ -90,16 +89,16 @@ class Steps:
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
         """Book tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
         self._classify_model()
-        for holding in reversed(self.outside):  # The search finds the last one first.
+        for holding in reversed(self.prior):  # The search finds the last one first.
             if not holding.if_used:
                 self.account.classify([holding.tensor], holding.kind, holding.owner)
-        if self.outside:
+        if self.prior:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
-        for holding in self.outside:
+        for holding in self.prior:
             if holding.if_used:
                 self._wait_for_use(holding)
-        self.outside.clear()
+        self.prior.clear()
 
     def _classify_model(self) -> None:
         for tensor, owner in self.packed:
@@ -137,31 +136,31 @@ class Steps:
         """Return the assumptions about the loss and the modules' modes, and the others."""
         return (*self.notes, *self.tree.own_modes, *others)
 
-    def _all(self, args: Any, kwargs: Any) -> Any:
+    def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
-        kept, self.kept = self.kept, None
-        return kept
+        output, self.output = self.output, None
+        return output
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
             self.doing = "train_step"
             self.step.train_step(self.model, *args, **kwargs)
         elif optimizer is not None and needs_closure(optimizer):
-            self._searched(args, kwargs, optimizer)
-        elif self._accumulated(args, kwargs):
+            self._step_by_closure(args, kwargs, optimizer)
+        elif self._run_micro_batches(args, kwargs):
             self.doing = "optimizer"
             if optimizer is not None:
-                self._stepped(args, kwargs, optimizer)
+                self._step_optimizer(args, kwargs, optimizer)
                 optimizer.zero_grad()
             else:
                 for module in (self.model, *self.loss_modules[:1]):
                     module.zero_grad()
 
-    def _accumulated(self, args: Any, kwargs: Any) -> bool:
+    def _run_micro_batches(self, args: Any, kwargs: Any) -> bool:
         """Run the forward and backward of each micro-batch, which add to the gradients; False for inference.
 
         Of several, each loss is divided by their number before its backward, as trainers do.
@@ -198,14 +197,14 @@ class Steps:
         self.doing = "forward"
         with self._autocast():
             output = self.model(*args, **kwargs)
-            self.kept = output if self.step.keep_output else None
+            self.output = output if self.step.keep_output else None
             if self.step.mode == "eval":
                 self.account.enter("end", self.account.step)
                 return None
             self.doing = "loss"
             return self._loss(output, (args, kwargs))
 
-    def _stepped(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
+    def _step_optimizer(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
         """Run one optimizer step on existing gradients, with a closure if it requires one, as SAM does."""
         under_way = len(self.stepping)
         try:
@@ -218,7 +217,7 @@ class Steps:
             closure: Any = self._closure(args, kwargs, optimizer)
             optimizer.step(closure)
 
-    def _searched(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
+    def _step_by_closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
         """Run one optimizer step that runs forward and backward itself, any number of times."""
         closure: Any = self._closure(args, kwargs, optimizer)
         self.doing = "optimizer"

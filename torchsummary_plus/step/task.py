@@ -15,16 +15,16 @@ from ..live.exchange import Copies, exchanging
 from ..live.fakes import CPU
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
-from ..ops.scratch.cuda.cudnn.asking import Cudnn
-from ..trace.at_one import Guesses
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..trace.guesses import Guesses
 from ..trace.passes import Listener
 from ..trace.questions import Zeros
 from ..trace.rehearsal import Rehearsal, rehearse
 from ..trace.run import eager
 from .draws import Draws
-from .outside import Outside
 from .real_steps import RealStep, measured_step, rehearse_step
 from .runner import Step
+from .surroundings import Surroundings
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Task:
 
     def rehearsed_forward(self) -> Rehearsal:
         """Run a real forward on copies of the tensors that the model's code reaches besides the model."""
-        outside, copies = Outside(self.tree, self.step), Copies(CPU, moves=True)
-        with outside.kept(), exchanging() as exchange:
-            outside.put(exchange, copies.alike, {id(tensor) for tensor in self.tree.tensors()})
+        surroundings, copies = Surroundings(self.tree, self.step), Copies(CPU, moves=True)
+        with surroundings.restored(), exchanging() as exchange:
+            surroundings.put(exchange, copies.alike, {id(tensor) for tensor in self.tree.tensors()})
             with eager(), cuda_as_cpu(self.for_cuda), self.draws.seeded():
                 return rehearse(self.tree, self.example, self.step.mode == "train", self.step.autocast)
 

@@ -25,17 +25,17 @@ class Work(Listener):
     def __init__(self, clock: _Clock) -> None:
         self.clock = clock
         self.step = -1
-        self.done: Counter[str] = Counter()
+        self.mult_adds: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the operator's multiply-adds to its phase; a new step starts over."""
         if self.clock.step != self.step:
             self.step = self.clock.step
-            self.done, self.unknown = Counter(), Counter()
+            self.mult_adds, self.unknown = Counter(), Counter()
         count = multiply_adds(func, args, kwargs, out)
         if count is None:
             self.unknown[str(func)] += 1
         elif count:
             phase = self.clock.phase
-            self.done[phase if phase in ("backward", "optimizer") else "forward"] += count
+            self.mult_adds[phase if phase in ("backward", "optimizer") else "forward"] += count

@@ -16,7 +16,7 @@ from ..ops import processor
 from ..ops.processor import is_half
 from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
 from ..ops.scratch.cuda import blas
-from ..ops.scratch.cuda.cudnn.asking import Cudnn
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (
     ALL_RESULTS,
     DOUBT,
@@ -33,8 +33,8 @@ from ..ops.scratch.registry import (
     Phase,
     Rule,
 )
-from .autograd.device_numbers import DeviceNumbers
-from .foreign import Trials, is_foreign, unfreed_bytes, writes_to_given
+from .autograd.gpu_node_numbers import DeviceNumbers
+from .kernel_trials import Trials, is_foreign, unfreed_bytes, writes_to_out
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
@@ -81,12 +81,12 @@ class Workspaces:
         """By name: calls of operators whose scratch memory was measured on zeros."""
         self.bands: dict[str, float] = {}
         """By name: the error bands of the rules used."""
-        self._kept = 0
+        self._unfreed = 0
         """Bytes that kernels tried on zeros have not been seen to free: they keep them, or free them unseen."""
         self._passing = 0
         """Bytes of the workspaces of cuBLAS that only the current operator uses."""
         self._trials = Trials()
-        self._taken: set[tuple[Hashable, str]] = set()
+        self._allocated: set[tuple[Hashable, str]] = set()
         self._place: Hashable = None
 
     def take_doubt(self) -> tuple[int, int]:
@@ -117,8 +117,8 @@ class Workspaces:
         self.tried.clear()
         self.bands.clear()
         self._trials = Trials()
-        self._taken.clear()
-        self._kept = self._doubt = self._lasting_doubt = 0
+        self._allocated.clear()
+        self._unfreed = self._doubt = self._lasting_doubt = 0
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
         """Return a kernel's phases, the last of which has all results, or its course; call :meth:`lasting` before."""
@@ -171,13 +171,13 @@ class Workspaces:
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> tuple[Phase, ...] | Course:
         """Return the phases of a kernel without a rule; on the CPU it is measured on zeros if possible."""
-        writes = self.backend == "cpu" and writes_to_given(name)
+        writes = self.backend == "cpu" and writes_to_out(name)
         if name not in UNMODELLED[self.backend] and not is_foreign(name) and not writes:
             return (AT_LAST,)
         tries = self.backend == "cpu" and (name in TRIED or is_foreign(name) or writes)
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            may_take = self.backend == "cuda" and (self._place, "cublas") not in self._taken
+            may_take = self.backend == "cuda" and (self._place, "cublas") not in self._allocated
             workspace = LARGEST_LASTING if may_take else 0
             lasting = workspace if blas.are_workspaces_kept() else 0
             self._note(name, _reach(args, kwargs, out) + workspace - lasting, lasting=lasting)
@@ -188,8 +188,8 @@ class Workspaces:
         course = self._trials.course(name, args, kwargs, out)
         lasting = unfreed_bytes(course or ()) if is_foreign(name) else 0
         if lasting:
-            self._kept += lasting
-            self._note(name, self._kept + _reach(args, kwargs, out))
+            self._unfreed += lasting
+            self._note(name, self._unfreed + _reach(args, kwargs, out))
         if course is not None and any(isinstance(step, Alloc) for step in course):
             self.tried[name] = self.tried.get(name, 0) + 1
         return course
@@ -227,8 +227,8 @@ class Workspaces:
         if not blas.are_workspaces_kept():
             self._passing = sum(nbytes for key, nbytes in named or () if key in blas.KEYS)
             named = [(key, nbytes) for key, nbytes in named or () if key not in blas.KEYS]
-        new_blocks = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._taken}
-        self._taken.update(new_blocks)
+        new_blocks = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._allocated}
+        self._allocated.update(new_blocks)
         return tuple(filter(None, new_blocks.values()))
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

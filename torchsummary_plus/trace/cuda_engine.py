@@ -35,7 +35,7 @@ _UNUSED = (
 """torch's own words."""
 
 
-class _AllTaken(Exception):
+class _AllGradients(Exception):
     """Ends a run of the engine whose gradients are known."""
 
 
@@ -92,7 +92,9 @@ class CudaEngine:
                 _check_leaves(nodes)
                 return run(started, gradients, *how, **kwargs)
             inputs, allows_unused = how[-2:]
-            return _taken(lambda: run(started, gradients, *how, **kwargs), reached(nodes), inputs, allows_unused)
+            return _gradients_by_hooks(
+                lambda: run(started, gradients, *how, **kwargs), reached(nodes), inputs, allows_unused
+            )
 
     @contextmanager
     def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
@@ -161,7 +163,7 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
         )
 
 
-def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], allows_unused: bool) -> Any:
+def _gradients_by_hooks(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], allows_unused: bool) -> Any:
     """Run the engine for the gradients of inputs; if one would be returned from a GPU's stream, hooks take them."""
     tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
     if len(tensors) < len(inputs) or any(map(_is_on_meta, tensors)):
@@ -179,7 +181,7 @@ def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], all
         def take(gradient: Any) -> None:
             gradients[place] = gradient
             if len(gradients) == len(wanted):
-                raise _AllTaken
+                raise _AllGradients
 
         return take
 
@@ -187,7 +189,7 @@ def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], all
         handles = [tensors[place].register_hook(taking(place)) for place in wanted]
     try:
         return run()
-    except _AllTaken:
+    except _AllGradients:
         return tuple(gradients.get(place) for place in range(len(inputs)))
     finally:
         for handle in handles:

@@ -24,7 +24,7 @@ class WriteJournal(Listener):
             for part in stored(p):
                 if part.device.type != "meta":
                     self.by_storage.setdefault(part.untyped_storage()._cdata, []).append(part)
-        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.contents: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for p in self.parameters:
             p.grad = None
 
@@ -37,14 +37,14 @@ class WriteJournal(Listener):
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
                     storage = tensor.untyped_storage()._cdata
-                    if storage in self.by_storage and storage not in self.kept:
+                    if storage in self.by_storage and storage not in self.contents:
                         original = self.by_storage[storage][0]
-                        self.kept[storage] = (original, _bytes_of(original).clone())
+                        self.contents[storage] = (original, _bytes_of(original).clone())
 
     def undo(self) -> None:
         """Restore every parameter's contents, data, gradient and ``requires_grad``."""
         with torch.no_grad():
-            for original, content in self.kept.values():
+            for original, content in self.contents.values():
                 _bytes_of(original).copy_(content)
         for parameter, data, requires_grad, grad in self.states:
             if _place(parameter) != _place(data):

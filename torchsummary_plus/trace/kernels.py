@@ -21,13 +21,13 @@ from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import viewed
-from .balanced import Routers, with_choice
-from .depends import asks_values, gives_at_most, has_integer_indices, wants_weights
-from .masked import unmasked
+from .assumed_routing import Routers, with_choice
+from .mask_indices import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
 from .real_kernels import called
 from .recipes import copied_whole, from_recipe, recipe_of
 from .sparse import MAKE_SPARSE, by_sparse_kernel
+from .value_dependence import asks_values, gives_at_most, has_integer_indices, wants_weights
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
@@ -88,8 +88,8 @@ class FakeKernels:
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
         out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
-        chosen = None if self.routers is None else self.routers.chosen(func, args, kwargs)
-        return out if chosen is None else with_choice(out, self.choice_of(chosen))
+        choice = None if self.routers is None else self.routers.choice(func, args, kwargs)
+        return out if choice is None else with_choice(out, self.choice_of(choice))
 
     def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Return a router's assumed choice as a tensor of this pass."""
@@ -187,7 +187,7 @@ class FakeKernels:
     def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
         """After an operator moved a fake, move its real tensor along; from then on that has no bytes."""
         storage = self.meta_storages.of(tensor.untyped_storage())
-        if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
+        if _geometry(tensor) != _geometry(fake) or storage._cdata != fake.untyped_storage()._cdata:
             with compat.no_dispatch(), compat.no_function():
                 tensor.data = fake
 
@@ -220,7 +220,7 @@ def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tensors_of([named.get(name) for name in writes])
 
 
-def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 

@@ -17,15 +17,15 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.casting import kernel_cast_within
+from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import tensors_of
-from .numbers import number_bytes
 from .real_kernels import Kernel
-from .stand_ins import stand_ins
 from .state import State
+from .watched_forward import stand_ins
+from .wrapped_numbers import number_bytes
 
 
 class Frame:
@@ -317,7 +317,7 @@ class Pass(TorchDispatchMode):
             del self.in_threads[thread]
 
     def install(self) -> None:
-        """Replace every module's ``forward``, but not that of copies; :func:`swap.restored` undoes it.
+        """Replace every module's ``forward``, but not that of copies; :func:`restore.restored` undoes it.
 
         An instance attribute sees both ``module(x)`` and ``module.forward(x)`` and, unlike a hook, does not disable the
         fast path of ``nn.TransformerEncoderLayer``. Modules that have hooks of their own are also watched by hooks, so

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..live import compat
-from ..live.casting import autocast_inside
+from ..live.autocast import autocast_inside
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 

@@ -85,7 +85,7 @@ class Recorder(Listener):
 
     def calls(self) -> tuple[Call, ...]:
         """Return the calls in the order they began, without functions that get no row."""
-        records = self._kept()
+        records = self._shown()
         place = {id(record): index for index, record in enumerate(records)}
         order = sorted(range(len(records)), key=lambda index: records[index].finished or 0)
         rank = {index: position for position, index in enumerate(order)}
@@ -94,7 +94,7 @@ class Recorder(Listener):
 
     def places(self) -> dict[int, int]:
         """Return the index of the call that each frame counts as: its own or, without a row, the enclosing one."""
-        own = {record.frame.index: index for index, record in enumerate(self._kept())}
+        own = {record.frame.index: index for index, record in enumerate(self._shown())}
         calls: dict[int, int] = {}
         for record in self.records:
             frame = record.frame
@@ -102,7 +102,7 @@ class Recorder(Listener):
             calls[frame.index] = own.get(frame.index, around)
         return calls
 
-    def _kept(self) -> list[_Record]:
+    def _shown(self) -> list[_Record]:
         return [r for r in self.records if r.finished is not None and r.is_shown()]
 
     def _inherit(self, place: Mapping[int, int]) -> None:

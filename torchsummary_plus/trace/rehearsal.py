@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..live.fakes import CPU
 from ..live.inputs import Example, realise
+from ..live.masks import masks_of
 from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
@@ -24,7 +25,6 @@ from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
 from .length import MOST_OPERATORS
-from .on_zeros import LARGEST
 from .passes import Frame, Listener, Pass, deep_stack
 from .questions import (
     ARRAY,
@@ -35,13 +35,13 @@ from .questions import (
     array_question,
     asking_module,
     asks,
-    masks_of,
     put_question,
     question,
     record,
 )
 from .real_kernels import run_really
-from .swap import restored
+from .restore import restored
+from .result_sizes import LARGEST
 
 LONGEST = 10**12
 """Multiply-adds at which a rehearsal is abandoned: about half a minute of float32 products on one core."""

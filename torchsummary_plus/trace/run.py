@@ -26,18 +26,17 @@ from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
 from ..live.structures import all_tensors, describe_arguments
-from .balanced import BALANCED, Routers
+from .assumed_routing import BALANCED, Routers
 from .embeddings import Embeddings, NeedsIntegerError
 from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
 from .hints import forward_error
-from .keeping import kept_besides, reached_by_forward
 from .passes import Pass, deep_stack
 from .real_kernels import run_really
+from .recorded_routing import Routing
 from .recorder import Functions, Recorder
-from .routing import Routing
-from .stand_ins import originals_of, put_back
-from .swap import one_pass, restored
+from .restore import one_pass, reached_by_forward, restored, restored_reach
+from .watched_forward import originals_of, put_back
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class _Runner:
         fakes = FakeEnvironment(device, self.fakes)
         fakes.kernels.routers = self.routers
         with (
-            kept_besides(self.tree.modules, reached_by_forward(self.tree.modules)),
+            restored_reach(self.tree.modules, reached_by_forward(self.tree.modules)),
             deep_stack(),
             torch.set_grad_enabled(grad),
             eager(),

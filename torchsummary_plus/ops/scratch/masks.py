@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from ...live.masks import count_true
+from ...live.masks import count_true, masks_of
 from .sizes import elements
-
-
-def is_mask(index: Any) -> bool:
-    """Whether an index is a mask."""
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
-
-
-def masks_of(indices: Sequence[Any]) -> list[Any]:
-    """Return those of the indices that are masks."""
-    return list(filter(is_mask, indices))
 
 
 def mask_axes(masks: Sequence[Any]) -> int:

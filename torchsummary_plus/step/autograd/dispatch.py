@@ -11,19 +11,19 @@ from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
-from ...live.node_numbers import number_of
 from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
-from ...trace.at_one import note_at_one
 from ...trace.cuda_engine import CudaEngine
+from ...trace.guesses import note_at_one
 from ...trace.kernels import tensors_of
-from ...trace.on_zeros import on_zeros
 from ...trace.passes import Pass
 from ...trace.questions import OUTSIDE, ZEROS, Answers, asking_module
+from ...trace.result_sizes import on_zeros
 from ...trace.state import Composite
-from ...trace.values import ValuedKernels
+from ...trace.valued_kernels import ValuedKernels
 from .functions import StepFunctions, note_node
+from .gpu_node_numbers import number_of
 from .inline import is_on
 from .nodes import NodeCall, call_of
 from .views import RenewedViews

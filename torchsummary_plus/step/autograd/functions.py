@@ -15,23 +15,22 @@ from torch.overrides import TorchFunctionMode
 
 from ...data.capability import AMPERE, Capability
 from ...live import compat
-from ...live.casting import cast_functions
+from ...live.autocast import cast_functions
+from ...live.device_indices import on_numbered_gpus
 from ...live.fakes import Fake
 from ...live.inputs import MASK
-from ...live.node_numbers import number_of
-from ...live.numbered import on_numbered_gpus
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
-from ...trace.numbers import NUMBER_BYTES
 from ...trace.passes import Pass
 from ...trace.questions import array_question, asking_module
 from ...trace.rehearsal import MAKERS, READS, read_out
 from ...trace.state import Composite
-from .cuda import ATTENTION, cuda_function
-from .device_numbers import DeviceNumbers
+from ...trace.wrapped_numbers import NUMBER_BYTES
+from .casting import cast_grid
+from .cuda_functions import ATTENTION, cuda_function
 from .encoder import cast_encoder_layer
 from .extremes import extreme_function
-from .grids import cast_grid
+from .gpu_node_numbers import DeviceNumbers, number_of
 from .inline import run_inline
 from .products import product_function
 from .reflections import reflection_function
@@ -151,7 +150,7 @@ class StepFunctions(TorchFunctionMode):
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
                 self._assume(func.__name__, how)
-            kernels.answers.turn(array_question(asking_module(self.watch.frame), tensor))
+            kernels.answers.count(array_question(asking_module(self.watch.frame), tensor))
         return func(tensor, *args, **kwargs)
 
     def _assume(self, operator: str, how: str) -> None:

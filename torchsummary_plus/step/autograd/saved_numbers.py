@@ -14,7 +14,7 @@ import torch
 
 from ...live import compat
 from ...live.stored import is_transformed, stored
-from ...trace.numbers import NUMBER_BYTES
+from ...trace.wrapped_numbers import NUMBER_BYTES
 
 aten = torch.ops.aten
 _KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
@@ -37,7 +37,7 @@ class SavedNumbers:
         self._book = book
         self.keeps_graph: Callable[[], bool] = lambda: False
         """Whether the current backward retains the graph."""
-        self._given: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
+        self._pending: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
         """The last operator's result, or the base of a view; the number written with; the next node's number."""
         self._is_view = False
         self._of_views: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
@@ -50,16 +50,16 @@ class SavedNumbers:
         if len(args) > 1 and type(args[1]) in NUMBER_BYTES and isinstance(out, torch.Tensor):
             number = compat.sequence_number()
             base: Any = out._base
-            self._given = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
+            self._pending = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
             self._is_view = base is not None
             node = compat.current_node() if self._of_views else None
             self._shared = None if node is None else self._of_views.get(node._sequence_nr())
 
     def settle(self) -> None:
         """Book the number kept by the last operator's node, if any."""
-        if self._given is None:
+        if self._pending is None:
             return
-        (result, written_with, number), self._given = self._given, None
+        (result, written_with, number), self._pending = self._pending, None
         out = result()
         if out is not None:
             with compat.no_function():

@@ -111,7 +111,7 @@ class Reader:
         self.known = known
         """The single :class:`Alike` of each value; readers of logs that are compared share this mapping."""
         self.specs: dict[tuple[StorageSpec, int], tuple[Alike, int]] = {}
-        self.seen: dict[Moment, Token] = {}
+        self.moment_tokens: dict[Moment, Token] = {}
         self.places: list[tuple[Any, int]] = []
         for path in log.module_paths:
             container, rest, layer = stack.place(path)
@@ -176,11 +176,11 @@ class Reader:
 
     def _moments(self, last: int) -> None:
         for moment in self.log.moments[self.moments_read : last + 1]:
-            token = self.seen.get(moment)
+            token = self.moment_tokens.get(moment)
             if token is None:
                 template, layer = self._place(moment.module)
                 same = self._alike((moment.operator, template, moment.phase, moment.step))
-                token = self.seen[moment] = Token("moment", same, (layer,))
+                token = self.moment_tokens[moment] = Token("moment", same, (layer,))
             self.tokens.append(token)
         self.moments_read = max(self.moments_read, last + 1)
 

@@ -127,12 +127,12 @@ def turned_block(x: Any) -> int:
 
 def copied_in_turn(*tensors: Any) -> tuple[int, int]:
     """Return the bytes of contiguous copies made one after another, and the most at once, with transposing buffers."""
-    held = most = 0
+    total = most = 0
     for tensor in tensors:
         if copied(tensor):
-            held += copied(tensor)
-            most = max(most, held + (turned_block(tensor) if is_turned(tensor) else 0))
-    return held, most
+            total += copied(tensor)
+            most = max(most, total + (turned_block(tensor) if is_turned(tensor) else 0))
+    return total, most
 
 
 COPY = f"{NATIVE}Copy.cpp, copy_same_type_transpose_"

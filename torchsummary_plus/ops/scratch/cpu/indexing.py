@@ -205,10 +205,10 @@ def _segments(
     out: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, unsafe: bool = False, **__: Any
 ) -> tuple[Phase, ...]:
     """Contiguous copies; the checks of lengths: the least one, then whether each row's add up; then the result."""
-    held, most = copied_in_turn(x, lengths, offsets)
+    copies, most = copied_in_turn(x, lengths, offsets)
     rows = 0 if unsafe or lengths is None else elements(lengths) // max(1, int(lengths.shape[-1]))
     checks = max(itemsize(lengths), rows * (itemsize(lengths) + 1) + INT64) if rows else 0
-    return Phase(0, max(most, held + checks)), Phase(1, held)
+    return Phase(0, max(most, copies + checks)), Phase(1, copies)
 
 
 @scratch("cpu", "aten::_segment_reduce_backward", source=SEGMENTS, band=0.0)
@@ -216,8 +216,8 @@ def _segments_backward(
     out: Any, grad: Any, result: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any
 ) -> tuple[Phase, ...]:
     """Contiguous copies, then the gradient."""
-    held, most = copied_in_turn(grad, result, x, lengths, offsets)
-    return Phase(0, most), Phase(1, held)
+    copies, most = copied_in_turn(grad, result, x, lengths, offsets)
+    return Phase(0, most), Phase(1, copies)
 
 
 @scratch("cpu", "aten::renorm", source=f"{NATIVE}ReduceOps.cpp, renorm_out", band=0.0)

@@ -17,17 +17,17 @@ def _is_per_channel(*settings: Any) -> bool:
 
 
 @lasting("cpu", OPERATOR, source=SOURCE, band=0.0)
-def _observers(out: Any, x: Any, is_on: Any, is_used: Any, *given: Any) -> tuple[tuple[int, int], ...]:
+def _observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
     """The first call resizes the least and largest values, scales and zero points to one of each per channel."""
-    buffers, settings = given[:4], given[4:]
+    buffers, settings = rest[:4], rest[4:]
     if not _is_per_channel(*settings) or elements(buffers[0]):
         return ()
     return tuple((each.untyped_storage()._cdata, len(x) * itemsize(each) - nbytes(each)) for each in buffers)
 
 
 @scratch("cpu", OPERATOR, source=SOURCE, band=0.0)
-def _observed(out: Any, x: Any, is_on: Any, is_used: Any, *given: Any) -> tuple[Phase, ...]:
+def _observed(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[Phase, ...]:
     """The extremes of each channel before the results; of a whole tensor, two numbers throughout."""
-    if _is_per_channel(*given[4:]):
+    if _is_per_channel(*rest[4:]):
         return (Phase(0, 2 * len(x) * itemsize(x)),)
     return (Phase(ALL_RESULTS, INT64),)

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
+from ....live.masks import masks_of
 from ...dtypes import result_type
-from ..masks import fills, mask_axes, masked_rows, masks_of, most_rows, written_rows
+from ..masks import fills, mask_axes, masked_rows, most_rows, written_rows
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import INT64, NATIVE, copied, elements, nbytes
 from .pointwise import cast_bytes
 from .reductions import GRAIN
-
-INDEX_BYTES = 8
 
 EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
 
@@ -23,7 +22,7 @@ EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes 
 @scratch("cpu", "aten::index.Tensor", source=EXPANDED, band=0.0)
 def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
     masks = masks_of(indices)
-    return INDEX_BYTES * masked_rows(out, x, indices) * mask_axes(masks) if masks else 0
+    return INT64 * masked_rows(out, x, indices) * mask_axes(masks) if masks else 0
 
 
 @scratch("cpu", "aten::index_put", "aten::index_put_", source=EXPANDED, band=0.0)
@@ -32,7 +31,7 @@ def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate
     masks = masks_of(indices)
     if not masks or (not accumulate and fills(indices, values)):
         return 0
-    rows, each = written_rows(x, indices, values), INDEX_BYTES * mask_axes(masks)
+    rows, each = written_rows(x, indices, values), INT64 * mask_axes(masks)
     return each * rows if rows is not None else AtMost(each * most_rows(indices))
 
 
@@ -50,7 +49,7 @@ def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int
     """The selected gradients, assumed to be as many as the source's elements; fewer are padded with zeros."""
     count: int = prod(torch.broadcast_shapes(grad.shape, mask.shape))
     alone = _runs_alone(grad, mask, count)
-    return Phase(0, INDEX_BYTES * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INDEX_BYTES * count)
+    return Phase(0, INT64 * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INT64 * count)
 
 
 def _runs_alone(x: Any, mask: Any, count: int) -> bool:
@@ -64,8 +63,8 @@ def _masked_select(out: Any, x: Any, mask: Any) -> int:
     """One integer per element to count them, freed once the result exists; two each to split the work."""
     count: int = prod(torch.broadcast_shapes(x.shape, mask.shape))
     if _runs_alone(x, mask, count):
-        return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
-    return 2 * INDEX_BYTES * count
+        return max(0, int(INT64 * (1 + count) - nbytes(out)))
+    return 2 * INT64 * count
 
 
 ISIN = f"{NATIVE}TensorCompare.cpp, isin"

@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401 - the modules register their rules
     attention,
+    batch_norm,
     bilinear,
     blas,
     comparing,
@@ -19,7 +20,6 @@ from . import (  # noqa: F401 - the modules register their rules
     selecting,
     softmax,
     sorting,
-    synced,
     transfers,
     upsampling,
 )

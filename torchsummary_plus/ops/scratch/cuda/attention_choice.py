@@ -123,11 +123,7 @@ def _is_for_flash(capability: Capability, call: Attention) -> bool:
         and not (call.is_causal and rows != columns)
         and call.has_heads(grouped=True)
         and call.has_rows(but_single=True)
-        and not (
-            call.trains
-            and capability in LITTLE_SHARED_MEMORY
-            and (192 < width <= 224 or (width > 224 and call.dropout > 0.0))
-        )
+        and not (call.trains and capability in LITTLE_SHARED_MEMORY and _is_too_wide(width, call.dropout))
     )
 
 

@@ -20,10 +20,10 @@ from .allocations import buffers, joined
 from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
 from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes
-from .cudnn.asker import Question
-from .cudnn.asking import Cudnn
 from .cudnn.backend import Kind
 from .cudnn.choice import allows_tf32
+from .cudnn.heuristics import Question
+from .cudnn.queries import Cudnn
 from .cudnn.route import Convolution, Route, goes_last, route
 from .cudnn.table import guess
 from .reductions import sum_course

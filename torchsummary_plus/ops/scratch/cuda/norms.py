@@ -11,8 +11,8 @@ from ..registry import Alloc, Course, Result, scratch
 from ..sizes import itemsize
 from .allocations import Allocations, copies, results
 from .chips import chip_of
-from .iterator import Reduction
 from .reductions import staged, summing
+from .tensor_iterator import Reduction
 
 DROPOUT = "aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask comes first"
 LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"

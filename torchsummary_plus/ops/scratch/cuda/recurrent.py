@@ -20,7 +20,7 @@ CUDNN_RNN = (
     "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"
     " reserve 736,000,000 bytes for LSTM and 864,000,000 for GRU"
 )
-KEPT = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
+SAVED = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
 """Numbers kept per hidden unit and step: an LSTM's gates and cell, a GRU's gates and their parts."""
 GATES = (1, 1, 4, 3)
 LSTM = 2
@@ -58,20 +58,20 @@ class Recurrence:
     """Whether the sequences are packed; cuDNN packs others itself, with their states, into copies."""
 
     @property
-    def given(self) -> int:
+    def output_width(self) -> int:
         """The width that one direction of a layer returns."""
         return self.projected or self.hidden
 
     @property
     def reserve_bytes(self) -> int:
         """What the backward reads: each layer's gates, the activations between layers, and dropout's bits."""
-        per_step = tuple(KEPT.values())[self.mode] * self.hidden
+        per_step = tuple(SAVED.values())[self.mode] * self.hidden
         if self.projected:
             per_step += self.hidden + self.projected
         between = (self.layers - 1) * self.hidden
         bits = 0
         if self.dropout:
-            bits = self.total * (self.layers - 1) * self.given * self.directions**2 // 8
+            bits = self.total * (self.layers - 1) * self.output_width * self.directions**2 // 8
         return self.total * self.directions * (per_step * self.layers + between) * self.item + bits + STATE
 
     def workspace_bytes(self, train: bool) -> int:
@@ -85,16 +85,18 @@ class Recurrence:
     @property
     def _copied(self) -> int:
         """Numbers of the input and the output, and of the states before and after, which cuDNN packs itself."""
-        states = 2 * (self.given + self.hidden if self.mode == LSTM else self.given)
-        rows = self.width + self.directions * self.given
+        states = 2 * (self.output_width + self.hidden if self.mode == LSTM else self.output_width)
+        rows = self.width + self.directions * self.output_width
         return self.total * rows + self.sequences * self.layers * self.directions * states
 
     @property
     def _weights(self) -> int:
         """Numbers in the matrices, which are reordered."""
         gates = GATES[self.mode] * self.hidden
-        widths = [self.width, *(self.given * self.directions,) * (self.layers - 1)]
-        return self.directions * sum(gates * (each + self.given) + self.hidden * self.projected for each in widths)
+        widths = [self.width, *(self.output_width * self.directions,) * (self.layers - 1)]
+        return self.directions * sum(
+            gates * (each + self.output_width) + self.hidden * self.projected for each in widths
+        )
 
     @property
     def _forward(self) -> int:

@@ -17,7 +17,7 @@ from ...dtypes import HALVES
 from ..registry import Course, scratch
 from .allocations import Allocations
 from .chips import Chip, chip_of
-from .iterator import Reduction, reduction, strides_of_copy
+from .tensor_iterator import Reduction, reduction, strides_of_copy
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from . import helped
-from .asker import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
+from . import worker_client
 from .cards import Card
+from .heuristics import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
 from .library import CudnnError, cudnn_library
 
 REMEMBERED = 4096
@@ -90,7 +90,7 @@ class Plans:
 
 
 Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
-"""A way to query cuDNN, such as :func:`.asker.workspaces`."""
+"""A way to query cuDNN, such as :func:`.heuristics.workspaces`."""
 
 
 @lru_cache(REMEMBERED)
@@ -112,7 +112,7 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
 @lru_cache(REMEMBERED)
 def expect(question: Question, card: Card, settings: Settings) -> None:
     """Have the cuDNN subprocess begin to answer what :func:`plans` will ask it."""
-    helped.expect(question, device_text(card), settings.mode, settings.refused, settings.benchmark)
+    worker_client.expect(question, device_text(card), settings.mode, settings.refused, settings.benchmark)
 
 
 @cache

@@ -22,15 +22,15 @@ class CudnnError(Exception):
     """cuDNN is missing or gives no answer."""
 
 
-given: list[Path] = []
-"""The path of the cuDNN library, in a process without torch (:mod:`.helper`)."""
+override: list[Path] = []
+"""The path of the cuDNN library, in a process without torch (:mod:`.worker`)."""
 
 
 @cache
 def cudnn_path() -> Path | None:
     """Return the cuDNN library of the imported torch, from NVIDIA's package or torch's own; None if there is none."""
-    if given:
-        return given[0]
+    if override:
+        return override[0]
     import torch
 
     if torch.version.cuda is None:

@@ -50,7 +50,7 @@ COMPILERS = (
 )
 """NVRTC functions that do nothing; the last is in no header, and cuDNN compiles some kernels by it."""
 
-_kept: list[Any] = []
+_alive: list[Any] = []
 
 
 def load_stand_ins(cuda: str) -> None:
@@ -61,10 +61,10 @@ def load_stand_ins(cuda: str) -> None:
         ("libcuda.so.1", _driver()),
         (f"libnvrtc.so.{major}", _compiler(major, minor)),
     ):
-        _kept.extend((functions, load(name, functions)))
+        _alive.extend((functions, load(name, functions)))
 
 
-def _done() -> Any:
+def _succeeding() -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
 
 
@@ -79,17 +79,17 @@ def _writing(kind: Any, number: int) -> Any:
 
 
 def _driver() -> dict[str, Any]:
-    functions = dict.fromkeys(DOERS, _done()) | dict.fromkeys(LOADERS, _writing(ctypes.c_size_t, HANDLE))
+    functions = dict.fromkeys(DOERS, _succeeding()) | dict.fromkeys(LOADERS, _writing(ctypes.c_size_t, HANDLE))
     return functions | {name: _writing(ctypes.c_int, number) for name, number in NUMBERS.items()}
 
 
 def _cublas_lt() -> dict[str, Any]:
-    done, make = _done(), _writing(ctypes.c_size_t, HANDLE)
+    succeed, make = _succeeding(), _writing(ctypes.c_size_t, HANDLE)
     suffixes = ("Init_internal", "Destroy", "SetAttribute", "GetAttribute")
-    functions = {f"cublasLt{kind}{suffix}": done for kind in OBJECTS for suffix in suffixes}
+    functions = {f"cublasLt{kind}{suffix}": succeed for kind in OBJECTS for suffix in suffixes}
     functions |= {f"cublasLt{kind}Create": make for kind in ("", *OBJECTS)}
-    functions |= dict.fromkeys(("cublasLtDestroy", "cublasLtGetProperty", "cublasLtMatmul"), done)
-    functions["cublasLtMatrixTransform"] = done
+    functions |= dict.fromkeys(("cublasLtDestroy", "cublasLtGetProperty", "cublasLtMatmul"), succeed)
+    functions["cublasLtMatrixTransform"] = succeed
     functions["cublasLtGetVersion"] = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: LT_VERSION)
     seven = (ctypes.c_void_p,) * 7
     count = ctypes.POINTER(ctypes.c_int)
@@ -124,7 +124,7 @@ def _compiler(major: int, minor: int) -> dict[str, Any]:
 
     sizes = ctypes.CFUNCTYPE(ctypes.c_int, anything, ctypes.POINTER(ctypes.c_size_t))(size)
     contents = ctypes.CFUNCTYPE(ctypes.c_int, anything, anything)(content)
-    functions = dict.fromkeys(COMPILERS, _done())
+    functions = dict.fromkeys(COMPILERS, _succeeding())
     functions |= {f"nvrtcGet{kind}Size": sizes for kind in COMPILED} | {
         f"nvrtcGet{kind}": contents for kind in COMPILED
     }

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from .....data.capability import Capability
 from .....data.rounding import round_up
 from .....data.units import KIB, MIB
-from .asker import Question
+from .heuristics import Question
 
 TABLE = Path(__file__).parent / "table.json"
 

@@ -22,15 +22,15 @@ from typing import IO, Any
 import torch
 
 from . import shared_object
-from .asker import Question, words_of
+from .heuristics import Question, words_of
 from .library import CudnnError, cudnn_library, cudnn_path
 
-SCRIPT = Path(__file__).with_name("helper.py")
+SCRIPT = Path(__file__).with_name("worker.py")
 UNREAD = 64
 """Most queries sent ahead: they and their answers fit in the pipes, so that neither side waits for the other."""
 
 
-class Helper:
+class Worker:
     """The subprocess for a GPU."""
 
     def __init__(self, cudnn: Path, cuda: str) -> None:
@@ -46,7 +46,7 @@ class Helper:
         atexit.register(self.close)
 
     def workspaces(self, question: Question, **how: Any) -> list[int]:
-        """Return what :func:`.asker.workspaces` yields there."""
+        """Return what :func:`.heuristics.workspaces` yields there."""
         query = _query(question, how)
         with self.lock:
             line = self._answer(query)
@@ -94,23 +94,23 @@ class Helper:
 def workspaces(
     question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False
 ) -> Iterator[int]:
-    """Do as :func:`.asker.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
-    helper = _helper(os.getpid(), device_text)
-    if helper is None:
+    """Do as :func:`.heuristics.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
+    worker = _worker(os.getpid(), device_text)
+    if worker is None:
         raise CudnnError("the cuDNN subprocess could not be started")
-    return iter(helper.workspaces(question, device=device_text, mode=mode, refused=sorted(refused), every=every))
+    return iter(worker.workspaces(question, device=device_text, mode=mode, refused=sorted(refused), every=every))
 
 
 def expect(question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False) -> None:
     """Have the subprocess answer :func:`workspaces` ahead, if it can be started."""
-    helper = _helper(os.getpid(), device_text)
-    if helper is not None:
-        helper.expect(question, device=device_text, mode=mode, refused=sorted(refused), every=every)
+    worker = _worker(os.getpid(), device_text)
+    if worker is not None:
+        worker.expect(question, device=device_text, mode=mode, refused=sorted(refused), every=every)
 
 
 def is_available(device_text: str) -> bool:
     """Return whether cuDNN can be queried about a GPU in a subprocess."""
-    return _helper(os.getpid(), device_text) is not None
+    return _worker(os.getpid(), device_text) is not None
 
 
 def _query(question: Question, how: dict[str, Any]) -> str:
@@ -118,13 +118,13 @@ def _query(question: Question, how: dict[str, Any]) -> str:
 
 
 @cache
-def _helper(process: int, device_text: str) -> Helper | None:
-    """Return a process's helper for a GPU, by the text of its properties; a fork gets its own."""
+def _worker(process: int, device_text: str) -> Worker | None:
+    """Return a process's worker for a GPU, by the text of its properties; a fork gets its own."""
     cudnn = cudnn_path()
     if cudnn is None or not sys.executable or not shared_object.is_possible():
         return None
     try:
-        return Helper(cudnn, _cuda_version())
+        return Worker(cudnn, _cuda_version())
     except (OSError, CudnnError):
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from ..live.masks import masks_of
 from ..ops.shapes import ruled
 
 
@@ -19,8 +20,7 @@ def wants_weights(args: Any, kwargs: Any) -> bool:
 
 def has_integer_indices(func: OpOverload, args: Any) -> bool:
     """Whether an indexing operator has no masks, so that its shape follows from the indices' shapes."""
-    indexed = func is torch.ops.aten.index.Tensor
-    return indexed and all(t is None or t.dtype not in (torch.bool, torch.uint8) for t in args[1])
+    return func is torch.ops.aten.index.Tensor and not masks_of(args[1])
 
 
 @cache

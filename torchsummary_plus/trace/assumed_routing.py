@@ -31,30 +31,30 @@ class Routers:
     were_asked: bool = False
     """Whether any choice was made."""
 
-    def chosen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    def choice(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Return the indices that an operator chooses; None if it does not choose among experts.
 
         >>> scores = torch.empty(4, 8, device="meta")
-        >>> Routers({8}).chosen(aten.topk.default, (scores, 2), {}).tolist()
+        >>> Routers({8}).choice(aten.topk.default, (scores, 2), {}).tolist()
         [[0, 1], [2, 3], [4, 5], [6, 7]]
-        >>> Routers({8}, crowded=True).chosen(aten.argmax.default, (scores, -1), {}).tolist()
+        >>> Routers({8}, crowded=True).choice(aten.argmax.default, (scores, -1), {}).tolist()
         [0, 0, 0, 0]
-        >>> Routers({6}).chosen(aten.argmax.default, (scores, -1), {})
+        >>> Routers({6}).choice(aten.argmax.default, (scores, -1), {})
         """
-        choice = _CHOICES.get(id(func))
-        if choice is None:
+        choosing = _CHOICES.get(id(func))
+        if choosing is None:
             return None
         named: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
-        scores, axis = named["self"], named.get("dim", choice.axis)
+        scores, axis = named["self"], named.get("dim", choosing.axis)
         if axis is None or not scores.dim() or not self._is_number(scores.shape[axis]):
             return None
         self.were_asked = True
-        if choice.number is None:
-            indices = self._shared_out(scores, axis, scores.shape[axis], 1)
+        if choosing.number is None:
+            indices = self._spread(scores, axis, scores.shape[axis], 1)
         else:
-            each = int(named.get(choice.number, 1))
-            indices = self._shared_out(scores, axis, each, each)
-        return indices.squeeze(axis) if choice.drops_axis and not named.get("keepdim", False) else indices
+            each = int(named.get(choosing.number, 1))
+            indices = self._spread(scores, axis, each, each)
+        return indices.squeeze(axis) if choosing.drops_axis and not named.get("keepdim", False) else indices
 
     def _is_number(self, scores: int) -> bool:
         """Whether there are as many experts as scores, on this rank or on all of them."""
@@ -64,7 +64,7 @@ class Routers:
         alone = not self.counts and scores > 1 and scores % self.ranks == 0
         return self.ranks > 1 and (bool(each) or alone)
 
-    def _shared_out(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
+    def _spread(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
         """Return ``each`` consecutive experts for each token, starting ``step`` further from token to token."""
         rest = [size for place, size in enumerate(scores.shape) if place != axis % scores.dim()]
         tokens = torch.arange(torch.Size(rest).numel())[:, None]

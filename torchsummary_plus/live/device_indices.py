@@ -13,7 +13,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import compat
-from .streams import set_to
 
 _MOVES = {torch.Tensor.to, torch.Tensor.cuda}
 _parse_to: Any = compat.parse_to
@@ -64,5 +63,5 @@ def numbers_named() -> Iterator[None]:
         def __hash__(cls) -> int:
             return hash(own)
 
-    with set_to(torch, "device", Named("device", (), {"__module__": "torch"})):
+    with compat.replaced({(torch, "device"): Named("device", (), {"__module__": "torch"})}):
         yield

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.casting import is_cast_inside
+from ..live.autocast import is_cast_inside
 from ..live.fakes import CPU, Fake
 from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
@@ -59,12 +59,12 @@ def is_foreign(name: str) -> bool:
 
 
 @cache
-def writes_to_given(name: str) -> bool:
+def writes_to_out(name: str) -> bool:
     """Whether an operator writes its result to a tensor given as ``out``.
 
     Its kernel may compute into a temporary tensor and copy that, or cast numbers that a function's wrapper casts.
 
-    >>> writes_to_given("aten::add.out"), writes_to_given("aten::add.Tensor")
+    >>> writes_to_out("aten::add.out"), writes_to_out("aten::add.Tensor")
     (True, False)
     """
     func = _overload(name)
@@ -89,7 +89,7 @@ aten = torch.ops.aten
 _Courses = tuple[Course, Course]
 """A kernel's course in the first call with an object of packed weights, and in later calls; equal without objects."""
 
-_seen: dict[Any, _Courses | None] = {}
+_COURSES: dict[Any, _Courses | None] = {}
 _REMEMBERED = 10_000
 
 
@@ -133,13 +133,13 @@ class Trials:
                 return None
             hash(key)
         except TypeError:
-            return _first(_tried(func, args, kwargs, casts))
+            return _first(_trial(func, args, kwargs, casts))
         objects = {hash(value): value for value in args if isinstance(value, torch.ScriptObject)}
-        known = self._of_libraries if is_foreign(name) or objects else _seen
+        known = self._of_libraries if is_foreign(name) or objects else _COURSES
         if key not in known:
             if len(known) >= _REMEMBERED:
                 known.clear()
-            known[key] = _tried(func, args, kwargs, casts)
+            known[key] = _trial(func, args, kwargs, casts)
         courses = known[key]
         is_later = objects.keys() <= self._packed.keys()
         self._packed.update(objects)
@@ -215,10 +215,10 @@ def _first(courses: _Courses | None) -> Course | None:
     return None if courses is None else courses[0]
 
 
-def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], casts: bool) -> _Courses | None:
+def _trial(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], casts: bool) -> _Courses | None:
     values = *args, *kwargs.values()
 
-    def given() -> tuple[Any, dict[str, Any]]:
+    def fresh_arguments() -> tuple[Any, dict[str, Any]]:
         own, named = change_tensors((args, kwargs), _real_once(values))
         prepare = _PREPARED.get(func)
         return repacked(own if prepare is None else prepare(*own)), named
@@ -226,9 +226,9 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], cast
     has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
     with compat.no_modes(), compat.no_function(), _autocast(casts):
         try:
-            own, named = given()
+            own, named = fresh_arguments()
             func(*own, **named)  # Allocates what the library creates once and keeps.
-            own, named = given() if has_packed or casts else (own, named)
+            own, named = fresh_arguments() if has_packed or casts else (own, named)
             first = _course(func, own, named)
             return _with_lasting(first, _course(func, own, named)) if has_packed else (first, first)
         except Exception:
@@ -243,10 +243,10 @@ def _autocast(casts: bool) -> Iterator[None]:
 
 
 def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course:
-    with QuietProfile() as done:
+    with QuietProfile() as profile:
         result = func(*args, **kwargs)
     places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
-    return tuple(_steps(changes(done, "cpu"), places))
+    return tuple(_steps(changes(profile, "cpu"), places))
 
 
 def _with_lasting(first: Course, later: Course) -> _Courses:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..data.memory_records import MemoryLog
 from ..live import compat
-from ..live.node_numbers import number_of
 from ..live.streams import Streams
+from .autograd.gpu_node_numbers import number_of
 from .ledger import Ledger
 
 ACCUMULATING = 1 << 62

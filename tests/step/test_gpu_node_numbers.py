@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import SECOND_ORDER
-from torchsummary_plus.live.node_numbers import number_of
 from torchsummary_plus.memory.estimate import OF_AUTOGRAD, ORDER_BAND
-from torchsummary_plus.step.autograd.device_numbers import DeviceNumbers
+from torchsummary_plus.step.autograd.gpu_node_numbers import DeviceNumbers, number_of
 from torchsummary_plus.trace.cuda_engine import nodes_of, reached
 
 Backward = Callable[..., Any]

@@ -19,14 +19,14 @@ from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
 from ..trace.passes import failed_frame
 from ..trace.questions import OUTSIDE
-from .autograd.device_numbers import DeviceNumbers
+from .account import PriorTensor
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
+from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
-from .prior_tensors import PriorTensor
 from .runner import Step, Steps
-from .streamed import StreamedLedger
+from .streamed_ledger import StreamedLedger
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: StreamedLedger) -> None:
@@ -70,9 +70,9 @@ class RecordedSteps(Steps):
     """Listens for the first use of tensors that count only from then on."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: StreamedLedger, step: Step, exchange: Exchange, outside: list[PriorTensor]
+        self, kernels: StepKernels, ledger: StreamedLedger, step: Step, exchange: Exchange, prior: list[PriorTensor]
     ) -> None:
-        super().__init__(kernels.watch, kernels.device, ledger, step, outside)
+        super().__init__(kernels.watch, kernels.device, ledger, step, prior)
         self.exchange = exchange
         self.kernels = kernels
         self.ledger = ledger
@@ -112,7 +112,7 @@ class RecordedSteps(Steps):
                 engine.add_leaf(tensor, lasting=True)
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
-            output = self._all(args, kwargs)
+            output = self._run_all(args, kwargs)
             paths = tuple(self.tree.paths)
             log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             del output
@@ -124,7 +124,7 @@ class RecordedSteps(Steps):
             self.kernels.engine.drop_unreferenced()
 
     def _input(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor in self.exchange else remade(tensor, self.kernels.given)
+        return tensor if tensor in self.exchange else remade(tensor, self.kernels.of_input)
 
     def _wait_for_use(self, holding: PriorTensor) -> None:
         self.if_used.wait(holding)

@@ -19,8 +19,16 @@ from typing import Any, NamedTuple
 from torch.autograd.function import BackwardCFunction
 
 from ...live import compat
-from ...live.node_numbers import SHOWN
 from ...trace.cuda_engine import nodes_of, reached
+
+_ORIGINAL: dict[Any, int] = {}
+"""The original numbers of nodes that are renumbered while a backward runs."""
+
+
+def number_of(node: Any) -> int:
+    """Return the number that a node was created with, which tells when, and so by which module."""
+    return _ORIGINAL[node] if _ORIGINAL and node in _ORIGINAL else int(node._sequence_nr())
+
 
 PROGRAM, ENGINE, NOBODY = "program", "engine", "nobody"
 
@@ -90,15 +98,15 @@ class DeviceNumbers:
                     self._renumber(node, number, turn)
             yield
         finally:
-            for node, number in SHOWN.items():
+            for node, number in _ORIGINAL.items():
                 node._set_sequence_nr(number)
-            SHOWN.clear()
+            _ORIGINAL.clear()
 
     def _renumber(self, node: Any, number: int, turn: Turn) -> None:
         if isinstance(node, BackwardCFunction) or not hasattr(node, "_set_sequence_nr"):
             self.is_open = True
             return
-        SHOWN[node] = number
+        _ORIGINAL[node] = number
         node._set_sequence_nr(self._of_the_program(turn.place + number - turn.number))
 
     def _of_the_program(self, place: int) -> int:

@@ -17,11 +17,11 @@ from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
 from ..live.versions import since
-from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
-from ..trace.swap import refill, swap_tensors
+from ..trace.restore import LOGS, is_log, items_of, refill, restored_reach
+from ..trace.swap import swap_tensors
+from .account import PriorTensor
 from .optimizers import stepping
-from .prior_tensors import PriorTensor
 from .rebindable_containers import RebindableContainers
 from .rebindable_tensors import RebindableTensors
 from .runner import Step
@@ -29,7 +29,7 @@ from .runner import Step
 UNSEEN = "what they keep for their backward is not counted, since torch shows it only from 2.10 on"
 
 
-class Outside:
+class Surroundings:
     """Everything a step's code reaches: its own functions, the model's hooks, and all objects held from there.
 
     An optimizer held only by a library is found too if it has the model's parameters; its tensors are then exchanged,
@@ -68,14 +68,14 @@ class Outside:
         self.has_unseen_graphs = not since("2.10") and any(tensor.grad_fn is not None for tensor in self.reach.tensors)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Restore the model and all reachable objects that the steps change.
 
         A list or dict that only grew, by items without tensors, is a user's log of the steps and is kept.
         """
         try:
             with (
-                kept_besides([*self.tree.modules, *self.modules], self.reach, self.stepping, self._hidden.mutable),
+                restored_reach([*self.tree.modules, *self.modules], self.reach, self.stepping, self._hidden.mutable),
                 without_cached_tensors(self._of_packages),
                 self._lone.copied(_keep_log),
             ):

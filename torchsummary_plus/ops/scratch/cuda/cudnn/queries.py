@@ -8,11 +8,11 @@ from math import prod
 from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....live.cuda_guard import capability_of
-from . import helped
-from .asker import Question, workspaces
+from . import worker_client
 from .backend import Kind
 from .cards import Card
 from .choice import Plans, Settings, allows_tf32, device_text, expect, plans
+from .heuristics import Question, workspaces
 from .library import CudnnError, cudnn_library, missing_kernels, version_text
 from .table import tensor_bytes
 
@@ -23,17 +23,17 @@ class Cudnn:
     def __init__(self, card: Card | None = None, how: str = AUTO) -> None:
         self.card = card
         self.how = how
-        self.asked = 0
-        self.seen: set[Question] = set()
+        self.answered = 0
+        self.questions: set[Question] = set()
         self.expected: set[tuple[Question, tuple[Kind, ...]]] = set()
         self.refused: dict[str, int] = {}
         self.is_guessed = False
         """Whether the table has answered in place of cuDNN."""
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
-        self.is_helped = not self.why and capability_of(0) is None and _has_helper(card)
+        self.has_worker = not self.why and capability_of(0) is None and _has_worker(card)
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
-        self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
+        self.has_all = not self.why and (capability_of(0) is not None or self.has_worker)
         """Whether cuDNN offers the engines that need a driver."""
         self.missing = "" if self.why or card is None else missing_kernels(card.capability)
         """Why cuDNN's answers do not hold for this GPU; "" if they do."""
@@ -46,8 +46,8 @@ class Cudnn:
 
     def is_new(self, question: Question) -> bool:
         """Return whether this convolution runs for the first time in the pass."""
-        is_new = question not in self.seen
-        self.seen.add(question)
+        is_new = question not in self.questions
+        self.questions.add(question)
         return is_new
 
     def doubted(self, question: Question, nbytes: int) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class Cudnn:
 
     def expect(self, question: Question, *kinds: Kind) -> None:
         """Have the subprocess, if there is one, look up the plans of these kinds while the trace goes on."""
-        if self.is_helped and self.card is not None and not self.missing and (question, kinds) not in self.expected:
+        if self.has_worker and self.card is not None and not self.missing and (question, kinds) not in self.expected:
             self.expected.add((question, kinds))
             for kind in kinds:
                 expect(replace(question, kind=kind), self.card, Settings.of_torch(question.dtype))
@@ -82,12 +82,12 @@ class Cudnn:
         try:
             if self.missing:
                 raise CudnnError(self.missing)
-            ask = helped.workspaces if self.is_helped else workspaces
+            ask = worker_client.workspaces if self.has_worker else workspaces
             answered = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return None
-        self.asked += 1
+        self.answered += 1
         return answered
 
     def assumptions(self) -> tuple[str, ...]:
@@ -98,14 +98,14 @@ class Cudnn:
         ]
         if self.is_guessed:
             lines.append(f"cuDNN workspace estimated by a table of recorded answers: {self.why}")
-        if self.asked and self.card is not None and self.card.like:
+        if self.answered and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
             lines.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
         return tuple(lines)
 
 
-def _has_helper(card: Card | None) -> bool:
-    return card is not None and helped.is_available(device_text(card))
+def _has_worker(card: Card | None) -> bool:
+    return card is not None and worker_client.is_available(device_text(card))
 
 
 def _why_not(card: Card | None, how: str) -> str:

@@ -14,9 +14,9 @@ from ...data.memory_records import MemoryLog
 from ...live.inputs import Example
 from ...live.modules import ModuleTree
 from ...live.stacks import largest_stack
-from ...ops.scratch.cuda.cudnn.asking import Cudnn
+from ...ops.scratch.cuda.cudnn.queries import Cudnn
 from ...trace.passes import Listener
-from ...trace.swap import one_pass
+from ...trace.restore import one_pass
 from ..draws import Draws
 from ..fake_steps import record_step
 from ..runner import Step

@@ -33,7 +33,7 @@ class SavedStorages(Listener):
     """
 
     def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, bytes]] = {}
+        self.contents: dict[int, tuple[Tensor, bytes]] = {}
         self.nbytes = 0
         self._born: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
@@ -42,13 +42,13 @@ class SavedStorages(Listener):
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key, nbytes = storage._cdata, 0 if storage.device.type == "meta" else storage.nbytes()
-            if key not in self._born and key not in self.kept:
-                self._born[key] = weakref.ref(storage, partial(self._gone, key, nbytes))
+            if key not in self._born and key not in self.contents:
+                self._born[key] = weakref.ref(storage, partial(self._forget, key, nbytes))
                 self.nbytes += nbytes
         if self.nbytes > LARGEST:
             raise TooLargeError
 
-    def _gone(self, key: int, nbytes: int, _: object) -> None:
+    def _forget(self, key: int, nbytes: int, _: object) -> None:
         del self._born[key]
         self.nbytes -= nbytes
 
@@ -56,14 +56,14 @@ class SavedStorages(Listener):
         """Save the contents that an operator is about to overwrite."""
         schema = getattr(func, "_schema", None)
         if schema is not None and schema.is_mutable:
-            self._keep(all_stored(written(func, args, kwargs)))
+            self._save(all_stored(written(func, args, kwargs)))
 
-    def _keep(self, tensors: Iterable[Tensor]) -> None:
+    def _save(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if storage._cdata not in self._born and storage._cdata not in self.kept and tensor.device.type == "cpu":
+            if storage._cdata not in self._born and storage._cdata not in self.contents and tensor.device.type == "cpu":
                 content = ctypes.string_at(storage.data_ptr(), storage.nbytes())
-                self.kept[storage._cdata] = tensor.detach(), content
+                self.contents[storage._cdata] = tensor.detach(), content
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Remember the operator's new tensors."""
@@ -73,5 +73,5 @@ class SavedStorages(Listener):
 
     def undo(self) -> None:
         """Restore the saved contents."""
-        for tensor, content in self.kept.values():
+        for tensor, content in self.contents.values():
             ctypes.memmove(tensor.untyped_storage().data_ptr(), content, len(content))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchsummary_plus.live import compat
-from torchsummary_plus.live.casting import kernel_cast_within
+from torchsummary_plus.live.autocast import kernel_cast_within
 from torchsummary_plus.watch.profiled import changes
 from torchsummary_plus.watch.quiet_profile import QuietProfile
 

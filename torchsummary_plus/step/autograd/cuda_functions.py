@@ -13,7 +13,7 @@ from ...data.capability import Capability
 from ...live import compat
 from ...live.stored import is_transformed
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
-from ...ops.scratch.cuda.recurrent import KEPT, recurrence
+from ...ops.scratch.cuda.recurrent import SAVED, recurrence
 from .encoder import encoder_function
 
 aten: Any = torch.ops.aten
@@ -130,7 +130,7 @@ def _autocast(tensors: tuple[Tensor | None, ...], dtype: torch.dtype | None = No
     return tuple(reversed(cast))
 
 
-_RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
+_RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(SAVED)}
 """torch's functions for recurrent layers, with cuDNN's mode number of each."""
 
 

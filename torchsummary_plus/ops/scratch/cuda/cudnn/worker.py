@@ -1,6 +1,6 @@
-"""Answer queries for cuDNN in a subprocess without torch, one JSON line for each (:mod:`.helped` starts it).
+"""Answer queries for cuDNN in a subprocess without torch, one JSON line for each (:mod:`.worker_client` starts it).
 
-Usage: ``python helper.py CUDNN_PATH CUDA_VERSION``.
+Usage: ``python worker.py CUDNN_PATH CUDA_VERSION``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ def main(cudnn: str, cuda: str) -> None:
     """Answer each JSON line on standard input with one on standard output."""
     make_packages()
     import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cuda)
-    library, asker = (import_module(f"{PACKAGE}.{name}") for name in ("library", "asker"))
-    library.given.append(Path(cudnn))
+    library, heuristics = (import_module(f"{PACKAGE}.{name}") for name in ("library", "heuristics"))
+    library.override.append(Path(cudnn))
     for line in sys.stdin:
-        print(json.dumps(answer(library, asker, json.loads(line))), flush=True)
+        print(json.dumps(answer(library, heuristics, json.loads(line))), flush=True)
 
 
-def answer(library: Any, asker: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def answer(library: Any, heuristics: Any, query: dict[str, Any]) -> dict[str, Any]:
     """Return the workspaces that cuDNN reports for a query, or its error."""
     try:
-        question = asker.question_of(asked["question"])
-        sizes = asker.workspaces(question, asked["device"], asked["mode"], frozenset(asked["refused"]), asked["every"])
+        question = heuristics.question_of(query["question"])
+        sizes = heuristics.workspaces(
+            question, query["device"], query["mode"], frozenset(query["refused"]), query["every"]
+        )
         return {"workspaces": list(sizes)}
     except library.CudnnError as error:
         return {"error": str(error)}

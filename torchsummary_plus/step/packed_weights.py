@@ -33,11 +33,11 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
         for packed, index in objects:
             tensors = list(unpacked(packed))
             stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            blocks += [(nbytes, index) for nbytes in (*_kept(tensors, unpacked(packed)), *_copied(packed))]
+            blocks += [(nbytes, index) for nbytes in (*_own_bytes(tensors, unpacked(packed)), *_copy_bytes(packed))]
     return blocks, max(0, stored - sum(nbytes for nbytes, _ in blocks))
 
 
-def _kept(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:
+def _own_bytes(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:
     """Yield the bytes of the storages that two calls both return: the object's own. C++ vectors are not torch's."""
     first, same = ({storage.data_ptr(): storage for storage in _storages(answer)} for answer in (tensors, again))
     yield from (
@@ -56,14 +56,14 @@ def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
             yield tensor.q_per_channel_zero_points().untyped_storage()
 
 
-def _copied(packed: Any) -> list[int]:
+def _copy_bytes(packed: Any) -> list[int]:
     """Return the bytes of the blocks that a copy of the object holds; none while another profile runs."""
     if compat.profiler_enabled():
         return []
-    with torch.no_grad(), QuietProfile() as done:
+    with torch.no_grad(), QuietProfile() as profile:
         copy = repacked(packed)
     blocks: dict[int, int] = {}
-    for change in changes(done, "cpu"):
+    for change in changes(profile, "cpu"):
         blocks[change.address] = change.nbytes
     del copy
     return [nbytes for nbytes in blocks.values() if nbytes > 0]

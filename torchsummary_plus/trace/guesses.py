@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..live.fakes import DataDependentError, Fake
-from .balanced import BALANCED, CROWDED, Routers
+from .assumed_routing import BALANCED, CROWDED, Routers
 
 OFTEN = 100
 """Equal answers in a row at one site after which the opposite is returned, since a loop may be waiting for it."""
@@ -45,7 +45,7 @@ _BOTH: dict[int, Callable[[Any, Any], Any]] = {
 _BOTH |= dict.fromkeys([*_forms("logical_and", "default"), *_forms("bitwise_and", "Tensor")], operator.and_)
 _BOTH |= dict.fromkeys([*_forms("logical_or", "default"), *_forms("bitwise_or", "Tensor")], operator.or_)
 _NOT = {*_forms("logical_not", "default"), *_forms("bitwise_not", "default")}
-_KEPT = {*_forms("any", "default", "dim", "dims"), *_forms("all", "default", "dim", "dims")}
+_REDUCTIONS = {*_forms("any", "default", "dim", "dims"), *_forms("all", "default", "dim", "dims")}
 """Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
 
 
@@ -60,7 +60,7 @@ def note_at_one(func: Any, args: Any, out: Any) -> None:
         out.at_one = not _value(args[0])
     else:
         first = args[0] if args else None
-        follows = isinstance(first, Fake) and (id(func) in _KEPT or first.dtype is torch.bool)
+        follows = isinstance(first, Fake) and (id(func) in _REDUCTIONS or first.dtype is torch.bool)
         out.at_one = bool(_value(first)) if follows else None
 
 
@@ -101,16 +101,16 @@ Visit = tuple[Site, int]
 
 
 class Guesses:
-    """Guessed values for a step that no real one can supply; those in ``turned`` are inverted."""
+    """Guessed values for a step that no real one can supply; those in ``inverted`` are inverted."""
 
     def __init__(
         self,
-        turned: frozenset[Visit] = frozenset(),
+        inverted: frozenset[Visit] = frozenset(),
         least: bool = False,
         to_limits: bool = False,
         routing: str = BALANCED,
     ) -> None:
-        self.turned = turned
+        self.inverted = inverted
         self.routing = routing
         """``BALANCED``, ``CROWDED``, or "" if routers' choices are not assumed: each expert may get all tokens."""
         self.routers: Routers | None = None
@@ -145,24 +145,24 @@ class Guesses:
         if number >= 10 * OFTEN and self.operators > LONGEST_LOOP:
             raise DataDependentError(f"{site} keeps asking for a value: its loop ends for no assumed value")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
-        if ((site, number) in self.turned) != bool(number // OFTEN % 2):
+        if ((site, number) in self.inverted) != bool(number // OFTEN % 2):
             value = not value
         return torch.full((), value, dtype=dtype).item(), site
 
     def after_failure(self) -> Guesses | None:
         """Return guesses with the last one not yet inverted inverted as well; None after ``MOST_TURNS``."""
-        last = next((visit for visit in reversed(self.asked) if visit not in self.turned), None)
-        if last is None or len(self.turned) == MOST_TURNS:
+        last = next((visit for visit in reversed(self.asked) if visit not in self.inverted), None)
+        if last is None or len(self.inverted) == MOST_TURNS:
             return None
-        return Guesses(self.turned | {last}, routing=self.routing)
+        return Guesses(self.inverted | {last}, routing=self.routing)
 
     def alternatives(self) -> list[Guesses]:
         """Return other possible guesses: each of the first sites inverted, the smallest sizes, optimizers' limits."""
         sites = list(self.times)[:MOST_ALTERNATIVES]
         how = self.routing
-        guesses = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}, routing=how) for site in sites]
-        guesses += [Guesses(self.turned, least=True, routing=how)] if self.sizes else []
+        guesses = [Guesses(self.inverted ^ {(site, number) for number in range(OFTEN)}, routing=how) for site in sites]
+        guesses += [Guesses(self.inverted, least=True, routing=how)] if self.sizes else []
         if self.routers and self.routers.were_asked:
-            guesses += [Guesses(self.turned, routing=CROWDED)]
-            guesses += [Guesses(self.turned, routing="", least=least) for least in (False, True)]
-        return [*guesses, Guesses(self.turned, to_limits=True, routing=how)] if self.iterates else guesses
+            guesses += [Guesses(self.inverted, routing=CROWDED)]
+            guesses += [Guesses(self.inverted, routing="", least=least) for least in (False, True)]
+        return [*guesses, Guesses(self.inverted, to_limits=True, routing=how)] if self.iterates else guesses

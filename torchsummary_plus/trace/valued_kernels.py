@@ -15,8 +15,8 @@ from torch.nn import Parameter
 from ..live.exchange import Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
 from ..live.inputs import MASK, real_input
-from ..live.masks import note_true
-from .balanced import BALANCED
+from ..live.masks import masks_of, note_true
+from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
 from .questions import (
@@ -27,14 +27,11 @@ from .questions import (
     Answers,
     array_question,
     asks,
-    counted,
-    fakes_of,
     is_from_library,
-    masks_of,
     put_question,
     question,
-    size_from_masks,
 )
+from .result_sizes import fakes_of, mask_counts, size_from_masks
 
 
 class ValuedKernels(FakeKernels):
@@ -81,7 +78,7 @@ class ValuedKernels(FakeKernels):
         stays = self.others_stay and tensor.device.type == "cpu"  # The model moved, and an attribute did not.
         return self._stand_in(tensor, CPU if stays else self._place(tensor), 0 if _is_measure(tensor) else SMALL)
 
-    def given(self, tensor: Tensor) -> Tensor:
+    def of_input(self, tensor: Tensor) -> Tensor:
         """Return the replacement of an input."""
         return self._stand_in(tensor, self._place(tensor), 0 if _is_measure(tensor) else MASK)
 
@@ -93,13 +90,13 @@ class ValuedKernels(FakeKernels):
 
         It moves to the device with the model, except a single number, which operators accept from the CPU.
         """
-        return self._beside(tensor, not tensor.dim())
+        return self._of_surroundings(tensor, not tensor.dim())
 
     def of_module(self, tensor: Tensor) -> Tensor:
         """Return the replacement of another module's tensor, a number too: ``module.to(device)`` moves them all."""
-        return self._beside(tensor, False)
+        return self._of_surroundings(tensor, False)
 
-    def _beside(self, tensor: Tensor, is_number: bool) -> Tensor:
+    def _of_surroundings(self, tensor: Tensor, is_number: bool) -> Tensor:
         stays = tensor.device.type == "cpu" and self.others_stay
         if isinstance(tensor, Parameter):
             return self.parameter(tensor, CPU if stays else None)
@@ -166,16 +163,16 @@ class ValuedKernels(FakeKernels):
         storage = values.untyped_storage()
         self.made_up[how][storage._cdata] = storage
 
-    def made_up_by(self, given: Sequence[Tensor]) -> list[str]:
+    def made_up_by(self, operands: Sequence[Tensor]) -> list[str]:
         """Return the assumptions behind the values of some tensors."""
         if not any(self.made_up.values()):
             return []
-        values = [self._value_of(tensor, False) for tensor in given]
+        values = [self._value_of(tensor, False) for tensor in operands]
         keys = {value.untyped_storage()._cdata for value in values if value is not None}
         return [how for how, storages in self.made_up.items() if not keys.isdisjoint(storages)]
 
-    def _say_if_made_up(self, func: OpOverload, given: Sequence[Tensor]) -> None:
-        for how in self.made_up_by(given):
+    def _say_if_made_up(self, func: OpOverload, operands: Sequence[Tensor]) -> None:
+        for how in self.made_up_by(operands):
             self.answers.assume(self.module(), func.name(), how)
 
     def module(self) -> int:
@@ -196,15 +193,15 @@ class ValuedKernels(FakeKernels):
         asking = asks(func, args, kwargs)
         if self.device.type == "cpu" and not asking:
             return super().__call__(func, args, kwargs)
-        given = tensors_of((*args, *kwargs.values()))
-        fakes = [tensor for tensor in given if isinstance(tensor, Fake)]
+        operands = tensors_of((*args, *kwargs.values()))
+        fakes = [tensor for tensor in operands if isinstance(tensor, Fake)]
         if asking:
-            return self._answered(func, args, kwargs, given, fakes)
-        if not given:
+            return self._answered(func, args, kwargs, operands, fakes)
+        if not operands:
             return self._factory_beside(func, args, kwargs)
         if id(func) in SETS and fakes:  # The tensor's old values are gone, and a storage has no known ones.
             return self._run_without_values(func, args, kwargs)
-        if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, given):
+        if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, operands):
             return self._run_without_values(func, args, kwargs)
         try:
             values = self._on_values(func, args, kwargs)
@@ -215,20 +212,20 @@ class ValuedKernels(FakeKernels):
         out = super().__call__(func, args, kwargs)
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
             self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # The operator has also written to the known values.
-        return _beside(out, values)
+        return _attach(out, values)
 
-    def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
+    def _answered(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
         query = question(self.module(), func, args)
-        turn = self.answers.turn(query)
-        if all(self._value_of(tensor, False) is not None for tensor in given):
-            self._say_if_made_up(func, given)
+        turn = self.answers.count(query)
+        if all(self._value_of(tensor, False) is not None for tensor in operands):
+            self._say_if_made_up(func, operands)
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
         size = size_from_masks(func, args, self._read_mask)
         if size is not None:
-            self._say_if_made_up(func, given)
+            self._say_if_made_up(func, operands)
             return fakes_of(func, args, kwargs, size, device)
         if is_from_library(func):
             try:
@@ -242,8 +239,8 @@ class ValuedKernels(FakeKernels):
         masks = masks_of(args[1])
         if masks:
             query = put_question(self.module(), args)
-            answer = self.answers.recall(query, self.answers.turn(query))
-            for mask, count in zip(masks, counted(masks, self._read_mask) or answer or ()):
+            answer = self.answers.recall(query, self.answers.count(query))
+            for mask, count in zip(masks, mask_counts(masks, self._read_mask) or answer or ()):
                 note_true(mask, count)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:
@@ -278,7 +275,7 @@ class ValuedKernels(FakeKernels):
     def values_of(self, fake: Tensor) -> Tensor:
         """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
         query = array_question(self.module(), fake)
-        turn = self.answers.turn(query)
+        turn = self.answers.count(query)
         values = self._value_of(fake, False)
         if values is None:
             return self.answers.array(query, turn, fake)
@@ -294,14 +291,14 @@ class ValuedKernels(FakeKernels):
             values = self.answers.lengths(question(self.module(), func, args), func)
         return values
 
-    def _all_known(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
+    def _all_known(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor]) -> bool:
         """Whether an operator may run on values: all inputs are known, and they and the result are small."""
-        if kwargs.get("generator") is not None or any(isinstance(t, Fake) and t.known is None for t in given):
+        if kwargs.get("generator") is not None or any(isinstance(t, Fake) and t.known is None for t in operands):
             return False
         changed = {id(tensor) for tensor in written(func, args, kwargs)} if func._schema.is_mutable else set()
-        if any(self._value_of(tensor, id(tensor) in changed) is None for tensor in given):
+        if any(self._value_of(tensor, id(tensor) in changed) is None for tensor in operands):
             return False
-        return self.is_small(func, args, kwargs, given)
+        return self.is_small(func, args, kwargs, operands)
 
     def _on_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an operator on its arguments' values."""
@@ -360,11 +357,11 @@ def _stays_on_cpu(kwargs: dict[str, Any]) -> bool:
     return device is not None and torch.device(device).type == "cpu"
 
 
-def _beside(out: Any, values: Any) -> Any:
+def _attach(out: Any, values: Any) -> Any:
     """Attach values to the fakes they belong to."""
     if isinstance(out, (list, tuple)):
         for item, value in zip(out, values):
-            _beside(item, value)
+            _attach(item, value)
     elif isinstance(out, Fake) and isinstance(values, Tensor):
         out.known = values
     return out

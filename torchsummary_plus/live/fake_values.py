@@ -1,0 +1,87 @@
+"""How code reads a fake's values: from the pass's kernels, as an array, or as a number that nothing may depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from .compat import no_dispatch
+
+
+@runtime_checkable
+class Access(Protocol):
+    """What a pass's kernels do when a step assigns to a fake's ``data`` or reads all its values."""
+
+    def fake_of(self, tensor: Tensor) -> Any:
+        """Return the fake of a real tensor that is assigned."""
+
+    def follow_assigned(self, fake: Any) -> None:
+        """Called after a tensor was assigned to a fake's ``data``."""
+
+    def values_of(self, fake: Any) -> Tensor:
+        """Return a fake's values; raises :class:`DataDependentError` if they are unknown."""
+
+
+class _ArrayMemory:
+    """The memory of an array, which keeps alive the tensors that own it."""
+
+    def __init__(self, values: Any, *owners: Tensor) -> None:
+        self.__array_interface__ = values.__array_interface__
+        self.owners = values, owners
+
+
+def check_readable(tensor: Tensor) -> None:
+    """Raise the exceptions of :meth:`torch.Tensor.numpy`."""
+    if tensor.is_cuda:
+        raise TypeError(f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() first.")
+    if tensor.requires_grad:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+
+
+def array_of(values: Tensor, tensor: Tensor) -> Any:
+    """Return a CPU tensor's values as an array that keeps ``tensor`` alive too.
+
+    >>> import torch
+    >>> array_of(torch.arange(3), torch.empty(3)).tolist()
+    [0, 1, 2]
+    """
+    import numpy
+
+    with no_dispatch():  # Tensor.numpy() detaches.
+        return numpy.asarray(_ArrayMemory(values.numpy(), tensor))
+
+
+class UndecidedFloat(float):
+    """A placeholder for a fake tensor's value: it can be printed or logged, but raises when a decision needs it."""
+
+    def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
+        fake = super().__new__(cls, value)
+        fake.refusal = refusal
+        return fake
+
+    refusal: Callable[[], None]
+    __hash__ = float.__hash__
+
+
+def _deciding(name: str) -> Callable[..., Any]:
+    def decide(self: UndecidedFloat, *others: Any) -> Any:
+        self.refusal()
+        return getattr(float, name)(self, *others)
+
+    return decide
+
+
+def _reckoning(name: str) -> Callable[..., Any]:
+    def reckon(self: UndecidedFloat, *others: Any) -> Any:
+        value = getattr(float, name)(self, *others)
+        return UndecidedFloat(value, self.refusal) if isinstance(value, float) else value
+
+    return reckon
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "round", "floor", "ceil"):
+    setattr(UndecidedFloat, f"__{_name}__", _deciding(f"__{_name}__"))
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
+    setattr(UndecidedFloat, f"__{_name}__", _reckoning(f"__{_name}__"))

@@ -1,0 +1,302 @@
+"""Restore a model, and whatever else a forward or step can reach, after a pass."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..live import compat
+from ..live.reach import Reached, content_of
+from ..live.structures import all_tensors, slot_names
+
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def one_pass() -> Iterator[None]:
+    """Serialise passes, because a pass writes to modules' attributes, and suspend a caller's ``FakeTensorMode``."""
+    with _LOCK, compat.outside_fake_mode():
+        yield
+
+
+_MUTABLE = (dict, list, set, deque, bytearray)
+PLAIN = frozenset({dict, OrderedDict, list, set})
+DEEPEST = 4
+"""Most levels of nested containers that are followed."""
+
+
+@contextmanager
+def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
+    """Restore attributes of modules and ``others``, and RNG states, on exit, even after an exception.
+
+    Containers and objects in ``alone`` are restored too, but not the objects inside them.
+
+    Attribute dictionaries regain their entries in order; lists, dicts, sets and objects in them (hooks, buffers, a
+    user's own caches) regain their contents and remain the same objects.
+    """
+    saved = _SavedContents()
+    for module in modules:
+        saved.save(vars(module))
+    for other in others:
+        saved.save(vars(other))
+    for value in alone:
+        saved.save_alone(value)
+    scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
+    modes = [(module, module.training) for module in scripted if hasattr(module, "training")]  # Frozen ones have none.
+    slots = [(module, name, tensor) for module in scripted for name, tensor in script_tensors(module)]
+    resets = global_resets()
+    try:
+        yield
+    finally:
+        saved.put_back()
+        for module, training in modes:
+            module.training = training
+        for module, name, tensor in slots:
+            module._c.setattr(name, tensor)
+        for reset in resets:
+            reset()
+
+
+class _SavedContents:
+    """The original contents of mutable containers, including nested ones."""
+
+    def __init__(self) -> None:
+        self.empty: list[Any] = []
+        self.full: list[tuple[Any, list[Any]]] = []
+        self.slots: list[tuple[Any, list[tuple[str, Any]]]] = []
+        self.resets: list[Callable[[], object]] = []
+        self.seen: set[int] = set()
+
+    def save(self, container: Any, depth: int = 0) -> None:
+        """Save a container and everything in it."""
+        if not container:
+            self.empty.append(container)
+            return
+        is_dict = isinstance(container, dict)
+        self.full.append((container, list(container.items()) if is_dict else list(container)))
+        if depth <= DEEPEST:
+            for value in container.values() if is_dict else container:
+                kind = value.__class__
+                if kind in PLAIN and not value:
+                    self.empty.append(value)
+                elif kind not in INERT:
+                    self._save_inside(value, depth + 1)
+
+    def save_alone(self, value: Any) -> None:
+        """Save a container or object without its nested containers."""
+        self._save_inside(value, DEEPEST + 1)
+
+    def _save_inside(self, value: Any, depth: int) -> None:
+        if isinstance(value, _MUTABLE):
+            if id(value) not in self.seen:
+                self.seen.add(id(value))
+                self.save(value, depth)
+        elif isinstance(value, tuple):
+            for item in value:
+                if item.__class__ not in INERT:
+                    self._save_inside(item, depth + 1)
+        elif isinstance(value, torch.Tensor):
+            self.save(value.__dict__, depth)
+        elif not isinstance(value, OPAQUE) and id(value) not in self.seen:
+            self.seen.add(id(value))
+            reset = _reset_of(value)
+            if reset is None:
+                self._save_object(value, depth)
+            else:
+                self.resets.append(reset)
+
+    def _save_object(self, value: Any, depth: int) -> None:
+        """Save an object's attributes, those in slots too."""
+        names = [name for name in slot_names(value) if not isinstance(getattr(type(value), name, None), property)]
+        slots = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+        if slots:
+            self.slots.append((value, slots))
+            self._save_inside(tuple(content for _, content in slots), depth)
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self.save(attributes, depth)
+
+    def put_back(self) -> None:
+        """Restore every container, writing only where it differs."""
+        for container in self.empty:
+            if container:
+                container.clear()
+        for container, content in self.full:
+            refill(container, content)
+        for reset in self.resets:
+            reset()
+        for holder, slots in self.slots:
+            for name, value in slots:
+                if getattr(holder, name, None) is not value:
+                    object.__setattr__(holder, name, value)
+        for record in (self.empty, self.full, self.resets, self.slots):
+            record.clear()  # An exception may keep this object alive, which would count as a holder.
+
+
+INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.ScriptObject)
+"""Values that are not saved inside. Of tensors, only the attributes are saved."""
+
+
+def _reset_of(value: Any) -> Callable[[], object] | None:
+    """Return a function that resets a random generator or array to its current state; None for other values."""
+    if isinstance(value, torch.Generator):
+        tensor = value.get_state()
+        return lambda: value.set_state(tensor)
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return lambda: value.setstate(state)
+    module = type(value).__module__
+    if module == "numpy" and hasattr(value, "copy") and hasattr(value, "flags"):
+        content = value.copy()
+        return lambda: value.__setitem__(..., content) if value.flags.writeable else None
+    if not module.startswith("numpy.random"):
+        return None
+    bits = getattr(value, "bit_generator", None)
+    if bits is None:
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    state = bits.state
+    return lambda: setattr(bits, "state", state)
+
+
+def refill(container: Any, content: list[Any]) -> None:
+    """Restore a container's contents (a dict's items) unless they are unchanged."""
+    if isinstance(container, dict):
+        if len(container) == len(content):
+            for (key, value), now in zip(content, container.items()):
+                if now[0] is not key or now[1] is not value:
+                    break
+            else:
+                return
+        container.clear()
+        for key, value in content:
+            container[key] = value
+    elif isinstance(container, set):
+        if container != set(content):
+            container.clear()
+            container.update(content)
+    elif len(container) != len(content) or any(a is not b for a, b in zip(container, content)):
+        container.clear()
+        container.extend(content)
+
+
+def global_resets() -> list[Callable[[], object]]:
+    """Return functions that reset global state a forward may change, above all random generators."""
+    cpu, own, dtype = torch.get_rng_state(), random.getstate(), torch.get_default_dtype()
+    resets: list[Callable[[], object]] = [
+        lambda: torch.set_rng_state(cpu),
+        lambda: random.setstate(own),
+        lambda: torch.set_default_dtype(dtype),
+    ]
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        state = numpy_random.get_state()
+        resets.append(lambda: numpy_random.set_state(state))
+    if torch.cuda.is_initialized():
+        cuda = torch.cuda.get_rng_state_all()
+        resets.append(lambda: torch.cuda.set_rng_state_all(cuda))
+    return resets
+
+
+def script_tensors(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
+    """Return a scripted module's parameters and buffers by name; they are in C++, outside its dictionaries."""
+    named = (*module._parameters.items(), *module._buffers.items())
+    return [(name, tensor) for name, tensor in named if tensor is not None]
+
+
+LOGS = (list, deque, dict)
+"""Containers in which a program may keep a log."""
+
+
+@contextmanager
+def restored_reach(
+    modules: Sequence[nn.Module], reach: Reached, others: Sequence[Any] = (), alone: Sequence[Any] = ()
+) -> Iterator[None]:
+    """Restore all reachable objects on exit, even after an exception, and those of :func:`restored`.
+
+    A list or dict that only grew, by items without tensors, is a user's log and is kept.
+    """
+    contents = [(container, items_of(container)) for container in reach.mutable if type(container) in LOGS]
+    objects = [*(value for value in reach.mutable if type(value) not in LOGS), *alone]
+    cells = [(cell, content_of(cell)) for cell in reach.cells]
+    names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
+    classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes)]
+    try:
+        with restored(modules, others, objects):
+            yield
+    finally:
+        for container, content in contents:
+            if not is_log(items_of(container), content):
+                refill(container, content)
+        for cell, content in cells:
+            if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
+                _refill_cell(cell, content)
+        for namespace, name, value in names:
+            if namespace.get(name) is not value:
+                namespace[name] = value
+        for kind, attributes in classes:
+            _reset_class(kind, attributes)
+        contents.clear()  # The next search counts references to them, even if an exception keeps this frame alive.
+        objects.clear()
+
+
+def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:
+    """Return the objects that hooks and forwards reach besides the modules' own attributes."""
+    hooks = (
+        hook for module in modules for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
+    overrides = (vars(module).get("forward") for module in modules)
+    return Reached([*hooks, *overrides, *{type(module): None for module in modules}])
+
+
+def items_of(container: Any) -> list[Any]:
+    """Return the items of a list or deque, or those of a dict with their keys."""
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def is_log(now: list[Any], before: list[Any]) -> bool:
+    """Whether items are the earlier ones followed only by items without tensors."""
+    parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
+    return len(now) >= len(before) and all(a is b for a, b in parts) and not _holds_tensors(now[len(before) :])
+
+
+def _holds_tensors(items: list[Any]) -> bool:
+    """Whether items are, contain or reach tensors, as a copy of a model does."""
+    if all_tensors(items):
+        return True
+    reached = Reached(items)
+    return bool(reached.tensors or reached.modules or reached.optimizers)
+
+
+def _parts(item: Any) -> tuple[Any, ...]:
+    """Return the key and value of a dict's item, a tuple created on each access; any other item alone."""
+    return item if type(item) is tuple else (item,)
+
+
+def _reset_class(kind: type, attributes: Mapping[str, Any]) -> None:
+    """Restore a class's attributes, except those that Python and torch add to it."""
+    now = dict(vars(kind))
+    for name in now.keys() | attributes.keys():
+        if name not in attributes and _holds_tensors([now[name]]):
+            delattr(kind, name)
+        elif name in attributes and now.get(name) is not attributes[name] and not name.startswith("__"):
+            setattr(kind, name, attributes[name])
+
+
+def _refill_cell(cell: CellType, content: Sequence[Any]) -> None:
+    if content:
+        cell.cell_contents = content[0]
+    else:
+        del cell.cell_contents
