@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,24 @@ def test_plain_data_and_views_never_import_torch() -> None:
 
 def test_a_file_has_at_most_400_lines() -> None:
     assert [name for name, path in FILES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
+
+
+SELF_EXPLANATORY = 12
+"""A folder with more files than this has a map: a docstring that says what each of them is for."""
+
+
+def test_the_map_of_a_large_folder_names_each_of_its_files() -> None:
+    """A folder whose ``__init__`` imports all of its files needs none."""
+    mapped = 0
+    for folder in sorted({path.parent for path in FILES.values()}):
+        tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+        files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+        imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        if len(files) > SELF_EXPLANATORY and not imported & files:
+            named = re.findall(r"``([a-z_]+)``", ast.get_docstring(tree) or "")
+            assert sorted(named) == sorted(files), folder
+            mapped += 1
+    assert mapped
 
 
 def test_tabulate_has_one_importer() -> None:

@@ -1,1 +1,9 @@
-"""The public calls: they check their arguments and return results."""
+"""The public calls: they check their arguments and return results.
+
+- Tables: ``table``, ``configured``, ``weights``, ``sharded``, ``compare``, ``graph``, ``explain``.
+- Memory: ``memory``, ``generation``, ``step_options`` and ``step_request``, which these calls share,
+  ``memory_columns``.
+- While a program runs: ``tracker``, ``loops``.
+- For all calls: ``habits`` (arguments known from other tools), ``notebook``, ``progress``. ``cli/`` is the shell
+  command.
+"""

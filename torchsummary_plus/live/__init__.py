@@ -1,1 +1,10 @@
-"""The live model and its tensors: inputs, the module tree, fake tensors, and the objects a step's code can reach."""
+"""The live model and its tensors: inputs, the module tree, fake tensors, and the objects a step's code can reach.
+
+- What the user passes: ``inputs``, ``structures``, ``modules``, ``layers``, ``experts``, ``stacks``, ``modes``,
+  ``compiled``.
+- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``masks``, ``stored``, ``remaking``.
+- In their place for a pass: ``exchange``, ``offloading``, ``repacking``, ``captures``, ``autocast``.
+- CUDA without a GPU: ``cuda_guard``, ``device_indices``, ``streams``, ``cuda_as_cpu``, ``older_kernels``.
+- What a step reaches besides the model: ``reach``, ``graphs``, ``function_caches``.
+- torch's releases: ``compat``, ``probing``, ``versions``.
+"""
