@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from torchsummary_plus import max_batch_size
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, MOST_TRACES, OPEN, Search, largest
 from torchsummary_plus.memory.scaling import at_batch, scales
@@ -157,3 +159,12 @@ def test_the_polynomial_through_three_logs_gives_every_other(coefficients: list[
     assert all(scales(points[2], one) for one in points.values())
     for batch in (1, 5, 64, 1000):
         assert at_batch(points, batch) == log(batch)
+
+
+def test_only_a_limit_that_was_reached_blames_fragmentation() -> None:
+    """A search that ends at its upper limit, or a CPU, leaves memory for other reasons."""
+    capped = max_batch_size(nn.Linear(3, 3), (3,), "4GiB", optimizer="adamw", autocast="bfloat16", progress=False)
+    assert capped.batch_size == LARGEST_BATCH
+    assert "more than 16,777,216" in str(capped) and "fragmentation" not in str(capped)
+    reached = max_batch_size(nn.Linear(3, 3), (3,), 1 << 20, device="cpu", progress=False)
+    assert reached.next_peak_bytes > 1 << 20 and "fragmentation" not in str(reached)

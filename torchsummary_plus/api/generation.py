@@ -89,7 +89,8 @@ class ContextLimit:
         words = f"{mebibytes(self.memory_bytes)} MB"
         if self.cuda_context_bytes:
             words += f", less {mebibytes(self.cuda_context_bytes)} MB for the CUDA context"
-        return words + (FRAGMENTED if self.next_peak_bytes <= self.memory_bytes - self.cuda_context_bytes else "")
+        leaves_room = self.next_peak_bytes <= self.memory_bytes - self.cuda_context_bytes
+        return words + (FRAGMENTED if leaves_room and self.context < LARGEST_BATCH else "")
 
 
 class _Generation:

@@ -106,7 +106,7 @@ class BatchSizeLimit:
         limit = f"{mebibytes(self.memory_bytes)} MB{name}"
         if self.context_bytes:
             limit += f", less {mebibytes(self.context_bytes)} MB for the CUDA context"
-        if self.next_peak_bytes <= self.memory_bytes - self.context_bytes:
+        if self.batch_size < LARGEST_BATCH and self.next_peak_bytes <= self.memory_bytes - self.context_bytes:
             limit += FRAGMENTED
         return f"{self.info.step}, {self.info.settings}; limit: {limit}"
 
