@@ -12,7 +12,7 @@ from torch import nn
 from ..data.capability import AMPERE
 from ..data.choices import GENERATE, MODE_SYNONYMS, STEP_MODES
 from ..data.collection import no_collection
-from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
