@@ -37,9 +37,10 @@ STEPS = "steps"
 
 WARM_UP = """
 import torch
+torch.func.jvp(torch.tanh, (torch.ones(2),), (torch.ones(2),))
 model, inputs, outside, options = torch.nn.Linear(2, 2), (torch.ones(2, 2),), [], {"optimizer": "adamw"}
 """
-"""A program that makes torch import its lazily imported modules."""
+"""A program that makes torch import its lazily imported modules, whose frames may hold tensors of the first call."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -284,7 +285,7 @@ def test_axes_separated_by_blanks_are_answered_with_commas(capsys: pytest.Captur
     [
         (
             [POOLED, "1,28,28", "--colums", "mult_adds"],
-            "unrecognized arguments: --colums mult_adds; similar names: --columns",
+            "unrecognized arguments: --colums( mult_adds)?; similar names: --columns",  # A size in Python 3.14.
         ),
         ([], "the following arguments are required: MODEL\n"),
     ],
@@ -295,4 +296,4 @@ def test_usage_errors_name_what_is_missing_or_similar(
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
-    assert answer in capsys.readouterr().err
+    assert re.search(answer, capsys.readouterr().err)

@@ -20,6 +20,7 @@ from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
 from torchsummary_plus.step import kernel_trials
 from torchsummary_plus.step.workspace import Workspaces
@@ -189,7 +190,8 @@ def test_what_no_rule_describes_exactly_is_tried_on_zeros(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_range_of_a_step_holds_the_truth(name: str) -> None:
     build, shape, mode = MODELS[name]
-    for dtype in HALVES:
+    runs = name != "lstm" or since("2.6") or has_avx512()  # Torch 2.4 has no such kernel for bfloat16.
+    for dtype in HALVES if runs else (torch.float16,):
         model, x = build().to(dtype), torch.zeros(shape, dtype=dtype)
         estimate = estimate_memory(model, input_data=x, mode=mode)
         low, high = estimate.peak_range

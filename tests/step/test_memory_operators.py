@@ -86,6 +86,7 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "clamp between learned": lambda x: x.clamp(-x.abs(), 2 * x),
     "clamp_min": lambda x, _, w: torch.clamp_min(x, w),
     "clamp of one side": lambda x: x.clamp(max=1.0),
+    "times an imaginary number": lambda x: (x + 1j * x).abs(),
     "scatter_reduce": lambda x, i: x.scatter_reduce(0, i.expand(SIDE, SIDE), x, "amax"),
     "index_reduce": lambda x, i: x.index_reduce(0, i, x, "amax"),
 }

@@ -13,9 +13,10 @@ from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.truth.memory_truth import cpu_changes, highest
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH
 from torchsummary_plus.step import kernel_trials
-from torchsummary_plus.step.workspace import Workspaces
+from torchsummary_plus.step.workspace import HALF_FROM, Workspaces
 
 aten: Any = torch.ops.aten
 
@@ -82,14 +83,16 @@ Call = tuple[Any, ...]
 
 
 def agree(calls: Iterable[Call]) -> None:
-    """The operators have rules, which predict their memory to the byte."""
+    """The operators have rules, which predict their memory to the byte, or are named on releases not measured."""
     calls = list(calls)
     wrong = []
     for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
         operator, *args = call
         assert {("cpu", operator.name())} & (SCRATCH.keys() | RESERVES.keys())
-        said = predicted(operator, tuple(args), out)
-        if said != peak:
+        books = Workspaces("cpu")
+        said = predicted(operator, tuple(args), out, books=books)
+        is_named = operator.name() in books.unknown and not since(HALF_FROM)
+        if said != peak and not is_named:
             wrong.append(f"{operator.name()}{described(args)}: {said:,} instead of {peak:,}")
     assert not wrong, "\n".join(wrong)
 

@@ -12,7 +12,7 @@ from torch import nn
 from ..data.capability import AMPERE
 from ..data.choices import GENERATE, MODE_SYNONYMS, STEP_MODES
 from ..data.collection import no_collection
-from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
@@ -307,11 +307,12 @@ class _RankRequest(StepRequest):
     """A request for one rank, whose builder creates the model from fakes for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
-        try:
-            from ..ranks.process_group import as_rank  # torch.distributed is slow to import.
-            from ..ranks.record import Ranked
-        except ImportError as error:
-            raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
+        from ..ranks import compat  # torch.distributed is slow to import.
+
+        compat.DISTRIBUTED_TENSOR.require()
+        from ..ranks.process_group import as_rank
+        from ..ranks.record import Ranked
+
         super().__init__(ModuleTree(nn.Module()), example, options)
         self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
 
