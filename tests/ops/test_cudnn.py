@@ -363,6 +363,18 @@ def test_copies_are_made_in_the_order_of_aten() -> None:
     assert backward == [(0, grad), (1, {**grad, "weight": kernel}), (1, grad), (2, grad)]
 
 
+def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
+    """The gradient's copy lives through both kernels, that of the image only through the one for the weights."""
+    x, grad = (torch.empty(4, 64, 14, 14, device="meta")[:, :32] for _ in range(2))
+    weight, out = torch.empty(32, 1, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+    image = 4 * out.numel()
+    both = phases("aten::convolution_backward", (out, weight, None), grad, x, weight, None, *how, [True, True, False])
+    assert both[:3] == [(0, {"grad": image, "x": image})] * 2 + [(2, {"grad": image})]
+    frozen = phases("aten::convolution_backward", (out, None, None), grad, x, weight, None, *how, [True, False, False])
+    assert frozen[:3] == [(0, {"grad": image})] * 2 + [(1, {"grad": image})]
+
+
 def test_a_permuted_line_is_copied_first() -> None:
     x = torch.empty(4, 100, 32, device="meta").transpose(1, 2)
     weight, out = torch.empty(32, 32, 3, device="meta"), torch.empty(4, 32, 100, device="meta")

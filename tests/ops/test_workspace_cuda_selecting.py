@@ -26,6 +26,22 @@ def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("indices", "copied", "flattened"),
+    [
+        (meta(256, dtype=torch.int64), 0, 0),
+        (meta(256, dtype=torch.int64).expand(4, 256), 8192, 8192),
+        (meta(4, 256, dtype=torch.int64).t(), 8192, 8192),
+        (meta(4, 512, dtype=torch.int64)[:, ::2], 8192, 0),
+    ],
+)
+def test_indices_that_are_expanded_are_copied(indices: torch.Tensor, copied: int, flattened: int) -> None:
+    """A lookup copies indices that no view puts in a row, and its gradient those that are not contiguous."""
+    out, backward = meta(*indices.shape, 16), "aten::embedding_dense_backward"
+    assert scratch_bytes(AMPERE, "aten::embedding", (meta(1000, 16), indices), out) == flattened
+    assert scratch_bytes(AMPERE, backward, (out, indices, 1000, -1, False), meta(1000, 16)) == copied
+
+
+@pytest.mark.parametrize(
     ("count", "rows", "dtype", "sort", "sums"),
     [
         (20_000, 64, torch.float32, 7679, [16_512, 16_512]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -44,3 +45,14 @@ def suggested(tensor: Any) -> Any:
 def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
     """Return the bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 if none is needed."""
     return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
+
+
+def flattened(tensor: Any) -> int:
+    """Return the bytes of the copy that ``tensor.reshape(-1)`` makes; 0 if a view does.
+
+    >>> flattened(torch.zeros(2, 3)[:, ::3]), flattened(torch.zeros(1, 3).expand(2, 3))
+    (0, 24)
+    """
+    axes = [(size, step) for size, step in zip(tensor.shape, tensor.stride()) if size != 1]
+    is_even = all(step == size * inner for (_, step), (size, inner) in pairwise(axes))
+    return 0 if is_even or not tensor.numel() else nbytes(tensor)

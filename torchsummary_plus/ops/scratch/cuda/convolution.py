@@ -235,11 +235,13 @@ def depthwise_backward(
 ) -> tuple[Phase, ...]:
     """Return the phases of torch's own depthwise kernels, which need contiguous tensors; weights come first."""
     live = (*before, ("grad", copied(grad, grad.contiguous())))
+    read = (*live, ("x", copied(x, x.contiguous()))) if wanted[1] else live
+    spread = (*live, ("weight", copied(weight, weight.contiguous()))) if wanted[0] else live
     weights_first = (1,) if wanted[1] else ()
     return (
-        Phase(0, 0, blocks=live),
-        Phase(0, 0, blocks=live, first=weights_first),
-        Phase(wanted[0] + wanted[1], 0, blocks=live),
+        Phase(0, 0, blocks=read),
+        Phase(0, 0, blocks=read, first=weights_first),
+        Phase(wanted[0] + wanted[1], 0, blocks=spread),
         Phase(sum(wanted), 0),
     )
 

@@ -12,8 +12,8 @@ import torch
 from ....data.capability import Capability
 from ..bag_modes import MAX
 from ..registry import Course, Result, reserve, scratch
-from ..sizes import INT64, itemsize, nbytes
-from .allocations import Allocations, copies, joined
+from ..sizes import INT64, flattened, itemsize, nbytes
+from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
 from .cub import long_scan, radix_sort, scan, unique, unique_by_key
 from .sorting import SMALL as IN_PLACE
@@ -32,17 +32,23 @@ SCAN_BYTES = 1279
 """Bytes of CUB's scans of counts by index, for up to a few thousand indices."""
 
 
+@scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp", band=0.0)
+def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Course:
+    """The indices in a row, which are copied if they are expanded or transposed."""
+    return *buffers(flattened(indices)), Result(0)
+
+
 @scratch("cuda", "aten::embedding_dense_backward", source=SOURCE, band=0.0, by_capability=True)
 def embedding_backward(
     capability: Capability, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int,
     scale_by_frequency: bool,
 ) -> Course:  # fmt: skip
-    """A contiguous gradient; more than 3,072 indices are sorted."""
+    """Contiguous indices and gradient; more than 3,072 indices are sorted."""
     if indices.numel() <= SORTED_FROM and not scale_by_frequency:
-        return *copies(grad), Result(0)
+        return *copies(indices, grad), Result(0)
     chip = chip_of(capability)
     adds = _adds_atomically(chip, indices.numel(), num_weights)
-    return joined(copies(grad), _summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, adds))
+    return joined(copies(indices, grad), _summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, adds))
 
 
 def _adds_atomically(chip: Chip, count: int, num_weights: int) -> bool:
