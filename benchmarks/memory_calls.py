@@ -1,7 +1,8 @@
 """Compare the memory of torch's CPU operators with their rules: ``python -m benchmarks.memory_calls --draws 60``.
 
 For every operator of torch whose arguments its schema tells (elementwise, reductions, losses and others), calls are
-drawn with mixed dtypes, Python numbers, 0-d tensors, broadcasting, and transposed, strided and expanded layouts. Each
+drawn with mixed dtypes, Python numbers, 0-d tensors, broadcasting, and transposed, strided and expanded layouts,
+also of the gradients. Each
 runs forward and, if it has a gradient, backward; the kernels that this dispatches run again under torch's profiler, and
 the bytes that each holds are compared with those of its rule.
 """
@@ -36,7 +37,7 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
     *(torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64),
 )
-SIZES = ((6, 8), (6, 8), (6, 8), (8,), (6, 1), (1, 8), (), (3, 6, 8), (40, 60), (40, 60))
+SIZES = ((6, 8), (6, 8), (6, 8), (8,), (6, 1), (1, 8), (), (3, 6, 8), (40, 60), (40, 60), (2, 3, 6, 8))
 NUMBERS = (0, 1, 2, 3, -1, True, False, 0.5, 1.0, 2.0, -1.5, 1j)
 AT_ONCE = 400
 """Kernels profiled together."""
@@ -58,14 +59,16 @@ class Drawing:
         self.random = generator
 
     def tensor(self, dtype: torch.dtype, size: tuple[int, ...]) -> Tensor:
-        """Draw a tensor: contiguous, transposed, strided, or expanded."""
-        layout = self.random.choice(("plain", "plain", "plain", "turned", "strided", "expanded"))
+        """Draw a tensor: contiguous, transposed, strided, expanded, or in channels-last."""
+        layout = self.random.choice(("plain", "plain", "plain", "turned", "strided", "expanded", "last"))
         if layout == "turned" and len(size) > 1:
             return self._filled(dtype, (*size[:-2], size[-1], size[-2])).mT
         if layout == "strided" and size:
             return self._filled(dtype, (*size[:-1], 2 * size[-1]))[..., ::2]
         if layout == "expanded" and len(size) > 1:
-            return self._filled(dtype, (1, *size[1:])).expand(size)
+            return self._filled(dtype, self.random.choice(((1, *size[1:]), (1,) * len(size)))).expand(size)
+        if layout == "last" and len(size) == 4:
+            return self._filled(dtype, size).contiguous(memory_format=torch.channels_last)
         return self._filled(dtype, size)
 
     def _filled(self, dtype: torch.dtype, size: tuple[int, ...]) -> Tensor:
@@ -191,7 +194,8 @@ def kernels_of(operator: OpOverload, drawing: Drawing) -> list[Call]:
         results = [one for one in tree_leaves(operator(*args, **kwargs)) if isinstance(one, Tensor)]
         ends = [one for one in results if one.requires_grad]
         if ends and leaves:
-            torch.autograd.grad(ends, leaves, [torch.ones_like(end) for end in ends], allow_unused=True)
+            given = [drawing.tensor(end.dtype, tuple(end.shape)) for end in ends]
+            torch.autograd.grad(ends, leaves, given, allow_unused=True)
     return mode.calls
 
 

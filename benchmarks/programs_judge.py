@@ -32,6 +32,7 @@ HUNG, DIED, UNMEASURED = "hangs", "the process died", "no measurement"
 FAULTS = (HUNG, DIED, CRASHED, UNMEASURED, CHANGED, OUTSIDE, UNSAID)
 
 
+REPEATS = 3
 STEPS = "steps"
 """The mark around the measured part of a program."""
 
@@ -84,6 +85,8 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
     if not changed:
         run(space)
         changed = [f"after the steps, {name}" for name in differences(trained, state(space))]
+        if changed and not is_repeatable(source, trained):
+            changed = []
     if changed:
         return Verdict(CHANGED, ", ".join(changed), real, found.peak_bytes)
     named = "; ".join(
@@ -95,6 +98,16 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
     if not low <= real <= high:
         return Verdict(OUTSIDE, f"{real:,} not in {low:,} to {high:,}. {named}", real, found.peak_bytes)
     return Verdict(INSIDE if named else UNSAID, named, real, found.peak_bytes)
+
+
+def is_repeatable(source: str, trained: dict[str, Any]) -> bool:
+    """Whether a program trains to the same state each time, without estimates: not if it reads uninitialised memory."""
+    for _ in range(REPEATS):
+        space = prepared(source)
+        run(space)
+        if differences(trained, state(space)):
+            return False
+    return True
 
 
 def described(error: BaseException) -> str:

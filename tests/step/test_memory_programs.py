@@ -78,6 +78,7 @@ LINES = {
     "x.no_such_attribute": INVALID,
     "assert 'estimate_memory' not in {frame.function for frame in __import__('inspect').stack()}": CRASHED,
     "is_real or torch.set_num_threads(3)": CHANGED,
+    "x = x * __import__('os').urandom(1)[0]": EXACT,
     "torch.zeros(100000 if is_real else 1)": OUTSIDE,
     "is_real or __import__('os').abort()": DIED,
 }

@@ -35,6 +35,11 @@ def _image_copy(out: Any, image: Any, *args: Any, **kwargs: Any) -> int:
     return copied(image, suggested(image))
 
 
+def _in_rows(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
+    """The first operand and the result in row-major order."""
+    return copied(x) + copied(out)
+
+
 def _in_gradients_format(*positions: int) -> Formula:
     """Return a formula for image backwards: all in the incoming gradient's format, written back at the end."""
 
@@ -43,6 +48,29 @@ def _in_gradients_format(*positions: int) -> Formula:
         return sum(copied(_argument((grad, *args), index), layout) for index in positions) + copied(out, layout)
 
     return formula
+
+
+def _in_results_format(out: Any, grad: Any, x: Any, indices: Any) -> int:
+    """Gradient and positions in the result's format."""
+    layout = suggested(out)
+    return copied(grad, layout) + copied(indices, layout) + copied(out, layout)
+
+
+def _resampled(out: Any, grad: Any, *args: Any, **kwargs: Any) -> int:
+    """In channels-last if the gradient is contiguous so, else row-major."""
+    layout = suggested(grad)
+    if not grad.is_contiguous(memory_format=layout):
+        layout = torch.contiguous_format
+    return copied(grad, layout) + copied(out, layout)
+
+
+def _volume(formula: Callable[..., int], rows: Callable[..., int]) -> Callable[..., int]:
+    """Return a formula for volumes, whose channels come last in batches only."""
+
+    def chosen(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
+        return (formula if x.dim() == 5 else rows)(out, x, *args, **kwargs)
+
+    return chosen
 
 
 _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
@@ -59,10 +87,9 @@ _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
         _image_copy,
         "AveragePool2d.cpp, MaxPooling.cpp, AdaptiveAveragePooling.cpp, ReflectionPad.cpp, PixelShuffle.cpp",
         (
-            *("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"),
-            *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
-            *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
-            *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
+            *("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d"),
+            *("_adaptive_avg_pool2d", "adaptive_max_pool2d"),
+            *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
             *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
         ),
     ),
@@ -71,26 +98,46 @@ _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
         "cpu/MaxPoolKernel.cpp",
         ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
     ),
+    (_in_results_format, "cpu/AdaptiveMaxPoolKernel.cpp", ("adaptive_max_pool2d_backward",)),
     (
-        _in_gradients_format(0, 2),
-        "cpu/AdaptiveMaxPoolKernel.cpp",
-        ("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"),
+        _copies(0),
+        "AveragePool3d.cpp, AdaptiveAveragePooling3d.cpp, AdaptiveMaxPooling3d.cpp",
+        (
+            *("avg_pool3d", "avg_pool3d_backward"),
+            *("_adaptive_avg_pool3d_backward", "adaptive_max_pool3d_backward"),
+        ),
     ),
     (
         _in_gradients_format(0),
-        "cpu/AvgPoolKernel.cpp, cpu/AdaptiveAvgPoolKernel.cpp, cpu/PaddingKernel.cpp, cpu/UpSampleMoreKernel.cpp",
+        "cpu/AvgPoolKernel.cpp, cpu/AdaptiveAvgPoolKernel.cpp, cpu/PaddingKernel.cpp",
         (
-            *("avg_pool2d_backward", "avg_pool3d_backward"),
-            *("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"),
-            *("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
-            *("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward"),
+            *("avg_pool2d_backward", "_adaptive_avg_pool2d_backward"),
+            *("reflection_pad1d_backward", "reflection_pad2d_backward"),
+            *("replication_pad1d_backward", "replication_pad2d_backward"),
+        ),
+    ),
+    (_volume(_image_copy, _in_rows), "cpu/PaddingKernel.cpp", ("reflection_pad3d", "replication_pad3d")),
+    (
+        _volume(_in_gradients_format(0), _in_rows),
+        "cpu/PaddingKernel.cpp",
+        ("reflection_pad3d_backward", "replication_pad3d_backward"),
+    ),
+    (
+        _resampled,
+        "cpu/UpSampleMoreKernel.cpp",
+        (
             *("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
             *("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward"),
             *("_upsample_nearest_exact3d_backward", "upsample_linear1d_backward"),
             *("upsample_bilinear2d_backward", "upsample_trilinear3d_backward"),
         ),
     ),
-    (_copies(0), "UpSampleBicubic2d.cpp", ("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward")),
+    (_copies(0), "UpSampleBicubic2d.cpp", ("upsample_bicubic2d_backward",)),
+    (
+        _in_rows,
+        "cpu/UpSampleKernel.cpp",
+        ("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
+    ),
 )
 """Formula, source file in aten/src/ATen/native, operators."""
 

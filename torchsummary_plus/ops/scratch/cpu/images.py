@@ -59,7 +59,7 @@ SMALL_IMAGE = 128
 def _upsampled(points: int) -> Callable[..., int]:
     """Return a formula for interpolation between ``points`` points per axis: an index and a weight for each.
 
-    The channels-last kernels need no tables, but copies of tensors in other formats.
+    The channels-last kernels need no tables, but copies of tensors in other formats; that of volumes takes no such.
     """
 
     def formula(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
@@ -67,6 +67,8 @@ def _upsampled(points: int) -> Callable[..., int]:
         sizes: list[int] = list(out.shape[2:])
         if len(sizes) > 1 and points < 4:
             is_last = layout is not torch.contiguous_format
+            if len(sizes) > 2:
+                is_last = is_last and x.is_contiguous(memory_format=layout)
             if is_last and x.shape[1] > 3:
                 return copied(x, layout)
             if len(sizes) == 2 and (sum(sizes) <= SMALL_IMAGE or (points == 2 and _is_colour_on_one_thread(x))):
