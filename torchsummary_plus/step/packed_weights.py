@@ -22,7 +22,7 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     """Return the bytes of each block that packed objects hold, with the module's number, and the bytes held elsewhere.
 
     A library such as FBGEMM packs weights into its own memory. Of torch's memory an object holds the storages that it
-    returns at every call, and those that a copy of it allocates. A model optimized for inference holds oneDNN's tensors.
+    returns at every call, and those that a copy of it allocates. Optimized models hold oneDNN's tensors.
     """
     modules = list(modules)
     constants = [(one, index) for index, module in enumerate(modules) for one in graph_constants(module)]
