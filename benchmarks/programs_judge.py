@@ -214,7 +214,8 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
     modules = [space["model"], *(one for one in space["outside"] if isinstance(one, nn.Module))]
     for number, module in enumerate(inner for one in modules for inner in one.modules()):
         hooks = [len(getattr(module, f"_{kind}_hooks")) for kind in ("forward", "forward_pre", "backward")]
-        found[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks, module.training)
+        training = getattr(module, "training", None)  # A frozen module has no mode.
+        found[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks, training)
     for number, one in enumerate(held_optimizers(space["outside"])):
         groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
         kept = [{key: value for key, value in held.items() if not has_tensors(value)} for held in one.state.values()]

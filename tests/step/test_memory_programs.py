@@ -167,6 +167,25 @@ def test_torchs_own_quantization(kind: str, child: Child) -> None:
     assert verdict.word == EXACT, str(verdict)
 
 
+FROZEN = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+layers = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.Flatten()
+model = torch.jit.script(nn.Sequential(*layers, nn.Linear(1568, 10)).eval())
+del layers
+model = {}
+inputs, outside, options = (torch.randn(2, 3, 16, 16),), [], {{"mode": "eval"}}
+"""
+"""All weights of a frozen model are constants of its graph."""
+
+
+@pytest.mark.parametrize("how", ["torch.jit.freeze(model)", "torch.jit.optimize_for_inference(model)"])
+def test_a_frozen_model(how: str, child: Child) -> None:
+    verdict = child.judge(FROZEN.format(how))
+    assert verdict.word == EXACT, str(verdict)
+
+
 UNSEEN = PACKED.format("""
 torch.backends.quantized.engine = "qnnpack"
 model = quantize_dynamic(nn.Sequential(nn.LSTM(32, 48, batch_first=True)), {nn.LSTM})

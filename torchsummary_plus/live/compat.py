@@ -8,7 +8,7 @@ says what is lost without a name; so does the error raised where it is needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
@@ -135,7 +135,16 @@ has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PR
 TracedModule: type = probe(
     "torch.jit._trace:TopLevelTracedModule", "inputs that traced models keep are not counted", ()
 )
+_CONSTANTS = "constants of frozen models are not counted"
+script_methods: Callable[[Any], Iterable[str]] = probe(
+    "torch:_C.ScriptModule._method_names", _CONSTANTS, lambda module: ()
+)
+script_method: Callable[[Any, str], Any] = probe("torch:_C.ScriptModule._get_method", _CONSTANTS)
 ScriptModule: type = probe("torch:_C.ScriptModule", "weights packed inside scripted modules are not found", ())
+
+onednn_bytes: Callable[[torch.Tensor], int] = probe(
+    "torch:ops.mkldnn._nbytes", "oneDNN's copies of frozen weights are not counted", lambda tensor: 0
+)
 
 # The profiler.
 EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is unavailable", None)

@@ -15,7 +15,7 @@ from . import compat
 from .layers import layer_spec
 from .offloading import execution_device
 from .stored import stored
-from .structures import dtype_name, held_bytes, logical_shape
+from .structures import all_tensors, dtype_name, held_bytes, logical_shape
 
 CPU = torch.device("cpu")
 _COMPUTING = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
@@ -216,6 +216,24 @@ def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in (scripted or vars(module)).items():
         if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
             yield name, value
+
+
+_CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
+
+
+def graph_constants(module: nn.Module) -> list[torch.Tensor]:
+    """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    graphs = [compat.script_method(module._c, name).graph for name in compat.script_methods(module._c)]
+    nodes = [node for graph in graphs for kind in _CONSTANTS for node in graph.findAllNodes(kind)]
+    held = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
+    readers = {"t": lambda node: node.t("value"), "ts": lambda node: node.ts("value"), "ival": _constant}
+    return all_tensors([readers[kind](node) for node, kind in zip(nodes, held) if kind in readers])
+
+
+def _constant(node: Any) -> Any:
+    return node.output().toIValue()
 
 
 def unpacked(state: Any) -> Iterator[torch.Tensor]:

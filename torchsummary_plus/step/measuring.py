@@ -20,7 +20,7 @@ from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
 from ..live.modes import gradients, set_mode
-from ..live.modules import ModuleTree, tensors_in
+from ..live.modules import ModuleTree, graph_constants, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
 from ..live.repacking import with_repacked
@@ -113,9 +113,16 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
         with surroundings.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
             surroundings.put(exchange, copies.alike, surroundings.alone.ids, stand_ins)
-            holdings = list(surroundings.holdings(stand_ins, copies.alike))
+            holdings = [*surroundings.holdings(stand_ins, copies.alike), *_constants(tree)]
             copies.settle()
             yield exchange, holdings
+
+
+def _constants(tree: ModuleTree) -> Iterator[PriorTensor]:
+    """Yield the constants of scripted modules' graphs; oneDNN's are among the packed weights."""
+    for index, module in enumerate(tree.modules):
+        constants = graph_constants(module)
+        yield from (PriorTensor(tensor, "parameters", index) for tensor in constants if not tensor.is_mkldnn)
 
 
 def profiled(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..live import compat
-from ..live.modules import packed_objects, unpacked
+from ..live.modules import graph_constants, packed_objects, unpacked
 from ..live.repacking import repacked
 from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile
@@ -22,14 +22,16 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     """Return the bytes of each block that packed objects hold, with the module's number, and the bytes held elsewhere.
 
     A library such as FBGEMM packs weights into its own memory. Of torch's memory an object holds the storages that it
-    returns at every call, and those that a copy of it allocates.
+    returns at every call, and those that a copy of it allocates. Optimized models hold oneDNN's tensors.
     """
-    blocks: list[tuple[int, int]] = []
-    stored = 0
+    modules = list(modules)
+    constants = [(one, index) for index, module in enumerate(modules) for one in graph_constants(module)]
     objects = [(packed, index) for index, module in enumerate(modules) for packed in packed_objects(module)]
-    if not objects:
-        return blocks, stored
+    if not objects and not constants:
+        return [], 0
     with compat.no_modes(), compat.no_function():
+        blocks = [(compat.onednn_bytes(constant), index) for constant, index in constants if constant.is_mkldnn]
+        stored = sum(nbytes for nbytes, _ in blocks)
         for packed, index in objects:
             tensors = list(unpacked(packed))
             stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)

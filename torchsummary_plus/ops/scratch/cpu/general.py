@@ -12,6 +12,7 @@ from ...processor import is_half
 from ..registry import AtMost, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .copies import turned_block
+from .in_place import written
 from .pointwise import cast_bytes
 
 
@@ -172,7 +173,7 @@ def _median(out: Any, x: Any) -> int:
 @scratch("cpu", "aten::median.dim", "aten::nanmedian.dim", source=SELECTION, band=0.0)
 def _median_of(out: Any, x: Any, dim: int, *_: Any) -> int:
     """A copy if the axis is not contiguous, made block by block of one matrix."""
-    if not x.dim() or x.stride(dim) == 1:
+    if not x.dim() or x.stride(dim) <= 1 or (x.shape[dim] == 1 and x.is_contiguous()):
         return 0
     return nbytes(x) + (turned_block(x) if x.dim() == 2 and x.is_contiguous() else 0)
 
@@ -226,7 +227,7 @@ def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_:
     Torch 2.4 kept none, and counted the rows in int64. Torch 2.6 keeps them, and divides as 2.4 does; 2.5 and 2.7 were
     not measured.
     """
-    if replacement:
+    if replacement and samples > 1:
         return int(p.shape[-1]) * itemsize(p)
     vals = elements(out) * itemsize(p) if samples > 1 else 0
     sums = elements(p) // int(p.shape[-1])
@@ -256,5 +257,13 @@ def _normal_around(out: Any, mean: Any, *_: Any, **__: Any) -> int:
 @scratch("cpu", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", source=f"{NATIVE}DistributionTemplates.h",
          band=0.0)  # fmt: skip
 def _normal_by(out: Any, mean: Any, deviation: Any, *_: Any, **__: Any) -> int:
-    """The least deviation, compared with 0."""
-    return itemsize(deviation) + scalar(deviation) + 1
+    """The least deviation, compared with 0; then a product and a sum in place."""
+    checked = itemsize(deviation) + max(scalar(deviation) + 1, copied(deviation))
+    of_tensors = [each for each in (mean, deviation) if isinstance(each, torch.Tensor)]
+    return max(checked, *(written(out, operand) for operand in of_tensors))
+
+
+@scratch("cpu", "aten::binomial", source=f"{NATIVE}Distributions.cpp, _s_binomial_cpu", band=0.0)
+def _binomial(out: Any, count: Any, *_: Any, **__: Any) -> int:
+    """Numbers of the counts' shape, if the probabilities have a larger one."""
+    return elements(count) * itemsize(out) if elements(count) < elements(out) else 0

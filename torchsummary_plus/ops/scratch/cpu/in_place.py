@@ -45,7 +45,7 @@ def in_place(name: str) -> str:
     return f"aten::{base}_{dot}{overload}"
 
 
-def _written(target: Any, *operands: Any) -> int:
+def written(target: Any, *operands: Any) -> int:
     """Return the casts of operands to their common dtype, and of the result, which is then copied to the target."""
     common = result_type(target, *operands)
     return sum(cast_bytes(operand, common) for operand in (target, target, *operands))
@@ -54,7 +54,7 @@ def _written(target: Any, *operands: Any) -> int:
 @scratch("cpu", *map(in_place, _IN_PLACE), source=ITERATOR, band=0.0)
 def _in_place(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     """The result goes to a temporary tensor if the target has another dtype; the target is cast like any operand."""
-    return _written(a, b)
+    return written(a, b)
 
 
 _COMPARISONS = (
@@ -67,17 +67,17 @@ _COMPARISONS = (
 def _comparison_in_place(out: Any, a: Any, b: Any) -> int:
     """Booleans are written directly, other dtypes as the results of arithmetic."""
     common = result_type(a, b)
-    return cast_bytes(a, common) + cast_bytes(b, common) if a.dtype is torch.bool else _written(a, b)
+    return cast_bytes(a, common) + cast_bytes(b, common) if a.dtype is torch.bool else written(a, b)
 
 
 @scratch("cpu", "aten::addcmul_", "aten::addcdiv_", source=ITERATOR, band=0.0)
 def _ternary_in_place(out: Any, target: Any, a: Any, b: Any, **_: Any) -> int:
-    return _written(target, a, b)
+    return written(target, a, b)
 
 
 @scratch("cpu", "aten::clamp_.Tensor", source=ITERATOR, band=0.0)
 def _clamped_in_place(out: Any, x: Any, *operands: Any, **bounds: Any) -> int:
-    return _written(x, *(bound for bound in (*operands, *bounds.values()) if bound is not None))
+    return written(x, *(bound for bound in (*operands, *bounds.values()) if bound is not None))
 
 
 @scratch("cpu", "aten::deg2rad_", "aten::rad2deg_", source="aten/src/ATen/native/UnaryOps.cpp: a product with a number",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from ...processor import is_half
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .copies import copied_in_turn
+from .pointwise import cast_bytes
+from .reductions import is_flat
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
 SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"
@@ -117,15 +119,18 @@ def _unfolded(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -
 
 
 @scratch("cpu", "aten::histc", source=f"{NATIVE}Histogram.cpp and cpu/HistogramKernel.cpp", band=0.0)
-def _histogram(out: Any, x: Any, *_: Any) -> int:
-    """The edges of the bins, and a histogram per thread."""
-    return nbytes(out) + itemsize(out) + torch.get_num_threads() * nbytes(out)
+def _histogram(out: Any, x: Any, bins: int = 100, low: Any = 0, high: Any = 0) -> int:
+    """A flat copy, with the edges of the bins and a histogram per thread; without a range, the extremes."""
+    flat = 0 if is_flat(x) else nbytes(x)
+    counts, extremes = torch.get_num_threads() * nbytes(out), copied(x) + 2 * itemsize(out)
+    return flat + nbytes(out) + itemsize(out) + max(counts, extremes if low == high else 0)
 
 
-@scratch("cpu", "aten::embedding_renorm_", source=f"{NATIVE}Embedding.cpp, embedding_renorm_cpu_", band=0.0)
+@scratch("cpu", "aten::embedding_renorm", "aten::embedding_renorm_",
+         source=f"{NATIVE}Embedding.cpp, embedding_renorm_cpu_", band=0.0)  # fmt: skip
 def _rescaled_rows(out: Any, weight: Any, indices: Any, *_: Any) -> int:
-    """The norm of a row."""
-    return copied(indices) + itemsize(weight)
+    """The number by which a row is multiplied, if its norm is too large; else only the norm."""
+    return copied(indices) + INT64 + itemsize(weight)
 
 
 @scratch("cpu", "aten::lu_unpack", source=f"{NATIVE}BatchLinearAlgebra.cpp, lu_unpack", band=0.0)
@@ -181,8 +186,11 @@ def _all_close(out: Any, x: Any, other: Any, *_: Any, **__: Any) -> int:
     count = int(prod(torch.broadcast_shapes(x.shape, other.shape)))
     dtype = x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.get_default_dtype()
     size = int(dtype.itemsize)
-    cast = 0 if dtype is x.dtype else size * count * (2 if x.dtype is torch.bool else 1)
-    return count + cast + max(count * (3 * size + 3), count * (3 * size + 1) + INT64 + size)
+    if dtype.is_complex:
+        return count * (1 + 2 * size + size // 2) + elements(other) * size // 2
+    cast = 0 if dtype is x.dtype else size * (elements(other) + (elements(x) if x.dtype is torch.bool else 0))
+    tolerance = size * elements(other)
+    return count + cast + tolerance + max(count * (2 * size + 3), count * (2 * size + 1) + cast_bytes(inf, dtype))
 
 
 @scratch("cpu", "aten::multilabel_margin_loss_forward", source=f"{NATIVE}LossMultiLabelMargin.cpp", band=0.0)
@@ -220,13 +228,13 @@ def _segments_backward(
     return Phase(0, most), Phase(1, copies)
 
 
-@scratch("cpu", "aten::renorm", source=f"{NATIVE}ReduceOps.cpp, renorm_out", band=0.0)
+@scratch("cpu", "aten::renorm", "aten::renorm_", source=f"{NATIVE}ReduceOps.cpp, renorm_out", band=0.0)
 def _renorm(out: Any, x: Any, p: Any, dim: int, *_: Any) -> int:
     """Norms along an axis, for which half precision is cast to float32, and a factor for each."""
     count = int(x.shape[dim])
     if is_half(x.dtype):
         return 4 * count + max(4 * elements(x), (itemsize(x) + 4) * count)
-    return itemsize(x) * count
+    return itemsize(x) * count * (2 if x.dtype.is_complex else 1)
 
 
 @scratch("cpu", "aten::native_dropout_backward", source=f"{NATIVE}Dropout.cpp", band=0.0)

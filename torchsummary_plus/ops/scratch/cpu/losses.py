@@ -63,12 +63,14 @@ def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, 
 
 @scratch("cpu", "aten::huber_loss", source=LOSS, band=0.0)
 def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> tuple[Phase, ...]:
-    """A loss per element, in the input's dtype; casts last until the end."""
-    written = _written_to(x.dtype, x, target)
+    """A loss per pair of elements, in the input's dtype, which is enlarged to all pairs; casts last until the end."""
+    first = nbytes(x) if elements(x) < _pairs(x, target) else 0
+    written = first + _written_to(x.dtype, x, target)
     if not reduction:
         return (Phase(ALL_RESULTS, written),)
-    losses = nbytes(x) + _cast_to(result_type(x, target), x, target)
-    return Phase(0, nbytes(x) + written), Phase(ALL_RESULTS, losses + _mean_of(out, reduction, elements(x)))
+    losses = _pairs(x, target) * itemsize(x)
+    averaged = _cast_to(result_type(x, target), x, target) + _mean_of(out, reduction, _pairs(x, target))
+    return Phase(0, losses + written), Phase(ALL_RESULTS, losses + averaged)
 
 
 @scratch("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
@@ -102,8 +104,9 @@ def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, 
 @scratch("cpu", "aten::dist", source=f"{NATIVE}LinearAlgebra.cpp", band=0.0)
 def _distance(out: Any, x: Any, other: Any, *_: Any) -> tuple[Phase, ...]:
     """The difference, for which operands of another dtype are cast."""
-    difference = _paired(out, x, other)
-    return Phase(0, difference + _cast_to(out.dtype, x, other)), Phase(ALL_RESULTS, difference)
+    common = result_type(x, other)
+    difference = _pairs(x, other) * int(common.itemsize)
+    return Phase(0, difference + _cast_to(common, x, other)), Phase(ALL_RESULTS, difference)
 
 
 @reserve("cpu", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS, band=0.0)
@@ -135,8 +138,12 @@ def _cross_entropy_with_logits(
 @scratch("cpu", *(f"aten::{name}_backward" for name in ("mse_loss", "smooth_l1_loss", "huber_loss")), source=LOSS,
          band=0.0)  # fmt: skip
 def _squared_loss_backward(out: Any, grad: Any, x: Any, target: Any, *_: Any) -> int:
-    """Operands in their common dtype; a result of another one is copied from there."""
-    return _written_to(out.dtype, x, target, grad)
+    """Operands in their common dtype; a result of another one is copied from there.
+
+    The result is allocated in the input's shape first, and again if the target's is larger.
+    """
+    first = elements(x) * itemsize(out) if elements(x) < elements(out) else 0
+    return first + _written_to(out.dtype, x, target, grad)
 
 
 @scratch("cpu", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", source=f"{NATIVE}LossCTC.cpp", band=0.0)

@@ -30,7 +30,16 @@ def cast_bytes(operand: Any, common: Any) -> int:
 
 _ARITHMETIC = (
     *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "rsub.Scalar", "pow.Tensor_Tensor"),
-    *("maximum", "minimum", "atan2", "remainder.Scalar", "remainder.Tensor", "fmod.Scalar", "fmod.Tensor"),
+    *(
+        "maximum",
+        "minimum",
+        "atan2",
+        "remainder.Scalar",
+        "remainder.Tensor",
+        "fmod.Scalar",
+        "fmod.Tensor",
+    ),
+    "remainder.Scalar_Tensor",
     *("add.Scalar", "sub.Scalar", "mul.Scalar", "div.Scalar", "rsub.Tensor"),
     *(
         "floor_divide",
@@ -82,7 +91,7 @@ def _ternary(out: Any, *operands: Any, **scale: Any) -> int:
 
 @scratch("cpu", "aten::where.self", source=ITERATOR, band=0.0)
 def _where(out: Any, condition: Any, x: Any, other: Any) -> int:
-    return cast_bytes(x, out.dtype) + cast_bytes(other, out.dtype)
+    return cast_bytes(condition, torch.bool) + cast_bytes(x, out.dtype) + cast_bytes(other, out.dtype)
 
 
 @scratch("cpu", "aten::cat", "aten::stack", source=f"{NATIVE}TensorShape.cpp, cat_out_cpu", band=0.0)
@@ -108,9 +117,26 @@ _OF_TWO = (
 """The same of two operands."""
 
 
-@scratch("cpu", *(f"aten::{name}" for name in _FLOATING), "aten::cumsum", "aten::cumprod", source=ITERATOR, band=0.0)
+@scratch("cpu", *(f"aten::{name}" for name in _FLOATING), source=ITERATOR, band=0.0)
 def _floating(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    """Integers are cast to floating-point; sums, from any dtype other than the result's."""
+    """Integers are cast to floating-point."""
+    return cast_bytes(x, out.dtype)
+
+
+@scratch("cpu", "aten::cumsum_", "aten::cumprod_", source=f"{NATIVE}ReduceOps.cpp, impl_func_cum_ops", band=0.0)
+def _running_in_place(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """A single element is copied."""
+    return 0 if x.dim() else itemsize(x)
+
+
+@scratch("cpu", "aten::cumsum", "aten::cumprod", source=f"{NATIVE}ReduceOps.cpp, impl_func_cum_ops", band=0.0)
+def _running(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """Elements of another dtype than the result's are cast; a single one is filled in."""
+    return cast_bytes(x, out.dtype) if x.dim() else 0
+
+
+@scratch("cpu", "aten::polygamma", source=ITERATOR, band=0.0)
+def _polygamma(out: Any, order: int, x: Any) -> int:
     return cast_bytes(x, out.dtype)
 
 
@@ -191,15 +217,15 @@ def _infinite(out: Any, x: Any) -> int:
     return elements(x) * int(part.itemsize + x.dtype.is_complex) + cast_bytes(float("inf"), part)
 
 
-_RRELU = ("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
-
-
-@scratch("cpu", *_RRELU, source=f"{NATIVE}Activation.cpp, _rrelu_with_noise", band=0.0)
+@scratch("cpu", "aten::rrelu_with_noise", "aten::rrelu_with_noise_", source=f"{NATIVE}Activation.cpp", band=0.0)
 def _leaky(
     out: Any, x: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, *_: Any
 ) -> int:
-    """Outside training, both bounds, their sum, its half, and the number 2 twice, to find the slope."""
-    return 0 if training else 4 * _NUMBERS[type(lower)].itemsize + 2 * torch.float64.itemsize
+    """In training, contiguous copies; else both bounds, their sum, its half, and twice the number 2, for the slope."""
+    if training:
+        return copied(x) + copied(out)
+    half = torch.float32 if isinstance(lower, int) and isinstance(upper, int) else torch.float64
+    return 3 * int(_NUMBERS[type(lower)].itemsize) + half.itemsize + 2 * torch.float64.itemsize
 
 
 _FOREACH = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from ...processor import is_half
 from ..registry import scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
+from .pointwise import cast_bytes
 
 REDUCED = f"{NATIVE}ReduceOps.cpp; ReduceOpsUtils.h, make_reduction_from_out_ty"
 GRAIN = 32768
@@ -32,7 +34,9 @@ def partials(x: Any, out: Any, size: int | None = None) -> int:
 @scratch("cpu", "aten::logsumexp", source=f"{NATIVE}ReduceOps.cpp, logsumexp_out_impl", band=0.0)
 def _logsumexp(out: Any, x: Any, *_: Any) -> int:
     """The exponentials and the maxima by which they are scaled; integers are cast first."""
-    return _converted(out, x) + elements(x) * itemsize(out) + nbytes(out) + partials(x, out)
+    size = int(out.dtype.to_real().itemsize) if out.dtype.is_complex else itemsize(out)
+    summed = elements(x) * itemsize(out) + elements(out) * size + partials(x, out)
+    return _converted(out, x) + max(summed, 0 if x.dim() else size + 1 + cast_bytes(inf, out.dtype))
 
 
 @scratch("cpu", *(f"aten::{name}" for name in ("prod", "prod.dim_int", "amax", "all", "all.dim", "all.dims",
@@ -66,9 +70,31 @@ def is_flat(x: Any) -> bool:
     return all(before == size * stride for (_, before), (size, stride) in pairwise(axes))
 
 
-@scratch("cpu", "aten::sum", "aten::sum.dim_IntList", "aten::nansum",
+@scratch("cpu", "aten::nansum", source=f"{NATIVE}ReduceOps.cpp, nansum_out", band=0.0)
+def _sum_of_numbers(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
+    """As :func:`_sum`; for an integer result, the input without its NaNs as well."""
+    is_rounded = x.dtype.is_floating_point and not out.dtype.is_floating_point
+    return int(_sum(out, x, *args, **kwargs)) + (nbytes(x) if is_rounded else 0)
+
+
+NORMS = ("linalg_vector_norm", *(f"norm.{kind}" for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dtype")),
+         "norm.ScalarOpt_dim_dtype")  # fmt: skip
+
+
+@scratch("cpu", *(f"aten::{name}" for name in NORMS), source=f"{NATIVE}LinearAlgebra.cpp, linalg_vector_norm_out",
+         band=0.0)  # fmt: skip
+def _norm(out: Any, x: Any, p: Any = 2, *_: Any, dtype: Any = None, **__: Any) -> int:
+    """The input in another dtype; norms of single numbers are absolute values, or of order 0 comparisons with 0."""
+    single = 0
+    if elements(out) == elements(x):
+        single = scalar(x) if p is not None and not p else nbytes(x) * x.dtype.is_complex
+    return single + (0 if dtype in (None, x.dtype) else elements(x) * int(dtype.itemsize))
+
+
+@scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
          source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
 def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
+    """In another dtype, half precision in float32."""
     if is_half(out.dtype) and sums_apart(x, dims):
         return _converted(out, x) + in_float(x, out) + partials(x, out, 4)
     return _converted(out, x) + partials(x, out)
@@ -91,7 +117,9 @@ def in_float(x: Any, out: Any) -> int:
 
 def sums_apart(x: Any, dims: Any = None) -> bool:
     """Whether the summed axes cannot be traversed as one."""
-    return axes_apart(x.shape, x.stride(), range(x.dim()) if not dims else [dim % x.dim() for dim in dims])
+    return axes_apart(
+        x.shape, x.stride(), range(x.dim()) if not dims or not x.dim() else [dim % x.dim() for dim in dims]
+    )
 
 
 def axes_apart(shape: Sequence[int], strides: Sequence[int], dims: Iterable[int]) -> bool:
