@@ -234,3 +234,13 @@ def test_an_operator_has_one_rule_in_each_table(table: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{name} already has a rule"):
         rule_in(table, name.removeprefix("aten::"))(lambda: None)
     assert table[name] is own
+
+
+def test_gathered_pixels_keep_channels_last_on_the_cpu_alone() -> None:
+    """CUDA's kernel clones the pixels row-major, as torch 2.13 did on the no-op runtime."""
+    x = torch.zeros(2, 4, 8, 6).to(memory_format=torch.channels_last)
+    real = torch.nn.functional.pixel_unshuffle(x, 2)
+    on_cpu, on_cuda = (table["aten::pixel_unshuffle"](x, 2) for table in (CPU_RULES, KERNEL_RULES))
+    assert on_cpu == (tuple(real.shape), tuple(real.stride()), x.dtype)
+    assert on_cuda == (tuple(real.shape), tuple(real.contiguous().stride()), x.dtype)
+    assert on_cpu != on_cuda

@@ -160,10 +160,16 @@ def pixel_shuffle(x: Tensor, factor: int) -> Out:
 @rule("pixel_unshuffle")
 def pixel_unshuffle(x: Tensor, factor: int) -> Out:
     """The image with pixels gathered into channels; no rule for channels-last."""
-    sure(x.dim() >= 3 and factor > 0 and not is_channels_last(x))
+    sure(not is_channels_last(x))
+    return fresh(gathered(x, factor), x.dtype)
+
+
+def gathered(x: Tensor, factor: int) -> tuple[int, ...]:
+    """Return the shape of an image with pixels gathered into channels."""
+    sure(x.dim() >= 3 and factor > 0)
     *batch, channels, height, width = x.shape
     sure(height % factor == 0 == width % factor)
-    return fresh((*batch, channels * factor**2, height // factor, width // factor), x.dtype)
+    return (*batch, channels * factor**2, height // factor, width // factor)
 
 
 @rule("constant_pad_nd")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..conv_backend import keeps_last_on_cuda, takes_onednn
-from .images import check_reflected, padded
+from .images import check_reflected, gathered, padded
 from .layers import statistics_of
 from .pointwise import Operand, promoted, result
 from .registry import (
@@ -280,7 +280,20 @@ def layer_norm_backward(
     return only_wanted((of_x, parameter, parameter), wanted)
 
 
-# Images on the CPU
+# Images
+
+
+@_register(KERNEL_RULES, "pixel_unshuffle")
+def pixel_unshuffle(x: Tensor, factor: int) -> Out:
+    """Row-major: a contiguous clone on CUDA (``math_pixel_unshuffle`` in PixelShuffle.cpp)."""
+    return fresh(gathered(x, factor), x.dtype)
+
+
+@_register(CPU_RULES, "pixel_unshuffle")
+def pixel_unshuffle_on_cpu(x: Tensor, factor: int) -> Out:
+    """The image with pixels gathered into channels, in its memory format."""
+    sure(numel(x.shape))
+    return in_format_of(x, gathered(x, factor), x.dtype)
 
 
 @_register(CPU_RULES, "pixel_shuffle")
