@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ....live.versions import since
 from ...processor import is_half
 from ..registry import scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
@@ -77,10 +78,13 @@ def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
 @scratch("cpu", "aten::count_nonzero", "aten::count_nonzero.dim_IntList",
          source=f"{NATIVE}TensorAdvancedIndexing.cpp, count_nonzero", band=0.0)  # fmt: skip
 def _count(out: Any, x: Any, dims: Any = None) -> int:
-    """Along an axis, whether each element is nonzero, as a bool and as an integer."""
+    """Along an axis, whether each element is nonzero, as an integer and, unless it is one already, as a bool.
+
+    Torch 2.4 and 2.6 compare booleans too.
+    """
     if dims is None or dims == []:
         return 0
-    size = INT64 if x.dtype is torch.bool else 1 + INT64
+    size = INT64 if x.dtype is torch.bool and since("2.8") else 1 + INT64
     return size * elements(x) + partials(x, out)
 
 
