@@ -147,7 +147,7 @@ def test_the_largest_batch_leaves_room_for_the_cards_context() -> None:
     limit = max_batch_size(perceptron(), (256,), card["name"], optimizer="sgd", progress=False)
     assert limit.context_bytes == context_bytes((card["major"], card["minor"]))[1] == card["context_mib"] * MIB
     assert limit.is_proved and limit.batch_size > 1000
-    assert "for the context" in str(limit)
+    assert "for the CUDA context" in str(limit)
 
 
 def test_the_tracker_follows_a_model_and_its_gradients() -> None:
