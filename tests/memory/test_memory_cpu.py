@@ -18,7 +18,7 @@ from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.processor import has_tiles
 from torchsummary_plus.step import kernel_trials
-from torchsummary_plus.step.workspace import HALF_FROM
+from torchsummary_plus.step.workspace import HALF_FROM, HALF_PRODUCTS_UNTIL
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -307,7 +307,7 @@ def test_products_in_half_precision_are_measured_where_tiles_multiply(monkeypatc
     noted = ("aten::addmm, 6 times: scratch memory measured on zeros",) if has_tiles() else ()
     assert (measured.unknown, measured.assumptions) == ((), noted)
     assert measured.peak_range == (measured.peak_bytes, measured.peak_bytes)
-    is_tried = has_tiles() or not since(HALF_FROM)
+    is_tried = has_tiles() or not since(HALF_FROM) or since(HALF_PRODUCTS_UNTIL)
     assert dict(named.unknown) == ({"aten::addmm": 6} if is_tried else {})
     assert (named.peak_range[0] < named.peak_range[1]) == is_tried
     truth = measure(model, (torch.randn(32, 64),), "eval", None, torch.bfloat16).peak_bytes

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from ....live.versions import since
 from ...processor import is_half
-from ..registry import scratch
+from ..registry import AtMost, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .pointwise import cast_bytes
 
@@ -102,12 +103,17 @@ def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
 
 @scratch("cpu", "aten::count_nonzero", "aten::count_nonzero.dim_IntList",
          source=f"{NATIVE}TensorAdvancedIndexing.cpp, count_nonzero", band=0.0)  # fmt: skip
-def _count(out: Any, x: Any, dims: Any = None) -> int:
-    """Along an axis, whether each element is nonzero, as a bool and as an integer."""
+def _count(out: Any, x: Any, dims: Any = None) -> int | AtMost:
+    """Along an axis, whether each element is nonzero, as a bool and as an integer.
+
+    Torch 2.4 compares booleans too; 2.6 does not, and 2.5 was not measured.
+    """
     if dims is None or dims == []:
         return 0
-    size = INT64 if x.dtype is torch.bool else 1 + INT64
-    return size * elements(x) + partials(x, out)
+    counts = INT64 * elements(x) + partials(x, out)
+    if x.dtype is not torch.bool or not since("2.5"):
+        return counts + elements(x)
+    return counts if since("2.6") else AtMost(counts + elements(x))
 
 
 def in_float(x: Any, out: Any) -> int:
