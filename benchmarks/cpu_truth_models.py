@@ -230,7 +230,7 @@ class Lossy(nn.Module):
 CALLS: dict[str, Callable[[Any, Tensor], Any]] = {
     "text": lambda model, ids: model(input_ids=ids, labels=ids).loss,
     "logits": lambda model, ids: model(input_ids=ids).logits,
-    "picture": lambda model, x: model(pixel_values=x).logits,
+    "image": lambda model, x: model(pixel_values=x).logits,
     "sound": lambda model, x: model(input_features=x, labels=torch.arange(10).repeat(len(x), 1).to(x.device)).loss,
 }
 """How a model is called with its one tensor."""
@@ -346,7 +346,7 @@ TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "vit_twins": (lambda: nets.Contrastive(transformer_nets.ViT()), pairs(3, 32, 32)),
     "vit_torchvision": (partial(vision, "VisionTransformer", **PATCHES), LARGE),
     "vit_timm": (partial(timm_model, "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3), IMAGE),
-    "vit_transformers": (hugging("ViT", "ForImageClassification", "picture", SIGHT), IMAGE),
+    "vit_transformers": (hugging("ViT", "ForImageClassification", "image", SIGHT), IMAGE),
     "swin_timm": (partial(timm_model, "swin_tiny_patch4_window7_224", **SWIN), floats(3, 56, 56)),
     "gpt": (transformer_nets.GPT, words(48)),
     "gpt_plain": (partial(transformer_nets.GPT, "plain"), words(48)),

@@ -217,13 +217,13 @@ def wrong(chosen: list[Call]) -> Iterator[tuple[Call, str]]:
     for call, (peak, out) in zip(chosen, measured([partial(call) for call in chosen])):
         if out is None and call.operator._schema.returns:
             continue
-        books = Workspaces("cpu")
+        workspaces = Workspaces("cpu")
         try:
-            said = predicted(call.operator, call.args, out, call.kwargs, books)
+            said = predicted(call.operator, call.args, out, call.kwargs, workspaces)
         except Exception as error:
             yield call, f"{type(error).__name__} {error}"
         else:
-            if said != peak and not books.unknown:
+            if said != peak and not workspaces.unknown:
                 yield call, f"{said:,} not {peak:,}"
 
 

@@ -33,11 +33,11 @@ def amp_classifier_step() -> Step:
     """
     kept = _kept(lambda model: torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False))
 
-    def step(model: nn.Module, pictures: torch.Tensor) -> None:
+    def step(model: nn.Module, images: torch.Tensor) -> None:
         optimizer = kept(model)
         optimizer.zero_grad(set_to_none=False)
         with torch.autocast("cuda", torch.float16):
-            output = model(pictures)
+            output = model(images)
             output = output[0] if isinstance(output, tuple) else output
             target = torch.zeros(len(output), dtype=torch.long, device=output.device)
             F.cross_entropy(output, target).backward()

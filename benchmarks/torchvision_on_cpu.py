@@ -119,12 +119,12 @@ def roi_align_backward(
     plain = sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__
     total = grad.new_zeros(batch_size, channels, height, width)
     for one, roi in zip(grad, rois):
-        picture = roi[:1].long()
+        image = roi[:1].long()
         alone = torch.cat([torch.zeros_like(roi[:1]), roi[1:]])[None]
         with torch.enable_grad():
             x = torch.zeros_like(total[:1]).requires_grad_()
             out = plain(x, alone, scale, pooled_height, pooled_width, *options)
-        total.index_add_(0, picture, torch.autograd.grad(out, x, one[None])[0])
+        total.index_add_(0, image, torch.autograd.grad(out, x, one[None])[0])
     return total
 
 

@@ -33,10 +33,10 @@ TINY_VISION: dict[str, dict[str, Any]] = {
 
 def open_clip_cases(chosen: str = "") -> Iterator[Case]:
     """Yield CLIP with each kind of image tower, its variants of the text tower, and CoCa."""
-    pictures = torch.rand(2, 3, 64, 64)
+    images = torch.rand(2, 3, 64, 64)
     for name in TINY_VISION:
         if chosen in f"CLIP_{name}":
-            yield Case("open_clip", f"CLIP_{name}", partial(_clip, "CLIP", name), data=(pictures, IDS))
+            yield Case("open_clip", f"CLIP_{name}", partial(_clip, "CLIP", name), data=(images, IDS))
     for name, text in (
         ("CustomTextCLIP", {}),
         ("CustomTextCLIP_cls", {"embed_cls": True}),
@@ -44,7 +44,7 @@ def open_clip_cases(chosen: str = "") -> Iterator[Case]:
     ):
         if chosen in name:
             make = partial(_clip, name.partition("_")[0], "vit_pooled" if name == "CoCa" else "vit", text)
-            yield Case("open_clip", name, make, data=(pictures, IDS[:, :31] if text else IDS))
+            yield Case("open_clip", name, make, data=(images, IDS[:, :31] if text else IDS))
 
 
 def _clip(kind: str, vision: str, text: dict[str, Any] | None = None) -> nn.Module:

@@ -53,8 +53,8 @@ def _picture(browser: WebDriver, name: str, height: int) -> None:
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1.5}
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})
     whole = Image.open(BytesIO(b64decode(taken["data"]))).convert("RGB")
-    picture = whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=2)
-    picture.save(IMAGES / f"{name}.png", optimize=True)
+    image = whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=2)
+    image.save(IMAGES / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -49,5 +49,5 @@ class Image(nn.Module):
                 channels = width
         self.image_model.append(nn.Conv2d(channels, embedding_dim, kernel_size=3, padding=1))
 
-    def forward(self, picture: Tensor) -> Tensor:
-        return self.image_model(picture)
+    def forward(self, image: Tensor) -> Tensor:
+        return self.image_model(image)

@@ -122,9 +122,9 @@ PICTURES = [torch.rand(3, 8, 6), torch.rand(3, 4, 9)]
         (([torch.rand(5, 8, 6)] * 2,), 5),
         (torch.rand(3, 8, 6), 3),
     ],
-    ids=["pictures", "by name", "three", "batches", "rows", "many channels", "one tensor"],
+    ids=["images", "by name", "three", "batches", "rows", "many channels", "one tensor"],
 )
-def test_the_batch_of_a_list_of_pictures_is_their_number(data: Any, batch: int) -> None:
+def test_the_batch_of_a_list_of_images_is_their_number(data: Any, batch: int) -> None:
     class Sums(nn.Module):
         def forward(self, xs: Any) -> Tensor:
             return torch.stack([x.sum() for x in xs])

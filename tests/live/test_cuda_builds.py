@@ -292,7 +292,7 @@ def test_a_card_that_is_there_is_not_begun_to_be_used(step: Any, device: str, mo
     without = estimate_memory(model, input_data=x, device=device, **options)
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("CUDA was begun to be used")
+        raise AssertionError("CUDA was initialized")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -187,7 +187,7 @@ def test_a_doubt_stays_with_its_operator_where_scratch_is_spared() -> None:
 
 
 def test_a_bound_comes_on_top_of_known_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel holds both at once, although a bound is booked once the known part is freed."""
+    """The kernel holds both at once, although a bound is recorded once the known part is freed."""
     known, bound = 1 << 20, 1 << 16
     rule = Rule(lambda *_: AtMost(bound, (Phase(1, known),)), "this test", 0.0)
     monkeypatch.setitem(SCRATCH, ("cpu", "aten::relu"), rule)

@@ -188,14 +188,14 @@ def windows(d: Draw, axes: int) -> list[list[int]]:
     return [setting(1, 2, 3), d.choice([[], setting(1, 2, 3)]), setting(0, 0, 1)]
 
 
-def a_picture(d: Draw, axes: int) -> Tensor:
+def an_image_of(d: Draw, axes: int) -> Tensor:
     sizes = [d.randint(1, 9) for _ in range(axes)]
     return laid(d, (*(d.randint(1, 3) for _ in range(d.choice([1, 2, 2]))), *sizes), d.choice((*FLOATS, torch.int64)))
 
 
 @calls("max_pool2d_with_indices")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 2), *windows(d, 2), [d.choice([1, 1, 2])], d.random() < 0.5
+    return an_image_of(d, 2), *windows(d, 2), [d.choice([1, 1, 2])], d.random() < 0.5
 
 
 @calls("max_pool2d_with_indices_backward")
@@ -211,47 +211,47 @@ def _(d: Draw) -> Sequence[Any]:
 
 @calls("max_pool3d_with_indices")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 3), *windows(d, 3), [d.choice([1, 1, 2])], d.random() < 0.5
+    return an_image_of(d, 3), *windows(d, 3), [d.choice([1, 1, 2])], d.random() < 0.5
 
 
 @calls("avg_pool2d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 2), *windows(d, 2), d.random() < 0.5, True, d.choice([None, 2, 0])
+    return an_image_of(d, 2), *windows(d, 2), d.random() < 0.5, True, d.choice([None, 2, 0])
 
 
 @calls("avg_pool3d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 3), *windows(d, 3), d.random() < 0.5, True, d.choice([None, 2, 0])
+    return an_image_of(d, 3), *windows(d, 3), d.random() < 0.5, True, d.choice([None, 2, 0])
 
 
 @calls("_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "_upsample_nearest_exact2d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 2), [d.choice([1, 2, 7]) for _ in range(2)]
+    return an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)]
 
 
 @calls("_adaptive_avg_pool3d", "adaptive_max_pool3d", "upsample_nearest3d", "_upsample_nearest_exact3d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 3), [d.choice([1, 2, 7]) for _ in range(3)]
+    return an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)]
 
 
 @calls("upsample_nearest1d", "_upsample_nearest_exact1d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 1), [d.choice([1, 2, 7])]
+    return an_image_of(d, 1), [d.choice([1, 2, 7])]
 
 
 @calls("upsample_linear1d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 1), [d.choice([1, 2, 7])], d.random() < 0.5
+    return an_image_of(d, 1), [d.choice([1, 2, 7])], d.random() < 0.5
 
 
 @calls("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 2), [d.choice([1, 2, 7]) for _ in range(2)], d.random() < 0.5
+    return an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)], d.random() < 0.5
 
 
 @calls("upsample_trilinear3d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 3), [d.choice([1, 2, 7]) for _ in range(3)], d.random() < 0.5
+    return an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)], d.random() < 0.5
 
 
 @calls("pixel_shuffle")
@@ -272,17 +272,17 @@ def _(d: Draw) -> Sequence[Any]:
 
 @calls("reflection_pad1d", "replication_pad1d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 1), [d.choice([0, 1, 2, -1]) for _ in range(2)]
+    return an_image_of(d, 1), [d.choice([0, 1, 2, -1]) for _ in range(2)]
 
 
 @calls("reflection_pad2d", "replication_pad2d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 2), [d.choice([0, 1, 2, -1]) for _ in range(4)]
+    return an_image_of(d, 2), [d.choice([0, 1, 2, -1]) for _ in range(4)]
 
 
 @calls("reflection_pad3d", "replication_pad3d")
 def _(d: Draw) -> Sequence[Any]:
-    return a_picture(d, 3), [d.choice([0, 1, 2, -1]) for _ in range(6)]
+    return an_image_of(d, 3), [d.choice([0, 1, 2, -1]) for _ in range(6)]
 
 
 # Dropout, attention, recurrence

@@ -113,9 +113,9 @@ class Seen:
         """The level of each phase, with its scratch at the upper edge (1) or the lower one (-1) of its band."""
         sizes = [tensor.untyped_storage().nbytes() for tensor in self.results if tensor is not None]
         out = self.results if len(self.results) > 1 else self.results[0]
-        books = RulesAlone("cpu")
-        band = books.band(SCRATCH, self.operator)
-        phases = books.scratch(self.operator, self.args, {}, out)
+        workspaces = RulesAlone("cpu")
+        band = workspaces.band(SCRATCH, self.operator)
+        phases = workspaces.scratch(self.operator, self.args, {}, out)
         scratch = [phase.nbytes * (1 + sign * max(band, phase.band)) for phase in phases]
         return [sum(sizes[: phase.results]) + max(0.0, nbytes) for phase, nbytes in zip(phases, scratch)]
 

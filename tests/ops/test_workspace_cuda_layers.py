@@ -289,10 +289,10 @@ def test_the_buffers_of_synchronised_statistics(
     if in_last:
         x = x.to(memory_format=torch.channels_last)
     mean = meta(shape[1], dtype=torch.float64)
-    book = Workspaces("cuda", AMPERE)
+    workspaces = Workspaces("cuda", AMPERE)
     given = (x, x, mean, mean, mean, True, True, True)
-    made = book.scratch("aten::batch_norm_stats", (x, 1e-5), {}, (mean, mean))
-    reduced = book.scratch("aten::batch_norm_backward_reduce", given, {}, (mean, mean, mean, mean))
+    made = workspaces.scratch("aten::batch_norm_stats", (x, 1e-5), {}, (mean, mean))
+    reduced = workspaces.scratch("aten::batch_norm_backward_reduce", given, {}, (mean, mean, mean, mean))
     for phases, wanted in ((made, stats), (reduced, backward)):
         assert sum(-(-nbytes // 512) * 512 for _, nbytes in phases[0].blocks) == wanted  # type: ignore[union-attr]
 

@@ -74,14 +74,14 @@ def disagreeing(calls: list[Call]) -> list[str]:
     wrong = []
     for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
         operator, *args = call
-        books = Workspaces("cpu")
-        phases = books.scratch(operator.name(), tuple(args), {}, out)
+        workspaces = Workspaces("cpu")
+        phases = workspaces.scratch(operator.name(), tuple(args), {}, out)
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors(out)]
         low, high = (
             max(sum(sizes[: one.results]) + int(one.nbytes * (1 + sign * one.band)) for one in phases)
             for sign in (-1, 1)
         )
-        high = max(high, sum(sizes) + books.take_doubt()[0])
+        high = max(high, sum(sizes) + workspaces.take_doubt()[0])
         if not low <= peak <= high:
             wrong.append(f"{operator.name()}{described(args)}: {low:,} to {high:,} instead of {peak:,}")
     return wrong

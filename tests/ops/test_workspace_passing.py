@@ -77,7 +77,7 @@ def test_an_operator_of_several_products_is_named() -> None:
 
 @pytest.mark.usefixtures("passing")
 def test_a_workspace_of_one_of_several_products_comes_on_top_of_the_rest() -> None:
-    """A doubt is booked once the kernel's own scratch memory is freed: both matrices, copied and with two columns."""
+    """A doubt is recorded once the kernel's own scratch memory is freed: both matrices, copied and with two columns."""
     spaces, args = Workspaces("cuda", AMPERE), (meta(64, 8), meta(64, 8))
     assert spaces.lasting("aten::_euclidean_dist", args, {}, meta(64, 64)) == ()
     assert spaces.scratch("aten::_euclidean_dist", args, {}, meta(64, 64))

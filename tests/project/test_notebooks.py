@@ -22,7 +22,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 300_000
 
 MOST_GREY = 0.01
-"""Mean difference of two pictures of the same figures, from 0 to 1: two that show other figures differ by more."""
+"""Mean difference of two images of the same figures, from 0 to 1: two that show other figures differ by more."""
 
 
 def shown(notebook: Any) -> list[list[tuple[str, str]]]:
@@ -40,7 +40,7 @@ def _form(output: Any) -> tuple[str, str]:
     return " ".join(sorted(output.data)), output.data.get("text/plain", "")
 
 
-def pictures(notebook: Any) -> list[Image.Image]:
+def images(notebook: Any) -> list[Image.Image]:
     """Return the images in the cells' outputs."""
     outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
     encoded = (output.data["image/png"] for output in outputs if "image/png" in output.get("data", ()))
@@ -49,7 +49,7 @@ def pictures(notebook: Any) -> list[Image.Image]:
 
 def difference(one: Image.Image, other: Image.Image) -> float:
     """Return the mean difference of two images' pixels: 0 if equal, 1 for black and white."""
-    values, others = (numpy.asarray(picture.resize(one.size), float) for picture in (one, other))
+    values, others = (numpy.asarray(image.resize(one.size), float) for image in (one, other))
     return float(abs(values - others).mean() / 255)
 
 
@@ -75,5 +75,5 @@ def test_a_notebook_says_what_is_committed(path: Path) -> None:
     if parsed(torch.__version__) != (2, 13) or torch.version.cuda:
         pytest.skip("it runs; its figures are those of a CPU build of torch 2.13, without a cuDNN that can be queried")
     assert any(shown(committed)) and shown(executed) == shown(committed)
-    pairs = zip(pictures(executed), pictures(committed), strict=True)
+    pairs = zip(images(executed), images(committed), strict=True)
     assert all(difference(new, old) < MOST_GREY for new, old in pairs)

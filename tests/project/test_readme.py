@@ -38,9 +38,9 @@ def commands() -> list[str]:
     return [re.sub(r"^\S*torchsummary-plus ", "", call) for call in calls if re.match(r"\S*torchsummary-plus ", call)]
 
 
-def test_pictures_are_there_and_small() -> None:
-    pictures = [ROOT / place for place in re.findall(r'(?:src|srcset)="([^"]+)"', README)]
-    assert pictures and all(0 < picture.stat().st_size < 200_000 for picture in pictures)
+def test_images_are_there_and_small() -> None:
+    images = [ROOT / place for place in re.findall(r'(?:src|srcset)="([^"]+)"', README)]
+    assert images and all(0 < image.stat().st_size < 200_000 for image in images)
 
 
 @pytest.fixture

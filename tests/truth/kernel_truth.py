@@ -62,20 +62,20 @@ def predicted(
     args: tuple[Any, ...],
     out: Any,
     kwargs: Mapping[str, Any] | None = None,
-    books: Workspaces | None = None,
+    workspaces: Workspaces | None = None,
 ) -> int:
-    """The most bytes that the rules say, as the ledger books them: results phase by phase, and the scratch beside."""
-    books, name, kwargs = books or Workspaces("cpu"), operator.name(), dict(kwargs or {})
+    """The most bytes that the rules say, as the ledger records them: results phase by phase, and the scratch beside."""
+    workspaces, name, kwargs = workspaces or Workspaces("cpu"), operator.name(), dict(kwargs or {})
     given = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
     with OnlyQueries():
-        sizes = iter(books.reserves(name, args, kwargs, out))
+        sizes = iter(workspaces.reserves(name, args, kwargs, out))
     results = []
     for tensor in tensors(out):
         nbytes = next(sizes, None)
         own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         results.append(0 if tensor.untyped_storage().data_ptr() in given else own)
     with mock.patch.object(kernel_trials, "ALLOWANCE", -1), OnlyQueries():  # Nothing is tried on zeros.
-        phases = books.scratch(name, args, kwargs, out)
+        phases = workspaces.scratch(name, args, kwargs, out)
     return max(sum(results[: phase.results]) + phase.nbytes for phase in phases)
 
 
@@ -89,9 +89,9 @@ def agree(calls: Iterable[Call]) -> None:
     for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
         operator, *args = call
         assert {("cpu", operator.name())} & (SCRATCH.keys() | RESERVES.keys())
-        books = Workspaces("cpu")
-        said = predicted(operator, tuple(args), out, books=books)
-        is_named = operator.name() in books.unknown and not since(HALF_FROM)
+        workspaces = Workspaces("cpu")
+        said = predicted(operator, tuple(args), out, workspaces=workspaces)
+        is_named = operator.name() in workspaces.unknown and not since(HALF_FROM)
         if said != peak and not is_named:
             wrong.append(f"{operator.name()}{described(args)}: {said:,} instead of {peak:,}")
     assert not wrong, "\n".join(wrong)

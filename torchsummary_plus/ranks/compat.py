@@ -18,10 +18,10 @@ _WORLD = "world_size= is unavailable"
 _DDP = "models in DistributedDataParallel cannot be estimated on a rank"
 _FLAT = "models in FullyShardedDataParallel cannot be estimated on a rank"
 _PIPELINE = "schedules of torch.distributed.pipelining cannot be estimated"
-_KINDS = "tensors of fully_shard or FullyShardedDataParallel are booked under other kinds"
+_KINDS = "tensors of fully_shard or FullyShardedDataParallel are recorded under other kinds"
 _OBJECTS = "scripts that send objects fail on CUDA"
 _HOOKS = "the compression hooks of DistributedDataParallel for bfloat16 fail on CUDA in builds without NCCL"
-_SHAPES = "DTensor's own calculations of shapes are booked as tensors of the rank"
+_SHAPES = "DTensor's own calculations of shapes are recorded as tensors of the rank"
 _STREAMS = "scripts that scatter inputs to GPUs fail"
 _SHARDS = "each rank makes the shards of all ranks, and is slow in large worlds"
 
@@ -102,7 +102,7 @@ FSDP_GATHERED, FSDP_RESHARDED, FSDP_PARAMETER = _places(
 )
 FSDP_ACCUMULATED = place(
     f"{_SHARD}:FSDPParam.to_accumulated_grad_if_needed",
-    "gradients that fully_shard accumulates in another dtype may be booked under another kind",
+    "gradients that fully_shard accumulates in another dtype may be recorded under another kind",
 )
 FSDP_CHUNKS = place(f"{_SHARD}:_chunk_with_empty", _SHARDS)
 

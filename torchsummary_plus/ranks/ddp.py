@@ -19,7 +19,7 @@ from .stand_ins import refused_without, replaced, within
 def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Skip the comparison of parameters' shapes with other ranks, and the broadcast of their values.
 
-    Tensors that the C++ reducer allocates are booked as buckets: one at first, then others once the order of the
+    Tensors that the C++ reducer allocates are recorded as buckets: one at first, then others once the order of the
     gradients is known.
 
     Source: ``DistributedDataParallel.__init__``, where ``init_sync`` controls both, and ``_ddp_init_helper``;

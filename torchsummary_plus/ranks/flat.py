@@ -26,7 +26,7 @@ class FlatParameters:
 
     @contextmanager
     def alone(self, labelling: Labelling, classify: Classify, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
-        """Inside the block, book their tensors under their kinds, and compare their storages instead of addresses.
+        """Inside the block, record their tensors under their kinds, and compare their storages instead of addresses.
 
         Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
         """
@@ -70,7 +70,7 @@ class FlatParameters:
 
 
 def _named(classify: Classify, function: Any) -> Any:
-    """Wrap a function so that cast shards and gradients on the CPU are booked under their kinds."""
+    """Wrap a function so that cast shards and gradients on the CPU are recorded under their kinds."""
 
     @wraps(function)
     def called(handle: Any) -> None:
@@ -95,7 +95,7 @@ def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
 
 
 def _gradient_named(classify: Classify, is_late: bool, function: Any) -> Any:
-    """Wrap a function of a state and a handle so that the handle's gradient is booked before or after it."""
+    """Wrap a function of a state and a handle so that the handle's gradient is recorded before or after it."""
 
     def name(flat: Any) -> None:
         gradients = flat.grad, getattr(flat, "_saved_grad_shard", None)

@@ -30,7 +30,7 @@ after the forward; gradients kept until their micro-batch ends.
 
 @contextmanager
 def fsdp_alone(labelling: Labelling, classify: Classify, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Book the tensors that ``fully_shard`` allocates under their kinds, and ``follow`` unsharded parameters.
+    """Record the tensors that ``fully_shard`` allocates under their kinds, and ``follow`` unsharded parameters.
 
     Source: torch/distributed/fsdp/_fully_shard.
     """

@@ -63,7 +63,7 @@ class RankKernels(StepKernels):
 
     @contextmanager
     def labelling(self, kind: str, ledger: RankLedger) -> Iterator[None]:
-        """Inside the block, book new tensors under a kind, and give them no values."""
+        """Inside the block, record new tensors under a kind, and give them no values."""
         outer, self.new_kind = self.new_kind, kind
         try:
             with ledger.labelling(kind):

@@ -12,19 +12,19 @@ from ..step.streamed_ledger import StreamedLedger
 
 GRADIENTS = "gradients"
 Labelling = Callable[[str], AbstractContextManager[None]]
-"""Returns a context in which new tensors are booked under a kind."""
+"""Returns a context in which new tensors are recorded under a kind."""
 Classify = Callable[[list[Tensor], str], None]
-"""Books existing tensors under a kind."""
+"""Records existing tensors under a kind."""
 
 
 class RankLedger(StreamedLedger):
-    """A ledger that books tensors under the kind of the part of torch that allocates them."""
+    """A ledger that records tensors under the kind of the part of torch that allocates them."""
 
     new_kind: str | None = None
 
     @contextmanager
     def labelling(self, kind: str) -> Iterator[None]:
-        """Inside the block, book new storages under a kind."""
+        """Inside the block, record new storages under a kind."""
         outer, self.new_kind = self.new_kind, kind
         try:
             yield

@@ -20,7 +20,7 @@ _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten:
 
 
 class IfUsed(Listener):
-    """Books a package's tensors once an operator receives them, or once the steps let go of them.
+    """Records a package's tensors once an operator receives them, or once the steps let go of them.
 
     A tensor in CPU memory is on the GPU only if an operator takes it together with tensors there.
     """
@@ -38,7 +38,7 @@ class IfUsed(Listener):
                 self._waiting[key] = weakref.ref(storage, self._release(key, nbytes)), holding.kind, holding.owner
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Book what an operator is about to use."""
+        """Record what an operator is about to use."""
         if not self._waiting:
             return
         tensors = tensors_of((*args, *kwargs.values()))
@@ -56,7 +56,7 @@ class IfUsed(Listener):
         self._waiting.clear()
 
     def _release(self, key: int, nbytes: int) -> Callable[[object], None]:
-        """Return a callback for a storage's release: it books the storage as held until then."""
+        """Return a callback for a storage's release: it records the storage as held until then."""
 
         def released(_: object) -> None:
             _, kind, owner = self._waiting.pop(key, (None, "", 0))

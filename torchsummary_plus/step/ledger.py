@@ -90,12 +90,12 @@ class Ledger(Listener):
         self.moments.append(Moment("", OUTSIDE, phase, step))
 
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Book existing tensors, or set the kind of those already booked."""
+        """Record existing tensors, or set the kind of those already recorded."""
         with compat.no_function():
             for tensor in filter(self.is_here, all_stored(tensors)):
                 storage = self._storage(tensor)
                 known = self._live.get(storage._cdata)
-                number = self._book(storage, owner) if known is None else known[0]
+                number = self._record(storage, owner) if known is None else known[0]
                 self.kinds[number] = kind
                 if kind == "inputs" and self.phase != "setup":
                     self.new_inputs.add(number)
@@ -103,10 +103,10 @@ class Ledger(Listener):
                     self.owners[number] = owner
 
     def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
-        """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` books it at the start.
+        """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` records it first.
 
         Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
-        booked when they are held.
+        recorded when they are held.
         """
         number, _ = self._live.pop(storage._cdata, (-1, None))
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
@@ -116,14 +116,14 @@ class Ledger(Listener):
             self.watch(meta, number)
 
     def was_there(self, nbytes: int, kind: str, owner: int) -> int:
-        """Book bytes held since before the steps, and return their number."""
+        """Record bytes held since before the steps, and return their number."""
         number = self._number(nbytes, owner, kind)
         self._raw_bytes[number] = nbytes
         self._before.append(number)
         return number
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Book a resized storage's new block, then release its old one."""
+        """Record a resized storage's new block, then release its old one."""
         storage = self.standing_for(storage)
         number, _ = self._live.get(storage._cdata, (-1, None))
         if number < 0 or self._raw_bytes[number] == storage.nbytes():
@@ -141,11 +141,11 @@ class Ledger(Listener):
         return self.standing_for(tensor.untyped_storage())
 
     def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
-        """Book a tensor that no operator created, under the name of the function that did."""
+        """Record a tensor that no operator created, under the name of the function that did."""
         if self.is_here(tensor):
             owner = self._owner(frame)
             self.moments.append(Moment(name, owner, self.phase, self.step))
-            self._book(self._storage(tensor), owner)
+            self._record(self._storage(tensor), owner)
 
     def begin(self, frame: Frame) -> None:
         """Open a call's entry, and the forward phase after the end of a step."""
@@ -193,7 +193,7 @@ class Ledger(Listener):
         return self.phase == "backward"
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Book an operator's results, scratch memory and lasting workspaces."""
+        """Record an operator's results, scratch memory and lasting workspaces."""
         self.numbers.settle()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
@@ -236,7 +236,7 @@ class Ledger(Listener):
             self.numbers.give(func, args, out)
 
     def _book_blocks(self, live_blocks: dict[str, int], phase: Phase, owner: int) -> None:
-        """Book a phase's blocks that are not live yet; ``live_blocks`` maps names to live blocks."""
+        """Record a phase's blocks that are not live yet; ``live_blocks`` maps names to live blocks."""
         for block, nbytes in phase.blocks:
             if block not in live_blocks and nbytes:
                 live_blocks[block] = self._number(nbytes, owner, "workspace")
@@ -257,7 +257,7 @@ class Ledger(Listener):
         name: str,
         lasting: Sequence[int],
     ) -> None:
-        """Book a kernel's allocations one by one, after the results that its course does not name.
+        """Record a kernel's allocations one by one, after the results that its course does not name.
 
         Lasting workspaces are requested where the course says so, else at its end. Where a rule says that a result's
         size is not the fake's, the measured size counts: the rule may be of another release.
@@ -303,7 +303,7 @@ class Ledger(Listener):
         return number
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Book the CPU tensor of a Python number while a class dispatches the operator."""
+        """Record the CPU tensor of a Python number while a class dispatches the operator."""
         if self.backend != "cpu":
             return super().number(frame, func, nbytes)
         owner = self._owner(frame)
@@ -313,9 +313,9 @@ class Ledger(Listener):
         return lambda: self.event(number, 0)
 
     def _book_number(self, storage: torch.UntypedStorage) -> None:
-        """Book the tensor that torch made of a Python number."""
+        """Record the tensor that torch made of a Python number."""
         if storage._cdata not in self._live:
-            self._book(storage, self.moments[-1].module)
+            self._record(storage, self.moments[-1].module)
 
     def _book_results(
         self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
@@ -325,7 +325,7 @@ class Ledger(Listener):
             if self.is_here(tensor):
                 storage = self._storage(tensor)
                 if storage._cdata not in self._live:
-                    self._book(storage, owner, nbytes if storage.resizable() else 0, band)
+                    self._record(storage, owner, nbytes if storage.resizable() else 0, band)
                 else:
                     self.resized(storage)
 
@@ -353,7 +353,9 @@ class Ledger(Listener):
         self.bands.append(band)
         return len(self.nbytes) - 1
 
-    def _book(self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0) -> int:
+    def _record(
+        self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0
+    ) -> int:
         nbytes = storage.nbytes() if true_bytes is None else true_bytes
         number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
         self._raw_bytes[number] = storage.nbytes()

@@ -30,7 +30,7 @@ from .streamed_ledger import StreamedLedger
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: StreamedLedger) -> None:
-    """Connect a ledger to the storages that stand for real ones, and book those that existed before the steps.
+    """Connect a ledger to the storages that stand for real ones, and record those that existed before the steps.
 
     The ledger can then query whether an engine formula or Python code is running, and whether the graph is retained.
     """
@@ -46,7 +46,7 @@ def follow_meta_storages(kernels: StepKernels, ledger: StreamedLedger) -> None:
 
 @contextmanager
 def resizing_watched(kernels: StepKernels, ledger: StreamedLedger) -> Iterator[None]:
-    """Book resized storages again, since no operator visible to a mode resizes them."""
+    """Record resized storages again, since no operator visible to a mode resizes them."""
     kind: Any = torch.UntypedStorage
     resize = kind.resize_
 

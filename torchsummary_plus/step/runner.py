@@ -60,7 +60,7 @@ class Steps:
         self.account = account
         self.step = step
         self.prior = prior or []
-        """Tensors besides the model; cleared once booked, so that only the program holds them."""
+        """Tensors besides the model; cleared once recorded, so that only the program holds them."""
         self.without_bytes: Container[int] = ()
         """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
         self.doing = "forward"
@@ -87,7 +87,7 @@ class Steps:
                     self.parameters.setdefault(id(parameter), (parameter, index))
 
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
-        """Book tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
+        """Record tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
         self._classify_model()
         for holding in reversed(self.prior):  # The search finds the last one first.
             if not holding.if_used:
@@ -289,7 +289,7 @@ class Steps:
 
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
-        """Book each gradient as such, for its parameter's module, as soon as it exists."""
+        """Record each gradient as such, for its parameter's module, as soon as it exists."""
         handles = []
         for parameter, owner in self.parameters.values():
             if parameter.requires_grad:
@@ -332,7 +332,7 @@ class Steps:
 
     @contextmanager
     def _optimizers_named(self) -> Iterator[None]:
-        """Set the phase to optimizer during a step, and book the state as such, for the parameter's module."""
+        """Set the phase to optimizer during a step, and record the state as such, for the parameter's module."""
         stepping = self.stepping
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:

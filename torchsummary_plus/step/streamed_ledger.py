@@ -47,14 +47,14 @@ class StreamedLedger(Ledger):
         self._switches.append((compat.sequence_number(), stream))
 
     def join(self, tensors: Sequence[Tensor], owner: int) -> None:
-        """Book existing tensors as one block, as long as each has a storage of its own that is not booked yet."""
+        """Record existing tensors as one block, as long as each has a storage of its own that is not recorded yet."""
         with compat.no_function():
             storages = {self._storage(tensor)._cdata: self._storage(tensor) for tensor in filter(self.is_here, tensors)}
         if len(storages) < len(tensors) or not storages.keys().isdisjoint(self._live):
             return
         rest = sum(storage.nbytes() for storage in storages.values())
         for storage in storages.values():
-            self._book(storage, owner, rest)
+            self._record(storage, owner, rest)
             rest = 0
 
     def handed_over(self, tensor: Tensor, stream: int) -> None:
@@ -64,7 +64,7 @@ class StreamedLedger(Ledger):
             self._elsewhere.add(number)
 
     def number_of(self, tensor: Tensor) -> int:
-        """Return the number of a tensor's storage; -1 if it is not booked."""
+        """Return the number of a tensor's storage; -1 if it is not recorded."""
         return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
     def place(self) -> Hashable:

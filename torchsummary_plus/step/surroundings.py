@@ -33,7 +33,7 @@ class Surroundings:
     """Everything a step's code reaches: its own functions, the model's hooks, and all objects held from there.
 
     An optimizer held only by a library is found too if it has the model's parameters; its tensors are then exchanged,
-    and booked once it has stepped.
+    and recorded once it has stepped.
     """
 
     def __init__(self, tree: ModuleTree, step: Step) -> None:

@@ -262,7 +262,7 @@ def _with_workspace(phases: tuple[Phase, ...] | Course, nbytes: int) -> tuple[Ph
 
 
 def _most(phases: tuple[Phase, ...] | Course) -> int:
-    """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is booked."""
+    """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is recorded."""
     live: list[int] = []
     most = 0
     for step in phases:

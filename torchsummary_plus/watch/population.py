@@ -190,7 +190,7 @@ class Population:
             young = watched_objects(0)  # First, so that what a collection moves away from now on is included.
             self._add([*self._young.take(), *young])
             for _, tensor in self._shared.changed():
-                self._book(tensor)
+                self._record(tensor)
             for unusual in [ref() for ref in self._unusual.refs]:
                 if unusual is not None:
                     self._book_parts(unusual)
@@ -223,7 +223,7 @@ class Population:
                 self._unusual.add(tensor)
                 self._book_parts(tensor)
         elif not self._knows(tensor):
-            storage = self._book(tensor)
+            storage = self._record(tensor)
             if storage is not None:
                 self._follow(tensor, storage)
                 if tensor.requires_grad and tensor.is_leaf:
@@ -245,7 +245,7 @@ class Population:
             if storage.alone is not None and other is not None:
                 self._alone.remove(storage.alone)
                 self._shared.add(other)
-                self._book(other)  # It may have moved to another storage since.
+                self._record(other)  # It may have moved to another storage since.
             storage.alone = None
             self._shared.add(tensor)
         storage.has_tensor = True
@@ -264,9 +264,9 @@ class Population:
     def _book_parts(self, tensor: torch.Tensor) -> None:
         """Register the parts of an unusual tensor, if it has memory of its own."""
         for part in _parts(tensor):
-            self._book(part, type(tensor))
+            self._record(part, type(tensor))
 
-    def _book(self, tensor: torch.Tensor, kind: type | None = None) -> _Ref[torch.UntypedStorage] | None:
+    def _record(self, tensor: torch.Tensor, kind: type | None = None) -> _Ref[torch.UntypedStorage] | None:
         """Register a tensor's storage; None if it has none."""
         try:
             storage = tensor.untyped_storage()

@@ -23,7 +23,7 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, 10))
 
 
-def pictures() -> nn.Module:
+def images() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
@@ -76,8 +76,8 @@ def test_the_workspace_of_a_recurrent_layer_is_cudnns(
 
 def test_a_convolution_measured_is_at_most_what_is_predicted_with_its_scratch() -> None:
     gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(pictures(), (3, 64, 64), gpu=gpu, progress=False, **asked(mode="eval"))
-    measured = measure_memory(pictures().cuda(), (3, 64, 64), **asked(mode="eval"))
+    predicted = estimate_memory(images(), (3, 64, 64), gpu=gpu, progress=False, **asked(mode="eval"))
+    measured = measure_memory(images().cuda(), (3, 64, 64), **asked(mode="eval"))
     low, high = predicted.peak_range
     assert low <= measured.peak_bytes <= high
     assert measured.log.events and measured.reserved_bytes % (2 * MIB) == 0

@@ -25,7 +25,7 @@ _NODES = ("MulBackward0", "DivBackward0", "DivBackward1")
 
 
 class SavedNumbers:
-    """Passes the storages of kept numbers to ``book``, for the module that ran the product.
+    """Passes the storages of kept numbers to ``record``, for the module that ran the product.
 
     A node exists only after its operator has returned, so :meth:`settle` looks for it at the next event. That may be
     while torch replaces a view's node and holds the view's lock, when asking the view for its ``grad_fn`` would
@@ -33,8 +33,8 @@ class SavedNumbers:
     ``VariableHooks::grad_fn``), which may outlive the view.
     """
 
-    def __init__(self, book: Callable[[torch.UntypedStorage], object]) -> None:
-        self._book = book
+    def __init__(self, record: Callable[[torch.UntypedStorage], object]) -> None:
+        self._record = record
         self.keeps_graph: Callable[[], bool] = lambda: False
         """Whether the current backward retains the graph."""
         self._pending: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
@@ -56,7 +56,7 @@ class SavedNumbers:
             self._shared = None if node is None else self._of_views.get(node._sequence_nr())
 
     def settle(self) -> None:
-        """Book the number kept by the last operator's node, if any."""
+        """Record the number kept by the last operator's node, if any."""
         if self._pending is None:
             return
         (result, written_with, number), self._pending = self._pending, None
@@ -78,10 +78,10 @@ class SavedNumbers:
     def _book_other(self, out: torch.Tensor) -> None:
         saved = getattr(out.grad_fn, "_saved_other", None)
         if isinstance(saved, torch.Tensor):
-            self._book(next(iter(stored(saved))).untyped_storage())
+            self._record(next(iter(stored(saved))).untyped_storage())
 
     def of_wrapper(self, out: Any) -> None:
-        """Book the numbers kept by the nodes of a product's result that is a wrapper, which the operator inside lacks.
+        """Record numbers kept by the nodes of a product's result that is a wrapper, which the inner operator lacks.
 
         A wrapper is a tensor of a ``torch.func`` transform, or of a subclass such as ``NestedTensor``.
         """
@@ -100,11 +100,11 @@ class SavedNumbers:
         return size if node.name() in _NODES or node._sequence_nr() in self._of_views else 0
 
     def _book_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
-        """Book the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
+        """Record the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
         node = base.grad_fn
         if node is not None and node._sequence_nr() >= number:
             storage = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
-            self._book(storage)
+            self._record(storage)
             self._of_views[node._sequence_nr()] = storage
             node.register_hook(_Until(storage, self.keeps_graph))
 
