@@ -74,7 +74,7 @@ class Ledger(Listener):
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
-        self.numbers = SavedNumbers(self._book_number)
+        self.numbers = SavedNumbers(self._record_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
@@ -207,22 +207,22 @@ class Ledger(Listener):
         saved = self.numbers.saved_bytes(args) if by_node else 0
         phases = self.workspaces.scratch(name, args, kwargs, out)
         if phases and not isinstance(phases[0], Phase):
-            self._book_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
+            self._record_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
             phases, lasting = (), ()
-        results_booked = 0
+        results_recorded = 0
         live_blocks: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
             self._free_blocks(live_blocks, dict(phase.blocks))
-            self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
-            self._book_results(islice(results, phase.results - results_booked), sizes, owner, band)
-            results_booked = phase.results
-            self._book_lasting(lasting, owner, name)
+            self._record_results((out[place] for place in phase.first), repeat(None), owner, band)
+            self._record_results(islice(results, phase.results - results_recorded), sizes, owner, band)
+            results_recorded = phase.results
+            self._record_lasting(lasting, owner, name)
             lasting = ()
-            self._book_blocks(live_blocks, phase, owner)
+            self._record_blocks(live_blocks, phase, owner)
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                number = self._book_scratch(scratch, owner, error, phase.lesser)
+                number = self._record_scratch(scratch, owner, error, phase.lesser)
                 if phase.empties:
                     self.emptying.add(number)
                 self.event(number, 0)
@@ -235,7 +235,7 @@ class Ledger(Listener):
         if self.backend == "cpu":
             self.numbers.give(func, args, out)
 
-    def _book_blocks(self, live_blocks: dict[str, int], phase: Phase, owner: int) -> None:
+    def _record_blocks(self, live_blocks: dict[str, int], phase: Phase, owner: int) -> None:
         """Record a phase's blocks that are not live yet; ``live_blocks`` maps names to live blocks."""
         for block, nbytes in phase.blocks:
             if block not in live_blocks and nbytes:
@@ -247,7 +247,7 @@ class Ledger(Listener):
         for block in [block for block in reversed(live_blocks) if block not in lasting]:
             self.event(live_blocks.pop(block), 0)
 
-    def _book_course(
+    def _record_course(
         self,
         course: Course,
         results: Sequence[torch.Tensor],
@@ -266,23 +266,23 @@ class Ledger(Listener):
         later = {step.result for step in course if isinstance(step, Result)}
         for place, result in enumerate(results):
             if place not in later:
-                self._book_results([result], iter(nbytes[place : place + 1]), owner, band)
+                self._record_results([result], iter(nbytes[place : place + 1]), owner, band)
         error = self.workspaces.band(SCRATCH, name)
         buffers: list[int | None] = []
         for step in course:
             if isinstance(step, Result):
                 ruled = nbytes[step.result]
                 nbytes_of_result = ruled if ruled is None or step.nbytes is None else step.nbytes
-                self._book_results(results[step.result : step.result + 1], iter([nbytes_of_result]), owner, band)
+                self._record_results(results[step.result : step.result + 1], iter([nbytes_of_result]), owner, band)
             elif isinstance(step, Alloc):
-                number = self._book_scratch(step.nbytes, owner, error) if step.nbytes else None
+                number = self._record_scratch(step.nbytes, owner, error) if step.nbytes else None
                 buffers.append(None if step.lasts else number)
             elif isinstance(step, Free):
                 self._give(buffers, step.buffer)
             else:
-                self._book_lasting(lasting, owner, name)
+                self._record_lasting(lasting, owner, name)
                 lasting = ()
-        self._book_lasting(lasting, owner, name)
+        self._record_lasting(lasting, owner, name)
         for buffer in range(len(buffers)):
             self._give(buffers, buffer)
 
@@ -291,11 +291,11 @@ class Ledger(Listener):
         if number is not None:
             self.event(number, 0)
 
-    def _book_lasting(self, sizes: Sequence[int], owner: int, name: str) -> None:
+    def _record_lasting(self, sizes: Sequence[int], owner: int, name: str) -> None:
         for nbytes in sizes:
             self.event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
 
-    def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
+    def _record_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
         number = self._number(nbytes, owner, "workspace", band)
         if lesser:
             self.lesser[number] = lesser
@@ -312,12 +312,12 @@ class Ledger(Listener):
         self.event(number, nbytes)
         return lambda: self.event(number, 0)
 
-    def _book_number(self, storage: torch.UntypedStorage) -> None:
+    def _record_number(self, storage: torch.UntypedStorage) -> None:
         """Record the tensor that torch made of a Python number."""
         if storage._cdata not in self._live:
             self._record(storage, self.moments[-1].module)
 
-    def _book_results(
+    def _record_results(
         self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
     ) -> None:
         for tensor in results:

@@ -193,7 +193,7 @@ class Population:
                 self._record(tensor)
             for unusual in [ref() for ref in self._unusual.refs]:
                 if unusual is not None:
-                    self._book_parts(unusual)
+                    self._record_parts(unusual)
             for ref, storage in self._storages.changed():
                 self._resize(ref, storage.nbytes())
             self._remove_dead()
@@ -221,7 +221,7 @@ class Population:
         if type(tensor) not in compat.PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
             if self._unusual.find(tensor) is None:
                 self._unusual.add(tensor)
-                self._book_parts(tensor)
+                self._record_parts(tensor)
         elif not self._knows(tensor):
             storage = self._record(tensor)
             if storage is not None:
@@ -261,7 +261,7 @@ class Population:
                 self.owners.give_gradient(leaf, grad)
                 self._add_tensor(grad)
 
-    def _book_parts(self, tensor: torch.Tensor) -> None:
+    def _record_parts(self, tensor: torch.Tensor) -> None:
         """Register the parts of an unusual tensor, if it has memory of its own."""
         for part in _parts(tensor):
             self._record(part, type(tensor))

@@ -69,13 +69,13 @@ class SavedNumbers:
         shared, self._shared = self._shared, None
         if self._is_view:
             if written_with is not None:
-                self._book_until_node_ran(out, written_with, number)
+                self._record_until_node_ran(out, written_with, number)
         elif shared is not None and out.grad_fn is not None:
             out.grad_fn.register_hook(_Until(shared, self.keeps_graph))
         else:
-            self._book_other(out)
+            self._record_other(out)
 
-    def _book_other(self, out: torch.Tensor) -> None:
+    def _record_other(self, out: torch.Tensor) -> None:
         saved = getattr(out.grad_fn, "_saved_other", None)
         if isinstance(saved, torch.Tensor):
             self._record(next(iter(stored(saved))).untyped_storage())
@@ -86,10 +86,10 @@ class SavedNumbers:
         A wrapper is a tensor of a ``torch.func`` transform, or of a subclass such as ``NestedTensor``.
         """
         while is_transformed(out):
-            self._book_other(out)
+            self._record_other(out)
             out = compat.functorch_unwrapped(out)
         if compat.is_wrapper_subclass(out):
-            self._book_other(out)
+            self._record_other(out)
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
         """Return the bytes of a gradient operator's number if it is not a new tensor but the one the node kept."""
@@ -99,7 +99,7 @@ class SavedNumbers:
             return 0
         return size if node.name() in _NODES or node._sequence_nr() in self._of_views else 0
 
-    def _book_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
+    def _record_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
         """Record the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
         node = base.grad_fn
         if node is not None and node._sequence_nr() >= number:
