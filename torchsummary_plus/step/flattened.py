@@ -17,7 +17,7 @@ def flattened(module: nn.Module) -> list[Tensor]:
     if not isinstance(module, nn.RNNBase) or not torch.backends.cudnn.enabled:
         return []
     weights = [module._parameters.get(name) for name in module._flat_weights_names]
-    found = [weight for weight in weights if weight is not None]
-    if len({id(weight) for weight in found}) < len(weights) or len({weight.dtype for weight in found}) > 1:
+    present = [weight for weight in weights if weight is not None]
+    if len({id(weight) for weight in present}) < len(weights) or len({weight.dtype for weight in present}) > 1:
         return []
-    return list(found) if found and found[0].dtype in ACCEPTED else []
+    return list(present) if present and present[0].dtype in ACCEPTED else []
