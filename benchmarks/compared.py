@@ -33,12 +33,12 @@ def answer(tool: Tool, key: str) -> str:
     """Return "yes", "no" if the tool has no such figure or feature, what is wrong, or the error."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            found = ROWS[key][2](tool)
+            result = ROWS[key][2](tool)
     except AbsentError:
         return "no"
     except Exception as error:
         return f"error: {type(error).__name__}"
-    return "yes" if found is True else "wrong" if found is False else f"wrong: {found}"
+    return "yes" if result is True else "wrong" if result is False else f"wrong: {result}"
 
 
 def answers(name: str) -> dict[str, str]:
@@ -56,8 +56,8 @@ def asked(name: str) -> dict[str, str]:
     )
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    column: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return column
 
 
 def main() -> None:

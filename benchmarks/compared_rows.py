@@ -51,8 +51,8 @@ def image(batch: int = 2) -> tuple[Tensor]:
     return (torch.randn(batch, 1, 8, 8),)
 
 
-def exactly(found: int, truth: int) -> Any:
-    return True if found == truth else f"{found:,}, not {truth:,}"
+def exactly(value: int, truth: int) -> Any:
+    return True if value == truth else f"{value:,}, not {truth:,}"
 
 
 def counts(
@@ -174,16 +174,16 @@ def backward(tool: Tool) -> Any:
         raise AbsentError
     from torchsummary_plus import estimate_memory
 
-    found = estimate_memory(nn.Linear(8, 8, bias=False), (8,), 2, optimizer="sgd").total_train_mult_adds
-    return exactly(found or 0, 2 * 2 * 64)  # The input takes no gradient.
+    mult_adds = estimate_memory(nn.Linear(8, 8, bias=False), (8,), 2, optimizer="sgd").total_train_mult_adds
+    return exactly(mult_adds or 0, 2 * 2 * 64)  # The input takes no gradient.
 
 
 def runs(
     key: str, words: str, build: Callable[[], Any], args: Callable[[], tuple[Any, ...]] = tuple, **kwargs: Any
 ) -> None:
     def question(tool: Tool) -> Any:
-        given = {name: make() for name, make in kwargs.items()}
-        tool.run(build(), args(), given)
+        keywords = {name: make() for name, make in kwargs.items()}
+        tool.run(build(), args(), keywords)
         return True
 
     row(key, "Inputs and models", words)(question)
@@ -285,9 +285,9 @@ def deep() -> nn.Module:
 def peak(tool: Tool) -> Any:
     from torchsummary_plus import measure_memory
 
-    found = tool.peak(deep, (256,), 512)
+    predicted = tool.peak(deep, (256,), 512)
     truth = measure_memory(deep(), (256,), 512, optimizer=torch.optim.AdamW, loss=torch.sum).peak_bytes
-    return exactly(found, truth)
+    return exactly(predicted, truth)
 
 
 shows("by_module", "Memory", "Memory by module")

@@ -72,9 +72,9 @@ def printed(call: Callable[[], Any]) -> str:
 
 def number(text: str, label: str) -> int:
     """Return the integer that follows a label."""
-    found = re.search(rf"{label}: ([\d,]+)", text)
-    assert found is not None, f"no {label!r}"
-    return int(found[1].replace(",", ""))
+    match = re.search(rf"{label}: ([\d,]+)", text)
+    assert match is not None, f"no {label!r}"
+    return int(match[1].replace(",", ""))
 
 
 def saved(result: Any, suffix: str) -> int:

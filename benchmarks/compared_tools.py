@@ -217,9 +217,9 @@ class Ptflops(Tool):
         from ptflops import get_model_complexity_info
 
         named = kwargs or (dict(zip("xy", args)) if len(args) > 1 else None)
-        given = {"input_constructor": lambda _: named or args[0]}
+        settings = {"input_constructor": lambda _: named or args[0]}
         macs, params = get_model_complexity_info(
-            model, (1,), as_strings=False, print_per_layer_stat=False, verbose=False, **given
+            model, (1,), as_strings=False, print_per_layer_stat=False, verbose=False, **settings
         )
         if macs is None:
             raise RuntimeError("it returned None")
@@ -268,8 +268,8 @@ class DeepSpeed(Tool):
     def _profiled(self, model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
         from deepspeed.profiling.flops_profiler import get_model_profile
 
-        given = {"print_profile": False, "as_string": False, "warm_up": 0, **options}
-        return get_model_profile(model, args=list(args), kwargs=kwargs or {}, **given)
+        settings = {"print_profile": False, "as_string": False, "warm_up": 0, **options}
+        return get_model_profile(model, args=list(args), kwargs=kwargs or {}, **settings)
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
         return self._profiled(model, args, kwargs)
@@ -311,8 +311,8 @@ class Memlab(Tool):
         return self._report(model)
 
     def param_bytes(self, model: nn.Module) -> int:
-        found = re.findall(r"Used Memory: ([\d.]+)([BKMG])", self._report(model))
-        value, unit = found[-1]
+        figures = re.findall(r"Used Memory: ([\d.]+)([BKMG])", self._report(model))
+        value, unit = figures[-1]
         return round(float(value) * 1024 ** "BKMG".index(unit))
 
     def __init__(self) -> None:

@@ -124,8 +124,8 @@ def load(path: Path) -> dict[str, Any]:
     """Return the cases of a data file, or nothing if it comes from another kind of machine."""
     if not path.exists():
         return {}
-    found = json.loads(path.read_text())
-    cases: dict[str, Any] = found["cases"] if found["machine"] == machine() else {}
+    recording = json.loads(path.read_text())
+    cases: dict[str, Any] = recording["cases"] if recording["machine"] == machine() else {}
     return cases
 
 
@@ -188,7 +188,7 @@ def measured(case: Case) -> dict[str, Any]:
         fake = predicted_levels(log, STEPS)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "family": case.subject.family,
         "measured": [static + level.nbytes for level in real],
         "predicted": [static + level.nbytes for level in fake],
@@ -196,8 +196,8 @@ def measured(case: Case) -> dict[str, Any]:
     }
     parts = [difference(a, b) if a.nbytes != b.nbytes else {} for a, b in zip(real, fake)]
     if any(parts):
-        found["difference"] = parts
-    return found
+        record["difference"] = parts
+    return record
 
 
 def line(name: str, case: dict[str, Any]) -> str:

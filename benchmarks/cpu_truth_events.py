@@ -80,16 +80,16 @@ def difference(measured: Level, predicted: Level) -> dict[str, int]:
     sizes = Counter[int]()
     for (nbytes, _), count in there.items():
         sizes[nbytes] += count
-    found: Counter[str] = Counter()
+    nbytes_by_maker: Counter[str] = Counter()
     for (nbytes, maker), count in here.items():
         same = min(count, sizes[nbytes])
         sizes[nbytes] -= same
-        found[_short(maker)] += nbytes * (count - same)
+        nbytes_by_maker[_short(maker)] += nbytes * (count - same)
     for (nbytes, maker), count in there.items():
         missing = min(count, sizes[nbytes])
         sizes[nbytes] -= missing
-        found[_short(maker)] -= nbytes * missing
-    return {maker: nbytes for maker, nbytes in found.most_common() if nbytes}
+        nbytes_by_maker[_short(maker)] -= nbytes * missing
+    return {maker: nbytes for maker, nbytes in nbytes_by_maker.most_common() if nbytes}
 
 
 def _short(maker: str) -> str:

@@ -202,8 +202,8 @@ def vision(name: str, **options: Any) -> nn.Module:
 
     if name.islower():
         options["weights"] = None
-    made: nn.Module = getattr(models, name)(num_classes=10, **options)
-    return made
+    model: nn.Module = getattr(models, name)(num_classes=10, **options)
+    return model
 
 
 def timm_model(name: str, **options: Any) -> nn.Module:
@@ -211,8 +211,8 @@ def timm_model(name: str, **options: Any) -> nn.Module:
     import_torchvision()
     import timm
 
-    made: nn.Module = timm.create_model(name, pretrained=False, num_classes=10, **options)
-    return made
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=10, **options)
+    return model
 
 
 class Lossy(nn.Module):

@@ -168,8 +168,8 @@ class Translator(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         source, state = self.encoder(self.words(ids))
         target, _ = self.decoder(self.words(ids), state)
-        found = torch.bmm(torch.bmm(target, source.transpose(1, 2)).softmax(-1), source)
-        return F.cross_entropy(self.head(torch.cat([target, found], -1)).flatten(0, 1), ids.flatten())
+        context = torch.bmm(torch.bmm(target, source.transpose(1, 2)).softmax(-1), source)
+        return F.cross_entropy(self.head(torch.cat([target, context], -1)).flatten(0, 1), ids.flatten())
 
 
 class CellByCell(nn.Module):

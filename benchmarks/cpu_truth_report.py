@@ -46,17 +46,17 @@ def percentile(values: list[float], part: float) -> float:
 
 def report(data: dict[str, Any]) -> str:
     """Return the whole report as text."""
-    found = list(rows(data))
-    if not found:
+    cases = list(rows(data))
+    if not cases:
         return "no case ran"
     machine = ", ".join(f"{key} {value}" for key, value in data["machine"].items())
     lines = [f"CPU: predicted against measured peaks ({machine})", "", _head()]
     families: dict[str, list[Row]] = defaultdict(list)
-    for row in found:
+    for row in cases:
         families[row.family].append(row)
     lines += [_line(family, members) for family, members in families.items()]
-    lines.append(_line("all", found))
-    lines += ["", *_failures(data), *_explained(found)]
+    lines.append(_line("all", cases))
+    lines += ["", *_failures(data), *_explained(cases)]
     return "\n".join(lines)
 
 
@@ -79,11 +79,11 @@ def _failures(data: dict[str, Any]) -> list[str]:
     return ["Did not run:", *failed, ""] if failed else []
 
 
-def _explained(found: list[Row]) -> list[str]:
+def _explained(cases: list[Row]) -> list[str]:
     """Yield a line for every case beyond the bound, with the blocks that are live at only one of the two peaks."""
-    beyond = sorted((row for row in found if abs(row.error) > EXPLAINED), key=lambda row: -abs(row.error))
-    share = len(beyond) / len(found)
-    lines = [f"Beyond {EXPLAINED:.1%}: {len(beyond)} of {len(found)} ({share:.1%}), with the bytes by operator that"]
+    beyond = sorted((row for row in cases if abs(row.error) > EXPLAINED), key=lambda row: -abs(row.error))
+    share = len(beyond) / len(cases)
+    lines = [f"Beyond {EXPLAINED:.1%}: {len(beyond)} of {len(cases)} ({share:.1%}), with the bytes by operator that"]
     lines.append("the prediction has too many of (+) or too few (-) at its peak:")
     for row in beyond:
         parts = ", ".join(f"{maker} {nbytes:+,}" for maker, nbytes in _largest(row.difference))

@@ -168,12 +168,12 @@ def _sized(layer: Layer, batch: int, scale: float) -> list[Any]:
     batch = min(batch, 4) if axes == 3 else batch
     padding = 0 if layer.kernel == layer.stride else (layer.kernel - 1) // 2 * layer.dilation
     reach = layer.dilation * (layer.kernel - 1) + 1
-    given = [(size + 2 * padding - reach) // layer.stride + 1 for size in shape]
+    lengths = [(size + 2 * padding - reach) // layer.stride + 1 for size in shape]
     line = [1] * (axes == 1)
     return [
         [batch, layer.inner, *line, *shape],
         [layer.outer, layer.inner // layer.groups, *line, *[layer.kernel] * axes],
-        [batch, layer.outer, *line, *given],
+        [batch, layer.outer, *line, *lengths],
         [*[0] * (axes == 1), *[padding] * axes],
         [*line, *[layer.stride] * axes],
         [*line, *[layer.dilation] * axes],
@@ -206,10 +206,10 @@ def ask_all(convolutions: Sequence[Any], cards: Sequence[str] = CARDS) -> Iterat
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             try:
-                found = plans(
+                answer = plans(
                     question, known_cards()[card], Settings(tensor_cores=tensor_cores), worker_client.workspaces
                 )
-                row.append(found.tried[0] if fits(found.tried[0], card) else None)
+                row.append(answer.tried[0] if fits(answer.tried[0], card) else None)
             except CudnnError:
                 row.append(None)
         yield row
@@ -265,16 +265,16 @@ class Sample:
 
 
 def sample(question: Question, answer: int) -> Sample:
-    found: tuple[float, tuple[int, int]] | None = None
+    nearest: tuple[float, tuple[int, int]] | None = None
     for unit in (1, 4, 8, 16):
         parts = tensor_bytes(question, unit)
         for taken in range(8):
             left = answer - sum(part for part, bit in zip(parts, (1, 2, 4)) if taken & bit)
-            if left >= 0 and (found is None or left < found[0]):
-                found = left, (taken, unit if taken else 1)
-    assert found is not None
+            if left >= 0 and (nearest is None or left < nearest[0]):
+                nearest = left, (taken, unit if taken else 1)
+    assert nearest is not None
     plain = tensor_bytes(question, 1)
-    return Sample(question, features(question), found[1], found[0] / plain[1], answer / sum(plain), sum(plain))
+    return Sample(question, features(question), nearest[1], nearest[0] / plain[1], answer / sum(plain), sum(plain))
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
@@ -320,7 +320,7 @@ def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
 
 def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:
     """Return the split with the least impurity of labels and of workspaces; None if no split reduces it."""
-    best, found = _impurity(samples) - 1e-9, None
+    best, split = _impurity(samples) - 1e-9, None
     for feature in range(len(samples[0].values)):
         ordered = sorted(samples, key=lambda one: one.values[feature])
         for place in range(2, len(ordered) - 1):
@@ -329,8 +329,8 @@ def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:
                 continue
             score = _impurity(ordered[:place]) + _impurity(ordered[place:])
             if score < best:
-                best, found = score, (feature, (low + high) / 2)
-    return found
+                best, split = score, (feature, (low + high) / 2)
+    return split
 
 
 def _impurity(samples: Sequence[Sample]) -> float:
@@ -348,8 +348,8 @@ def build(recordings: Sequence[tuple[dict[str, Any], Sequence[str]]]) -> dict[st
         for place, (card, numbers, last, kind) in enumerate(columns(cards)):
             dtype = NUMBERS[numbers][0]
             known = [(question_of(conv, dtype, last, kind), row[place]) for conv, row in chosen]
-            found = [sample(question, answer) for question, answer in known if answer is not None]
-            trees[name_of(card, numbers, last, kind)] = fit(found)
+            samples = [sample(question, answer) for question, answer in known if answer is not None]
+            trees[name_of(card, numbers, last, kind)] = fit(samples)
     every = [card for _, cards in recordings for card in cards]
     cards_by_name = {card: list(known_cards()[card].capability) for card in every}
     return {"cudnn": recordings[0][0]["cudnn"], "cards": cards_by_name, "trees": trees}
@@ -363,14 +363,14 @@ def errors(answers: Iterable[Any], cards: Sequence[str] = CARDS) -> Iterator[tup
                 continue
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
-            found = guess(question, known_cards()[card].capability, tensor_cores)
-            off = abs(found.nbytes - answer) / sum(tensor_bytes(question, 1))
-            yield name_of(card, numbers, last, kind), off, found.low <= answer <= found.high
+            estimate = guess(question, known_cards()[card].capability, tensor_cores)
+            off = abs(estimate.nbytes - answer) / sum(tensor_bytes(question, 1))
+            yield name_of(card, numbers, last, kind), off, estimate.low <= answer <= estimate.high
 
 
-def report(title: str, found: Sequence[tuple[str, float, bool]]) -> None:
-    offs = sorted(off for _, off, _ in found)
-    held = sum(holds for _, _, holds in found) / len(found)
+def report(title: str, outcomes: Sequence[tuple[str, float, bool]]) -> None:
+    offs = sorted(off for _, off, _ in outcomes)
+    held = sum(holds for _, _, holds in outcomes) / len(outcomes)
     worst = offs[len(offs) * 95 // 100]
     print(f"{title:32} median {statistics.median(offs):7.2%}  95th percentile {worst:7.1%}  within bounds {held:.1%}")
 
@@ -391,10 +391,10 @@ def main() -> None:
         TABLE.write_text(json.dumps(build(recordings), separators=(",", ":")) + "\n")
     print(f"{TABLE.name}: {TABLE.stat().st_size:,} bytes, {len(recordings[0][0]['answers'])} convolutions")
     for title, first in (("fitted to", 0), ("held out", 1)):
-        found = [one for known, cards in recordings for one in errors(known["answers"][first::2], cards)]
-        report(title, found)
+        outcomes = [one for known, cards in recordings for one in errors(known["answers"][first::2], cards)]
+        report(title, outcomes)
         for card in (*CARDS, *OLD_CARDS):
-            report(f"  {card}", [one for one in found if one[0].startswith(card)])
+            report(f"  {card}", [one for one in outcomes if one[0].startswith(card)])
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ def main() -> None:
     if is_active():
         print(json.dumps(run(int(sys.argv[1]))))
         return
-    found: dict[str, Any] = {}
+    recordings: dict[str, Any] = {}
     for setting in SETTINGS:
         for room, mib in ROOM_MIB.items():
-            found[f"{setting} {room}".strip()] = recorded(setting, mib, len(found))
-            print(f"{setting or 'default'}, {room}: {len(found[f'{setting} {room}'.strip()])} events", flush=True)
-    DATA.write_bytes(lzma.compress(json.dumps(found, separators=(",", ":")).encode(), preset=9))
+            recordings[f"{setting} {room}".strip()] = recorded(setting, mib, len(recordings))
+            print(f"{setting or 'default'}, {room}: {len(recordings[f'{setting} {room}'.strip()])} events", flush=True)
+    DATA.write_bytes(lzma.compress(json.dumps(recordings, separators=(",", ":")).encode(), preset=9))
     print(f"written to {DATA}")
 
 

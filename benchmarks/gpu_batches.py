@@ -67,12 +67,12 @@ class Asked:
         model = small.build()
         asked: dict[str, Any] = {"input_data": small.inputs("meta"), "progress": False}
         if isinstance(self.one, Configuration):
-            found = max_batch_size(model, None, gpu, optimizer=OPTIMIZERS["adamw"], **asked)
+            limit = max_batch_size(model, None, gpu, optimizer=OPTIMIZERS["adamw"], **asked)
         else:
             with flags(self.one.way), autocast_available():
                 own = self.one.step(model) if self.one.way.mode == "train" else None
-                found = max_batch_size(model, None, gpu, mode=self.one.way.mode, train_step=own, **asked)
-        return found.batch_size, found.is_proved
+                limit = max_batch_size(model, None, gpu, mode=self.one.way.mode, train_step=own, **asked)
+        return limit.batch_size, limit.is_proved
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ def runs(asked: Asked, batch: int, card: str) -> bool:
     model = built(configuration)
     if isinstance(model, str):
         raise RuntimeError(f"{configuration.name}: {model}")
-    found = in_child(partial(attempt, configuration, model, "cuda"), card)
-    if "error" in found and "OutOfMemoryError" not in found["error"]:
-        raise RuntimeError(f"{configuration.name}: {found['error']}")
-    return "error" not in found
+    record = in_child(partial(attempt, configuration, model, "cuda"), card)
+    if "error" in record and "OutOfMemoryError" not in record["error"]:
+        raise RuntimeError(f"{configuration.name}: {record['error']}")
+    return "error" not in record
 
 
 if __name__ == "__main__":

@@ -99,11 +99,11 @@ def recording_path(card: str, header: dict[str, Any]) -> Path:
 def recorded(call: Call) -> dict[str, Any]:
     meter = SequenceMeter()
     try:
-        found = record(call, call.build(), "cuda", meter)  # type: ignore[arg-type]
+        figures = record(call, call.build(), "cuda", meter)  # type: ignore[arg-type]
     except (RuntimeError, ValueError, AssertionError) as error:
         return {"name": call.name, "error": " ".join(str(error).split())[:200]}
     changes = sequence([change.nbytes for change in meter.changes])
-    return {"name": call.name, "peak_bytes": found["peak_bytes"], "reserved_bytes": found["reserved_bytes"],
+    return {"name": call.name, "peak_bytes": figures["peak_bytes"], "reserved_bytes": figures["reserved_bytes"],
             "changes": changes}  # fmt: skip
 
 
@@ -121,19 +121,19 @@ def compare(recording: dict[str, Any], kind: str = "", shown: int = 0) -> dict[s
     known = {call.name: call for call in calls()}
     errors: dict[str, list[float]] = {}
     wrong: Counter[str] = Counter()
-    for found in recording["records"]:
-        call = known.get(found["name"])
-        if call is None or "error" in found or kind not in call.kind:
+    for truth in recording["records"]:
+        call = known.get(truth["name"])
+        if call is None or "error" in truth or kind not in call.kind:
             continue
-        made = predicted(call, recording["gpu"])
-        errors.setdefault(call.kind, []).append(made["peak_bytes"] / found["peak_bytes"] - 1)
-        if made["peak_bytes"] != found["peak_bytes"]:
+        prediction = predicted(call, recording["gpu"])
+        errors.setdefault(call.kind, []).append(prediction["peak_bytes"] / truth["peak_bytes"] - 1)
+        if prediction["peak_bytes"] != truth["peak_bytes"]:
             wrong[call.kind] += 1
             if wrong[call.kind] <= shown:
-                print(f"{call.name}: {found['peak_bytes']:,}, predicted {made['peak_bytes']:,}")
-                print("  truth    ", *(f"{change:+,}" for change in found["changes"][:40]))
-                print("  predicted", *(f"{change:+,}" for change in made["changes"][:40]))
-                print(*(f"  {line}\n" for line in made["assumptions"] if "no fake" in line), end="")
+                print(f"{call.name}: {truth['peak_bytes']:,}, predicted {prediction['peak_bytes']:,}")
+                print("  truth    ", *(f"{change:+,}" for change in truth["changes"][:40]))
+                print("  predicted", *(f"{change:+,}" for change in prediction["changes"][:40]))
+                print(*(f"  {line}\n" for line in prediction["assumptions"] if "no fake" in line), end="")
     for name, values in errors.items():
         print(f"{name:12} {len(values) - wrong[name]} of {len(values)} peaks exact")
     return errors

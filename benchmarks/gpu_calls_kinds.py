@@ -38,13 +38,13 @@ def attention(
     def mix(query: Tensor, key: Tensor, value: Tensor, *masks: Tensor) -> Tensor:
         if turned:
             query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-        given = masks[0] if masks else None
-        if given is not None and mask == "kept":
-            given = given.detach()
-        if given is not None and mask == "bool":
-            given = given.detach() > 0
+        attention_mask = masks[0] if masks else None
+        if attention_mask is not None and mask == "kept":
+            attention_mask = attention_mask.detach()
+        if attention_mask is not None and mask == "bool":
+            attention_mask = attention_mask.detach() > 0
         return F.scaled_dot_product_attention(
-            query, key, value, given, dropout, causal and not masks, enable_gqa=heads != shared
+            query, key, value, attention_mask, dropout, causal and not masks, enable_gqa=heads != shared
         )
 
     def shape(count: int, length: int, size: int) -> tuple[int, ...]:

@@ -47,8 +47,8 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
 
 def image_call(operator: str, shape: Sequence[int], layout: str, expands: bool) -> tuple[Any, ...]:
     def run(x: Tensor) -> Tensor:
-        made = IMAGES[operator](laid_out(x, layout))
-        return made.sum() if expands else made
+        image = IMAGES[operator](laid_out(x, layout))
+        return image.sum() if expands else image
 
     return run, shape
 
@@ -165,8 +165,8 @@ class Called(nn.Module):
         self.given = nn.Parameter(torch.empty(*shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        made = self.function(self.given)
-        return made if made.dim() == 0 else made * x
+        result = self.function(self.given)
+        return result if result.dim() == 0 else result * x
 
 
 OPERATORS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[..., nn.Module], int]] = {

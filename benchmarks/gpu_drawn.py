@@ -166,21 +166,26 @@ def ran(one: Any, sequence: bool) -> Answer:
         with flags(one.way):
             for _ in range(STEPS):
                 meter.phase("step", lambda: step(model, *args, **kwargs))
-        found = meter.end()
+        figures = meter.end()
     except Exception as error:
         return {"error": programs_judge.described(error)}
-    return {**{key: found[key] for key in FIGURES}, "changes": getattr(meter, "changes", ())}
+    return {**{key: figures[key] for key in FIGURES}, "changes": getattr(meter, "changes", ())}
 
 
 def predicted(one: Any, sequence: bool, gpu: str) -> Answer:
     """Return what the estimate predicts."""
     try:
-        found = one.predict("cuda", gpu)
+        estimate = one.predict("cuda", gpu)
     except Exception as error:
         return {"error": programs_judge.described(error)}
-    changes = list(predicted_changes(found.log)) if sequence else ()
-    answer = {key: getattr(found, key) for key in FIGURES}
-    return {**answer, "range": found.peak_range, "notes": [*found.unknown, *found.assumptions], "changes": changes}
+    changes = list(predicted_changes(estimate.log)) if sequence else ()
+    answer = {key: getattr(estimate, key) for key in FIGURES}
+    return {
+        **answer,
+        "range": estimate.peak_range,
+        "notes": [*estimate.unknown, *estimate.assumptions],
+        "changes": changes,
+    }
 
 
 def judged(one: Any, card: str) -> str:
@@ -189,28 +194,30 @@ def judged(one: Any, card: str) -> str:
     if "error" in real:
         print(f"{card} {one.name} {one.way} {programs_judge.INVALID}: {real['error'][:150]}", flush=True)
         return programs_judge.INVALID
-    found = in_child(partial(predicted, one, False, named(card)), card)
-    if "error" in found:
-        print(f"{card} {one.name} {one.way} {programs_judge.CRASHED}: {found['error']}", flush=True)
+    prediction = in_child(partial(predicted, one, False, named(card)), card)
+    if "error" in prediction:
+        print(f"{card} {one.name} {one.way} {programs_judge.CRASHED}: {prediction['error']}", flush=True)
         return programs_judge.CRASHED
-    errors = {key: found[key] / real[key] - 1 for key in FIGURES}
-    low, high = found["range"]
+    errors = {key: prediction[key] / real[key] - 1 for key in FIGURES}
+    low, high = prediction["range"]
     word = programs_judge.EXACT
     if errors["peak_bytes"]:
         inside = low <= real["peak_bytes"] <= high
         word = (
-            (programs_judge.INSIDE if found["notes"] else programs_judge.UNSAID) if inside else programs_judge.OUTSIDE
+            (programs_judge.INSIDE if prediction["notes"] else programs_judge.UNSAID)
+            if inside
+            else programs_judge.OUTSIDE
         )
     if errors["peak_bytes"] or abs(errors["reserved_bytes"]) > FAR:
         figures = ", ".join(f"{key} {real[key]:,} ({errors[key]:+.3%})" for key in FIGURES)
-        print(f"{card} {one.name} {one.way} {word}: {figures} {found['notes']}", flush=True)
+        print(f"{card} {one.name} {one.way} {word}: {figures} {prediction['notes']}", flush=True)
     if errors["peak_bytes"]:
-        real, found = (
+        real, prediction = (
             in_child(partial(ran, one, True), card),
             in_child(partial(predicted, one, True, named(card)), card),
         )
         if "changes" in real:
-            print(differing(real["changes"], found["changes"]), flush=True)
+            print(differing(real["changes"], prediction["changes"]), flush=True)
     if abs(errors["reserved_bytes"]) > FAR:
         return f"{word}, reserved far"
     return word

@@ -332,8 +332,8 @@ class Sequences(nn.Module):
             how = {"activation": rng.choice(["relu", "gelu"]), "norm_first": rng.random() < 0.5}
             layers = [nn.TransformerEncoderLayer(width, heads, 4 * width, batch_first=True, **how) for _ in range(2)]
         elif kind == "recurrent":
-            made = rng.choice([nn.LSTM, nn.GRU])
-            layers = [made(width, width, rng.choice([1, 2]), batch_first=True)]
+            recurrent = rng.choice([nn.LSTM, nn.GRU])
+            layers = [recurrent(width, width, rng.choice([1, 2]), batch_first=True)]
         else:
             layers = [Layer(rng, width, heads, causal) for _ in range(rng.choice([1, 2, 4]))]
         self.layers = nn.ModuleList(Checkpointed(one) if repeats and kind != "recurrent" else one for one in layers)

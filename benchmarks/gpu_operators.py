@@ -117,32 +117,32 @@ def judged(models: list[tuple[Viewed, Tensor]], mode: str, shown: bool) -> dict[
             words.append(programs_judge.INVALID)
             continue
         try:
-            found = estimate_memory(
+            estimate = estimate_memory(
                 model, input_data=x.cuda(), mode=mode, steps=1, gpu=torch.cuda.get_device_name(), progress=False
             )
         except (SummaryError, *ERRORS) as error:
             words.append(programs_judge.CRASHED)
             texts.append(f"{programs_judge.CRASHED}: {described(error)}")
             continue
-        word, text = verdict(meter, found)
+        word, text = verdict(meter, estimate)
         words.append(word)
         if word in programs_judge.FAULTS or (shown and text):
             texts.append(text)
     return {"words": words, "texts": texts}
 
 
-def verdict(meter: SequenceMeter, found: MemoryEstimate) -> tuple[str, str]:
+def verdict(meter: SequenceMeter, estimate: MemoryEstimate) -> tuple[str, str]:
     """Return the verdict for a sample, and the differences."""
-    real, (low, high) = max(meter.peaks.values()), found.peak_range
-    if found.peak_bytes == real:
+    real, (low, high) = max(meter.peaks.values()), estimate.peak_range
+    if estimate.peak_bytes == real:
         return programs_judge.EXACT, ""
-    named = [*found.unknown, *found.assumptions]
+    named = [*estimate.unknown, *estimate.assumptions]
     word = programs_judge.OUTSIDE
     if low <= real <= high:
         word = programs_judge.INSIDE if named else programs_judge.UNSAID
-    changes = list(predicted_changes(found.log))
-    error = found.peak_bytes / max(1, real) - 1
-    text = f"{word}: {real:,}, predicted {found.peak_bytes:,} ({error:+.2%}) unknown: {list(found.unknown)}"
+    changes = list(predicted_changes(estimate.log))
+    error = estimate.peak_bytes / max(1, real) - 1
+    text = f"{word}: {real:,}, predicted {estimate.peak_bytes:,} ({error:+.2%}) unknown: {list(estimate.unknown)}"
     return word, f"{text}\n{differing(list(meter.changes), changes)}"  # type: ignore[arg-type]
 
 
@@ -155,9 +155,9 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed
     trains, dtype = options.mode == "train", getattr(torch, options.dtype)
     for name, operator in operators(options.only, part, trains, dtype):
         with hidden():
-            found = samples(operator, dtype, trains, options.samples)
+            drawn = samples(operator, dtype, trains, options.samples)
         try:
-            yield name, [(Viewed(operator, one, options.layout), torch.zeros(1, dtype=dtype)) for one in found]
+            yield name, [(Viewed(operator, one, options.layout), torch.zeros(1, dtype=dtype)) for one in drawn]
         except (RuntimeError, NotImplementedError) as error:
             print(f"{name}: no samples in this layout, {described(error)}", flush=True)
 
@@ -180,9 +180,9 @@ def main() -> None:
     warm_up()
     counts: Counter[str] = Counter()
     for name, every in models(options):
-        found = in_child(partial(judged, every, options.mode, options.named), options.card)
-        counts.update(found.get("words", [programs_judge.DIED]))
-        for text in found.get("texts", [found.get("error", "")]):
+        outcome = in_child(partial(judged, every, options.mode, options.named), options.card)
+        counts.update(outcome.get("words", [programs_judge.DIED]))
+        for text in outcome.get("texts", [outcome.get("error", "")]):
             print(f"{name} {text}", flush=True)
     for word, count in counts.most_common():
         print(f"{count:6,} {word}")

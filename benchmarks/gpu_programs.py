@@ -63,10 +63,10 @@ def predicted(source: str) -> Answer:
     """Return what the estimate predicts."""
     torch.set_default_device("cuda")
     space = programs_judge.prepared(source)
-    found = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
-    changes = list(predicted_changes(found.log))
-    return {"peak": found.peak_bytes, "range": found.peak_range, "changes": changes, "unknown": found.unknown,
-            "assumptions": found.assumptions}  # fmt: skip
+    estimate = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
+    changes = list(predicted_changes(estimate.log))
+    return {"peak": estimate.peak_bytes, "range": estimate.peak_range, "changes": changes, "unknown": estimate.unknown,
+            "assumptions": estimate.assumptions}  # fmt: skip
 
 
 def answered(call: Callable[[str], Answer], source: str) -> Answer:
@@ -84,31 +84,31 @@ def judged(seed: int, number: int, card: str) -> str:
     real = in_child(partial(answered, ran, source), card)
     if "error" in real:
         return programs_judge.INVALID
-    found = in_child(partial(answered, predicted, source), card)
-    if "error" in found:
-        print(f"{seed}:{number} {programs_judge.CRASHED}: {found['error']}", flush=True)
+    prediction = in_child(partial(answered, predicted, source), card)
+    if "error" in prediction:
+        print(f"{seed}:{number} {programs_judge.CRASHED}: {prediction['error']}", flush=True)
         return programs_judge.CRASHED
-    if found["peak"] == real["peak"]:
+    if prediction["peak"] == real["peak"]:
         return programs_judge.EXACT
-    low, high = found["range"]
-    named = found["unknown"] or found["assumptions"]
+    low, high = prediction["range"]
+    named = prediction["unknown"] or prediction["assumptions"]
     word = programs_judge.OUTSIDE
     if low <= real["peak"] <= high:
         word = programs_judge.INSIDE if named else programs_judge.UNSAID
-    error = found["peak"] / real["peak"] - 1
-    print(f"{seed}:{number} {word}: {real['peak']:,}, predicted {found['peak']:,} ({error:+.3%}) {named or ''}")
-    print(differing(real["changes"], found["changes"]), flush=True)
+    error = prediction["peak"] / real["peak"] - 1
+    print(f"{seed}:{number} {word}: {real['peak']:,}, predicted {prediction['peak']:,} ({error:+.3%}) {named or ''}")
+    print(differing(real["changes"], prediction["changes"]), flush=True)
     return word
 
 
-def differing(real: list[list[Any]], found: list[list[Any]]) -> str:
+def differing(real: list[list[Any]], prediction: list[list[Any]]) -> str:
     """Return the operators that allocate different sizes, rounded to the allocator's blocks."""
 
     def blocks(changes: list[list[Any]]) -> list[Change]:
         return [Change(-(-abs(size) // ROUNDED) * ROUNDED * (1 if size > 0 else -1), name) for size, name in changes]
 
     with redirect_stdout(io.StringIO()) as text:
-        tell(blocks(real), blocks(found), SHOWN)
+        tell(blocks(real), blocks(prediction), SHOWN)
     return "\n".join(line for line in text.getvalue().splitlines() if "bytes: " in line)
 
 

@@ -115,8 +115,8 @@ def record_cards(options: argparse.Namespace, cards: list[str]) -> None:
     wanted = every if options.resume else chosen
     for start in range(0, len(missing), SAVED):
         seconds = options.seconds - int(time.monotonic() - began)
-        found = record_all(missing[start : start + SAVED], options.device, seconds, cards)
-        for out, header, known, records in zip(paths, headers, before, found):
+        recordings = record_all(missing[start : start + SAVED], options.device, seconds, cards)
+        for out, header, known, records in zip(paths, headers, before, recordings):
             known.update((record["name"], record) for record in records)
             write(out, header, [known.get(c.name) or {**identity(c), "error": NOT_REACHED} for c in wanted])
     print(f"written to {', '.join(map(str, paths))}")
@@ -161,10 +161,10 @@ def record_all(
         model = None if time.monotonic() - began > seconds else built(configuration)
         for card, into in zip(cards, records):
             if isinstance(model, nn.Module):
-                found = in_child(partial(attempt, configuration, model, device), card)
+                outcome = in_child(partial(attempt, configuration, model, device), card)
             else:
-                found = {"error": model or NOT_REACHED}
-            record = {**identity(configuration), **found}
+                outcome = {"error": model or NOT_REACHED}
+            record = {**identity(configuration), **outcome}
             peak, error = record.get("peak_bytes", 0) / 2**20, record.get("error", "")
             print(f"{record['name']:44} {card:8} {peak:10,.1f} MiB {error}", flush=True)
             into.append(record)
@@ -247,16 +247,16 @@ def record(configuration: Configured, model: nn.Module, device: str, meter: Mete
 
 def placed(model: nn.Module, device: str) -> nn.Module:
     """Move a model on ``meta`` to a device as ``model.to`` does, filled with small numbers; tied tensors stay tied."""
-    made: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}
 
     def full(tensor: torch.Tensor) -> torch.Tensor:
         return torch.full_like(tensor, 0.01, device=device, requires_grad=False)
 
     for module in moved(model):
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if id(parameter) not in made:
-                made[id(parameter)] = nn.Parameter(full(parameter), parameter.requires_grad)
-            setattr(module, name, made[id(parameter)])
+            if id(parameter) not in parameters:
+                parameters[id(parameter)] = nn.Parameter(full(parameter), parameter.requires_grad)
+            setattr(module, name, parameters[id(parameter)])
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = full(buffer)
         if isinstance(module, nn.RNNBase):
@@ -308,26 +308,26 @@ def compare(
     gpu = recording["gpu"] if recording["device"] == "cuda" else None
     errors: dict[str, list[float]] = {"peak_bytes": [], "reserved_bytes": []}
     print(f"{'configuration':44} {'':8} {'measured':>14} {'predicted':>14} {'error':>8}")
-    for found in recording["records"]:
-        if "error" in found or found["name"] not in known or not re.search(only, found["name"]):
+    for truth in recording["records"]:
+        if "error" in truth or truth["name"] not in known or not re.search(only, truth["name"]):
             continue
-        if found["name"] in done or time.monotonic() - began > seconds:
+        if truth["name"] in done or time.monotonic() - began > seconds:
             continue
         try:
-            estimate = known[found["name"]].predict(recording["device"], gpu)
+            estimate = known[truth["name"]].predict(recording["device"], gpu)
         except (SummaryError, *ERRORS) as error:
             why = described(error)
-            print(f"{found['name']:44} not predicted: {why}", flush=True)
-            found["predicted"] = {"error": why, "code": code()}
+            print(f"{truth['name']:44} not predicted: {why}", flush=True)
+            truth["predicted"] = {"error": why, "code": code()}
             continue
-        found["predicted"] = {"code": code()}
+        truth["predicted"] = {"code": code()}
         for key in errors:
-            if key in found:
-                predicted = found["predicted"][key] = getattr(estimate, key)
-                errors[key].append(predicted / found[key] - 1)
-                held = "held out" if found["held_out"] else ""
+            if key in truth:
+                predicted = truth["predicted"][key] = getattr(estimate, key)
+                errors[key].append(predicted / truth[key] - 1)
+                held = "held out" if truth["held_out"] else ""
                 print(
-                    f"{found['name']:44} {held:8} {found[key]:14,} {predicted:14,} {errors[key][-1]:+8.2%}"
+                    f"{truth['name']:44} {held:8} {truth[key]:14,} {predicted:14,} {errors[key][-1]:+8.2%}"
                     f" {key.removesuffix('_bytes')}",
                     flush=True,
                 )

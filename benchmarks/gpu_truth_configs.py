@@ -88,8 +88,8 @@ class Configuration:
 
     def run(self, model: nn.Module, x: torch.Tensor, meter: Meter) -> None:
         """Run the steps, phase by phase; the output is freed after the loss, and gradients by ``zero_grad()``."""
-        made = OPTIMIZERS[self.optimizer]
-        optimizer = made(list(model.parameters())) if made is not None and self.mode == "train" else None
+        factory = OPTIMIZERS[self.optimizer]
+        optimizer = factory(list(model.parameters())) if factory is not None and self.mode == "train" else None
         kept: list[torch.Tensor] = []
         for _ in range(STEPS):
             if self.mode == "eval":

@@ -45,10 +45,10 @@ def card_and_set(card: str, which: str) -> str:
 def latest_recording(card: str, which: str = "own") -> Path:
     """Return the last recording of a set that the no-op runtime made of a GPU."""
     name = card_and_set(card_path(card).stem, which)
-    found = sorted(DATA.glob(f"gpu_truth_noop_{name}_torch_*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    recordings = sorted(DATA.glob(f"gpu_truth_noop_{name}_torch_*.json"), key=lambda path: path.stat().st_mtime)
+    if not recordings:
         raise SystemExit(f"{card} has no recording: make one with --card {card}")
-    return found[-1]
+    return recordings[-1]
 
 
 def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> None:

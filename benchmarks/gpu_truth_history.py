@@ -80,8 +80,8 @@ def replay_history(history: Sequence[Sequence[int]], options: AllocatorOptions |
 def _emptied(allocator: CachingAllocator, released: int, index: int) -> list[str]:
     before = allocator.reserved_bytes
     allocator.empty_cache()
-    given = before - allocator.reserved_bytes
-    return [] if given == released else [f"event {index}: {given:,} bytes given back, {released:,} on the card"]
+    freed = before - allocator.reserved_bytes
+    return [] if freed == released else [f"event {index}: {freed:,} bytes given back, {released:,} on the card"]
 
 
 def histories_path(recording: Path) -> Path:
@@ -149,10 +149,10 @@ def unpacked(text: str) -> History:
 def main() -> None:
     for path in sorted((Path(__file__).parent / "data").glob("gpu_truth_*.histories.xz")):
         histories = read_histories(path)
-        wrong = {name: found for name, history in histories.items() if (found := replay_history(history))}
+        wrong = {name: mismatches for name, history in histories.items() if (mismatches := replay_history(history))}
         print(f"{path.name}: {len(histories) - len(wrong)} of {len(histories)} replayed event for event", flush=True)
-        for name, found in wrong.items():
-            print(f"  {name}: {found[0]}, and {len(found) - 1} more")
+        for name, mismatches in wrong.items():
+            print(f"  {name}: {mismatches[0]}, and {len(mismatches) - 1} more")
 
 
 if __name__ == "__main__":

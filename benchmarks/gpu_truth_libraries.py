@@ -57,13 +57,13 @@ class Family:
 
     def example(self, batch: int, device: str, dtype: torch.dtype) -> Any:
         """Return the model's input on a device: a tensor, or several by name."""
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, (shape, tokens) in self.inputs.items():
             whole = (batch, *shape)
             if "edge_index" in self.inputs:
                 whole = (2, batch * shape[0]) if name == "edge_index" else (batch * shape[0], *shape[1:])
-            made[name] = torch.zeros(whole, dtype=torch.long if tokens else dtype, device=device)
-        return made if len(made) > 1 else next(iter(made.values()))
+            tensors[name] = torch.zeros(whole, dtype=torch.long if tokens else dtype, device=device)
+        return tensors if len(tensors) > 1 else next(iter(tensors.values()))
 
 
 PICTURE = (3, 224, 224)
@@ -313,35 +313,35 @@ GRAPHS = ("GraphSAGE", "GIN", "EdgeCNN")
 
 
 def _graph(name: str) -> nn.Module:
-    made = getattr(import_module("torch_geometric.nn"), name)
-    model: nn.Module = made(in_channels=128, hidden_channels=256, num_layers=3, out_channels=64)
+    network = getattr(import_module("torch_geometric.nn"), name)
+    model: nn.Module = network(in_channels=128, hidden_channels=256, num_layers=3, out_channels=64)
     return model
 
 
 def families() -> dict[str, Family]:
     """All families by name."""
-    found = [
+    catalogue = [
         Family(library, name, partial(maker, name), {"x": (PICTURE, 0)}, batches, convolves=True)
         for (library, models), maker in zip(PICTURES.items(), (_torchvision, _timm))
         for name, batches in models.items()
     ]
-    found += [
+    catalogue += [
         Family("transformers", f"hf_{kind}", partial(_transformer, kind), inputs, batches)
         for kind, (_, _, inputs, batches) in TEXT.items()
     ]
-    found += [
+    catalogue += [
         Family("monai", f"monai_{name}", partial(_volume, name), VOLUME, batches, convolves=True)
         for name, (_, batches) in IN_VOLUMES.items()
     ]
-    found += [
+    catalogue += [
         Family(
             "segmentation_models_pytorch", f"smp_{name}", partial(_map, name), {"x": ((3, 128, 128), 0)}, batches, True
         )
         for name, (_, _, batches) in MAPS.items()
     ]
-    found += [
+    catalogue += [
         Family("diffusers", f"diffusers_{name}", partial(_diffusion, name), inputs, batches, convolves=True)
         for name, (_, _, inputs, batches) in DIFFUSION.items()
     ]
-    found += [Family("torch_geometric", f"pyg_{name}", partial(_graph, name), GRAPH, (1, 4)) for name in GRAPHS]
-    return {family.name: family for family in found}
+    catalogue += [Family("torch_geometric", f"pyg_{name}", partial(_graph, name), GRAPH, (1, 4)) for name in GRAPHS]
+    return {family.name: family for family in catalogue}

@@ -116,7 +116,7 @@ class CudaMeter(Meter):
         self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
 
     def end(self) -> dict[str, Any]:
-        found = {
+        figures = {
             **super().end(),
             "reserved_bytes": self.reserved,
             "steady_bytes": torch.cuda.memory_allocated(),
@@ -124,8 +124,8 @@ class CudaMeter(Meter):
         }
         if not is_active():  # the no-op runtime's context is a constant, not a measurement
             free, total = torch.cuda.mem_get_info()
-            found["device_bytes"] = total - free
-            found["outside_bytes"] = total - free - torch.cuda.memory_reserved()
-        found["history"] = reduce_history(torch.cuda.memory._snapshot())
+            figures["device_bytes"] = total - free
+            figures["outside_bytes"] = total - free - torch.cuda.memory_reserved()
+        figures["history"] = reduce_history(torch.cuda.memory._snapshot())
         torch.cuda.memory._record_memory_history(enabled=None)
-        return found
+        return figures

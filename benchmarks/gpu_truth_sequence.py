@@ -100,21 +100,23 @@ AHEAD, AGREEING = 60, 4
 """How far to look for a place where two sequences agree again, and for how many changes they must agree."""
 
 
-def differences(truth: Sequence[Change], found: Sequence[Change]) -> Iterator[tuple[int, list[Change], list[Change]]]:
+def differences(
+    truth: Sequence[Change], prediction: Sequence[Change]
+) -> Iterator[tuple[int, list[Change], list[Change]]]:
     """Yield the changes that only the first sequence has, and those that only the second one has, place by place.
 
     >>> a, b, c = (Change(n, "") for n in (1, 2, 3))
     >>> list(differences([a, a, a, a, b, a, a, a, a], [a, a, a, a, c, a, a, a, a]))
     [(4, [Change(nbytes=2, operator='')], [Change(nbytes=3, operator='')])]
     """
-    ours, theirs = [change.nbytes for change in truth], [change.nbytes for change in found]
+    ours, theirs = [change.nbytes for change in truth], [change.nbytes for change in prediction]
     i = j = 0
     while i < len(ours) or j < len(theirs):
         if i < len(ours) and j < len(theirs) and ours[i] == theirs[j]:
             i, j = i + 1, j + 1
             continue
         a, b = next(_meetings(ours[i:], theirs[j:]), (len(ours) - i, len(theirs) - j))
-        yield i, list(truth[i : i + a]), list(found[j : j + b])
+        yield i, list(truth[i : i + a]), list(prediction[j : j + b])
         i, j = i + a, j + b
 
 
@@ -126,13 +128,13 @@ def _meetings(ours: list[int], theirs: list[int]) -> Iterator[tuple[int, int]]:
                 yield a, b
 
 
-def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
+def tell(truth: Sequence[Change], prediction: Sequence[Change], count: int) -> None:
     """Print the first differences, then all of them by operator: missing, superfluous and moved ones."""
-    truth, found = _settled(truth), _settled(found)
+    truth, prediction = _settled(truth), _settled(prediction)
     by_operator: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     shown, told = 0, set()
-    for place, only, extra in differences(truth, found):
+    for place, only, extra in differences(truth, prediction):
         missing, much = _left(only, extra), _left(extra, only)
         moved = [] if missing or much else [change for change in only if change.nbytes > 0]
         for kind, changes in (("missing", missing), ("too much", much), ("moved", moved)):
@@ -195,8 +197,8 @@ def main() -> None:
             model = built(configuration)
             if isinstance(model, str):
                 raise SystemExit(f"{configuration.name}: {model}")
-            found = record(configuration, model, "cuda", meter)
-            content = {**describe("cuda"), **found, "changes": meter.changes}
+            figures = record(configuration, model, "cuda", meter)
+            content = {**describe("cuda"), **figures, "changes": meter.changes}
             path_of(options.record, configuration).write_text(json.dumps(content))
         if options.compare is not None and path_of(options.compare, configuration).exists():
             known = json.loads(path_of(options.compare, configuration).read_text())

@@ -160,9 +160,9 @@ class Variant:
         autocast = AUTOCAST.get(self.way.precision)
         if self.way.mode == "eval":
             return inference(autocast)
-        made = MAKERS[self.way.optimizer]
-        assert made is not None
-        optimizer = made(list(model.parameters()))
+        factory = MAKERS[self.way.optimizer]
+        assert factory is not None
+        optimizer = factory(list(model.parameters()))
         scaler = torch.amp.GradScaler("cuda", enabled=autocast == torch.float16)
         return training(optimizer, scaler, autocast, parts=2 if self.has("accumulated") else 1)
 

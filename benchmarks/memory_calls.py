@@ -92,13 +92,13 @@ class Drawing:
             is_new = args and is_mixed
             chosen = self.random.choice(DTYPES) if is_new else dtype
             size = self.random.choice(SIZES) if args and self.random.random() < 0.5 else first
-            made = self._value(kind, argument.name, chosen, size)
-            if made is NotImplemented:
+            value = self._value(kind, argument.name, chosen, size)
+            if value is NotImplemented:
                 return None
             if argument.kwarg_only:
-                kwargs[argument.name] = made
+                kwargs[argument.name] = value
             else:
-                args.append(made)
+                args.append(value)
         return args, kwargs
 
     def _value(self, kind: str, name: str, dtype: torch.dtype, size: tuple[int, ...]) -> Any:
@@ -133,9 +133,9 @@ class Kernels(TorchDispatchMode):
         self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = tree_map_only(Tensor, lambda tensor: tensor.detach(), (args, kwargs or {}))
+        detached = tree_map_only(Tensor, lambda tensor: tensor.detach(), (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        self.calls.append(Call(func, tuple(given[0]), given[1]))
+        self.calls.append(Call(func, tuple(detached[0]), detached[1]))
         return result
 
 
@@ -162,7 +162,7 @@ class Call:
 
 def operators(only: str = "") -> list[OpOverload]:
     """Return torch's operators whose names match, without those of other kinds and those that write to ``out``."""
-    found = []
+    overloads = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         space, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")
@@ -174,8 +174,8 @@ def operators(only: str = "") -> list[OpOverload]:
             continue
         arguments = operator._schema.arguments
         if arguments and not any(argument.is_out for argument in arguments):
-            found.append(operator)
-    return found
+            overloads.append(operator)
+    return overloads
 
 
 def kernels_of(operator: OpOverload, drawing: Drawing) -> list[Call]:
@@ -194,8 +194,8 @@ def kernels_of(operator: OpOverload, drawing: Drawing) -> list[Call]:
         results = [one for one in tree_leaves(operator(*args, **kwargs)) if isinstance(one, Tensor)]
         ends = [one for one in results if one.requires_grad]
         if ends and leaves:
-            given = [drawing.tensor(end.dtype, tuple(end.shape)) for end in ends]
-            torch.autograd.grad(ends, leaves, given, allow_unused=True)
+            gradients = [drawing.tensor(end.dtype, tuple(end.shape)) for end in ends]
+            torch.autograd.grad(ends, leaves, gradients, allow_unused=True)
     return mode.calls
 
 
@@ -262,13 +262,13 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=3, help="calls shown of each kernel that differs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    given = options.draws, options.seed, options.examples
+    settings = options.draws, options.seed, options.examples
     chosen = operators(options.only)
     for first in range(0, len(chosen), TOGETHER):
         block = chosen[first : first + TOGETHER]
-        if not in_child(partial(judge, block, *given)):
+        if not in_child(partial(judge, block, *settings)):
             for operator in block:
-                if not in_child(partial(judge, [operator], *given)):
+                if not in_child(partial(judge, [operator], *settings)):
                     print(f"{operator.name()} ends the process", flush=True)
 
 

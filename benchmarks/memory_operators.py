@@ -42,8 +42,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
-    given = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form
-    for name, model, x in cases(*given):
+    settings = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form
+    for name, model, x in cases(*settings):
         try:
             with time_limit(SECONDS):
                 model, x = model.to(options.device), x.to(options.device)
@@ -78,8 +78,8 @@ def written_out(operator: Any) -> Callable[..., Any] | None:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not shapes:
             shapes["out"] = [torch.empty_like(one, device="meta") for one in results_of(operator(*args, **kwargs))]
-        made = [torch.empty(one.shape, dtype=one.dtype) for one in shapes["out"]]
-        return operator(*args, **kwargs, out=made[0] if len(made) == 1 else tuple(made))
+        outputs = [torch.empty(one.shape, dtype=one.dtype) for one in shapes["out"]]
+        return operator(*args, **kwargs, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
     return call
 
@@ -99,10 +99,10 @@ def tangents(operator: Any, count: int | None = None) -> Callable[..., Any] | No
             for place in places[:count]:
                 values[place] = forward_ad.make_dual(values[place], torch.ones_like(values[place]))
             own, named = tree_unflatten(values, structure)
-            found = [
+            duals = [
                 forward_ad.unpack_dual(one) for one in tree_leaves(operator(*own, **named)) if isinstance(one, Tensor)
             ]
-            return [one.primal if one.tangent is None else one.tangent for one in found]
+            return [one.primal if one.tangent is None else one.tangent for one in duals]
 
     return call
 
@@ -145,8 +145,8 @@ def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list
 
 def elements(sample: Any) -> int:
     """Return the number of elements of a sample."""
-    found = tree_leaves([sample.input, sample.args, sample.kwargs])
-    return sum(value.numel() for value in found if isinstance(value, Tensor))
+    leaves = tree_leaves([sample.input, sample.args, sample.kwargs])
+    return sum(value.numel() for value in leaves if isinstance(value, Tensor))
 
 
 class Sampled(nn.Module):

@@ -154,9 +154,9 @@ def torchsummary_total(asked: Asked) -> Ready:
         text = io.StringIO()
         with redirect_stdout(text):
             summary(model, tuple(inputs[0].shape[1:]), asked.batch, device="cpu")
-        found = re.search(r"Estimated Total Size \(MB\): ([\d.]+)", text.getvalue())
-        assert found is not None
-        return int(float(found[1]) * MIB)
+        match = re.search(r"Estimated Total Size \(MB\): ([\d.]+)", text.getvalue())
+        assert match is not None
+        return int(float(match[1]) * MIB)
 
     return run
 
@@ -168,8 +168,8 @@ def torchinfo_total(asked: Asked) -> Ready:
     model, inputs = asked.build()
 
     def run() -> int:
-        found = summary(model, input_data=inputs, device="cpu", mode="train", verbose=0)
-        return int(found.total_input + found.total_output_bytes + found.total_param_bytes)
+        table = summary(model, input_data=inputs, device="cpu", mode="train", verbose=0)
+        return int(table.total_input + table.total_output_bytes + table.total_param_bytes)
 
     return run
 
@@ -193,32 +193,32 @@ def main() -> None:
     if options.one:
         print(json.dumps(case(*options.one)))
         return
-    found = []
+    records = []
     print(
         f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread; predicted / measured peak\n"
     )
     print(f"{'model, batch, optimizer':26} {'measured MiB':>12} " + " ".join(f"{tool:>12}" for tool in TOOLS))
     for name in options.model:
         for optimizer in OPTIMIZERS:
-            found.append(in_process(name, optimizer))
-            print(line(f"{name}, {SUBJECTS[name][1]}, {optimizer}", found[-1]), flush=True)
-    print("\n" + totals(found))
+            records.append(in_process(name, optimizer))
+            print(line(f"{name}, {SUBJECTS[name][1]}, {optimizer}", records[-1]), flush=True)
+    print("\n" + totals(records))
 
 
 def in_process(name: str, optimizer: str) -> dict[str, Any]:
     """Run a case in a new process."""
     command = [sys.executable, "-m", "benchmarks.memory_peers", "--one", name, optimizer]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return record
 
 
 def case(name: str, optimizer: str) -> dict[str, Any]:
     """Return the measured peak, and each tool's bytes and CPU seconds, or why it failed."""
     asked = Asked(name, optimizer)
-    found: dict[str, Any] = {tool: asked_of(make, asked) for tool, make in TOOLS.items()}
+    answers: dict[str, Any] = {tool: asked_of(make, asked) for tool, make in TOOLS.items()}
     model, inputs = asked.build()
-    return {"measured": measure(model, inputs, optimizer=asked.optimizer, steps=STEPS).peak_bytes, "tools": found}
+    return {"measured": measure(model, inputs, optimizer=asked.optimizer, steps=STEPS).peak_bytes, "tools": answers}
 
 
 def asked_of(make: Callable[[Asked], Ready], asked: Asked) -> dict[str, Any]:
@@ -235,28 +235,30 @@ def asked_of(make: Callable[[Asked], Ready], asked: Asked) -> dict[str, Any]:
     return {"bytes": nbytes, "seconds": min(seconds)}
 
 
-def line(title: str, found: dict[str, Any]) -> str:
+def line(title: str, record: dict[str, Any]) -> str:
     cells = (
-        f"{told['bytes'] / found['measured']:12.4f}" if "bytes" in told else f"{'failed':>12}"
-        for told in found["tools"].values()
+        f"{told['bytes'] / record['measured']:12.4f}" if "bytes" in told else f"{'failed':>12}"
+        for told in record["tools"].values()
     )
-    return f"{title:26} {found['measured'] / MIB:12,.1f} " + " ".join(cells)
+    return f"{title:26} {record['measured'] / MIB:12,.1f} " + " ".join(cells)
 
 
-def totals(found: list[dict[str, Any]]) -> str:
+def totals(records: list[dict[str, Any]]) -> str:
     """Return each tool's number of results, median and worst error, time relative to ours, and failures."""
     lines = [f"{'tool':14} {'results':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
     reasons = []
     for tool in TOOLS:
-        told = [(one["tools"][tool], one) for one in found if "bytes" in one["tools"][tool]]
-        reasons += sorted({f"{tool}: {one['tools'][tool]['error']}" for one in found if "error" in one["tools"][tool]})
+        told = [(one["tools"][tool], one) for one in records if "bytes" in one["tools"][tool]]
+        reasons += sorted(
+            {f"{tool}: {one['tools'][tool]['error']}" for one in records if "error" in one["tools"][tool]}
+        )
         if not told:
             lines.append(f"{tool:14} {0:>8}")
             continue
         errors = [answer["bytes"] / one["measured"] - 1 for answer, one in told]
         times = [answer["seconds"] / one["tools"]["ours"]["seconds"] for answer, one in told]
         spread = f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
-        counts = f"{len(told):>4} / {len(found)}"
+        counts = f"{len(told):>4} / {len(records)}"
         worst = max(errors, key=abs)
         lines.append(f"{tool:14} {counts:>8} {median(map(abs, errors)):13.3%} {worst:+12.3%} {spread:>30}")
     return "\n".join([*lines, *reasons])

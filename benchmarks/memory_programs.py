@@ -46,19 +46,21 @@ class Child:
         command = [*self.python, "-m", "benchmarks.programs_judge", str(self.threads)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
         pipe, silent = subprocess.PIPE, subprocess.DEVNULL
-        made = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=silent, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=silent, text=True
+        )
         lines = self.lines = queue.Queue()
 
         def read() -> None:
-            assert made.stdout is not None
-            for line in made.stdout:
+            assert process.stdout is not None
+            for line in process.stdout:
                 lines.put(line)
             lines.put("")
 
         threading.Thread(target=read, daemon=True).start()
         if not lines.get(timeout=START):
             raise RuntimeError(f"{' '.join(command)} does not start")
-        return made
+        return process
 
     def judge(self, source: str) -> Verdict:
         """Return the verdict for a program, whatever it does to the process."""

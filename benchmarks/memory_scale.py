@@ -63,10 +63,10 @@ def met(goal: Goal, device: str) -> bool:
     """Measure a model in a new process, and return whether it meets its goals."""
     command = [sys.executable, "-m", "benchmarks.memory_scale", "--batch", str(goal.batch), "--one", goal.name, device]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    (first, first_cpu), *later = found["seconds"]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    (first, first_cpu), *later = figures["seconds"]
     warm, warm_cpu = min(later)
-    seconds, mib = warm if goal.warm else first, found["peak_bytes"] / MIB
+    seconds, mib = warm if goal.warm else first, figures["peak_bytes"] / MIB
     times = f"{first:8.2f} {first_cpu:7.2f} {warm:8.2f} {warm_cpu:7.2f}"
     goals = f"{'warm' if goal.warm else 'first'} {verdict(seconds, goal.seconds)}; MiB {verdict(mib, MEMORY_GOAL_MIB)}"
     print(f"{goal.name:12} {device:6} {times} {mib:6.0f}  {goals}", flush=True)

@@ -96,37 +96,37 @@ def main() -> None:
 
 def try_out(case: Case, seconds: int, training: bool) -> Trained:
     """Return a model's peaks, predicted and measured."""
-    found = Trained(case)
+    outcome = Trained(case)
     try:
         torch.manual_seed(0)
         model = case.make().train(training)
         args, kwargs = training_input(case, model) if training else inference_input(case)
     except Exception as error:
-        found.failures["built"] = text_of(error)
-        return found
+        outcome.failures["built"] = text_of(error)
+        return outcome
 
     def attempt(place: str, run: Callable[[], int]) -> None:
         try:
             with torch.enable_grad(), time_limit(seconds):
-                found.peaks[place] = run()
+                outcome.peaks[place] = run()
         except (Exception, Timeout) as error:
-            found.failures[place] = text_of(error)
+            outcome.failures[place] = text_of(error)
 
     def predicted(device: str) -> int:
         mode: dict[str, Any] = {"optimizer": "adamw", "loss": default_loss} if training else {"mode": "eval"}
         estimate = estimate_memory(model, input_data=(args, kwargs), device=device, **mode)
-        found.assumed = estimate.assumptions
+        outcome.assumed = estimate.assumptions
         if device == "cpu":
-            found.range_bytes = estimate.peak_range
-            found.unknown = tuple(name for name, _ in estimate.unknown)
+            outcome.range_bytes = estimate.peak_range
+            outcome.unknown = tuple(name for name, _ in estimate.unknown)
         return estimate.peak_bytes
 
     for device in ("cpu", "cuda"):
         attempt(device, lambda device=device: predicted(device))
-    if max(found.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
+    if max(outcome.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
         forget(case.library)
         attempt("real", lambda: measured(model, args, kwargs, training))
-    return found
+    return outcome
 
 
 def forget(library: str) -> None:
@@ -157,12 +157,12 @@ def inference_input(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def target(case: Case) -> dict[str, torch.Tensor]:
     """Return one object in an image of 128 x 128."""
-    found = {"boxes": torch.tensor([[20.0, 20.0, 90.0, 90.0]]), "labels": torch.ones(1, dtype=torch.long)}
+    annotation = {"boxes": torch.tensor([[20.0, 20.0, 90.0, 90.0]]), "labels": torch.ones(1, dtype=torch.long)}
     if case.name.startswith("mask"):
-        found["masks"] = torch.ones(1, 128, 128, dtype=torch.uint8)
+        annotation["masks"] = torch.ones(1, 128, 128, dtype=torch.uint8)
     if case.name.startswith("keypoint"):
-        found["keypoints"] = torch.tensor([[[40.0, 40.0, 1.0]] * 17])
-    return found
+        annotation["keypoints"] = torch.tensor([[[40.0, 40.0, 1.0]] * 17])
+    return annotation
 
 
 def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:

@@ -150,12 +150,12 @@ def steps(part: int, parts: int) -> Iterator[Step]:
 
 def profiled(count: int) -> list[tuple[int, Seen, str]]:
     """Return random convolutions as measured by the profiler, each with its threads and the verdict with all rules."""
-    found = []
+    records = []
     for threads_used in (1, 4):
         with threads_set_to(threads_used):
             pairs = seen(list(islice(random_cases(17), count)))
-            found += [(threads_used, one, verdict(one)) for pair in pairs for one in pair]
-    return found
+            records += [(threads_used, one, verdict(one)) for pair in pairs for one in pair]
+    return records
 
 
 def sought(count: int, chosen: Sequence[Rule]) -> None:

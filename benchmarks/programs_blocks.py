@@ -128,10 +128,10 @@ def custom_function(scope: Scope) -> Statement | None:
     if x is None:
         return None
     name = scope.helper(*scope.one(list(FUNCTIONS.items())))
-    given = f"{x.name}.clone()" if name == "Doubled" else x.name
+    argument = f"{x.name}.clone()" if name == "Doubled" else x.name
     scope.keep(x)
     shape = (x.shape[0], *x.shape[2:]) if name == "Scattered" else x.shape
-    return scope.make(f"{name}.apply({given})", x, shape)
+    return scope.make(f"{name}.apply({argument})", x, shape)
 
 
 QUESTIONS = (
@@ -197,14 +197,14 @@ def functional_call(scope: Scope) -> Statement | None:
     width = x.shape[-1]
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.6)
     scope.keep(x)
-    given = scope.one(
+    parameters = scope.one(
         [
             f"{{'weight': {name}.weight * 0.5, 'bias': {name}.bias}}",
             f"{{'weight': torch.eye({width})}}",
             f"{{k: p.detach() for k, p in {name}.named_parameters()}}",
         ]
     )
-    return scope.make(f"torch.func.functional_call({name}, {given}, ({x.name},))", x, learns=True)
+    return scope.make(f"torch.func.functional_call({name}, {parameters}, ({x.name},))", x, learns=True)
 
 
 @production(1)

@@ -65,8 +65,8 @@ def function_of_weights(scope: Scope) -> Statement | None:
     out = scope.one(WIDTHS)
     name = scope.layer(f"nn.Linear({x.shape[-1]}, {out})")
     scope.keep(x)
-    given = f"{x.name}.float(), {name}.weight, {name}.bias"
-    return scope.make(f"{kind}.apply({given})", x, (*x.shape[:-1], out), learns=True)
+    arguments = f"{x.name}.float(), {name}.weight, {name}.bias"
+    return scope.make(f"{kind}.apply({arguments})", x, (*x.shape[:-1], out), learns=True)
 
 
 POINTWISE = {
@@ -253,23 +253,23 @@ def other_checkpoint(scope: Scope) -> Statement | None:
     block = f"nn.Sequential(nn.Linear({width}, 24), nn.GELU(), nn.Linear(24, {width}), nn.Tanh())"
     name, kind = scope.layer(block), scope.one(list(SELECTIVE.items()))
     scope.keep(x)
-    given = x.name
+    argument = x.name
     forms = [
-        f"checkpoint({name}, {given}, use_reentrant=False, context_fn={kind[0]})",
-        f"checkpoint(lambda y: {name}(y) + y, {given}, use_reentrant=False, context_fn={kind[0]})",
-        f"checkpoint(lambda y: checkpoint({name}, y, use_reentrant=False) * y, {given}, use_reentrant=False)",
-        f"torch.utils.checkpoint.checkpoint_sequential({name}, 2, {given}, use_reentrant=False)",
-        f"checkpoint(lambda a, b: ({name}(a), b * 2), {given}, {given} * 1, use_reentrant=False)[0]",
-        f"checkpoint(lambda y: {{'out': {name}(y)}}, {given}, use_reentrant=False)['out']",
-        f"checkpoint({name}, {given}, use_reentrant=False, determinism_check='none')",
-        f"checkpoint(lambda *, y: {name}(y), use_reentrant=False, y={given})",
-        f"checkpoint(lambda y: F.dropout({name}(y), 0.2, self.training) + y, {given}, use_reentrant=False)",
+        f"checkpoint({name}, {argument}, use_reentrant=False, context_fn={kind[0]})",
+        f"checkpoint(lambda y: {name}(y) + y, {argument}, use_reentrant=False, context_fn={kind[0]})",
+        f"checkpoint(lambda y: checkpoint({name}, y, use_reentrant=False) * y, {argument}, use_reentrant=False)",
+        f"torch.utils.checkpoint.checkpoint_sequential({name}, 2, {argument}, use_reentrant=False)",
+        f"checkpoint(lambda a, b: ({name}(a), b * 2), {argument}, {argument} * 1, use_reentrant=False)[0]",
+        f"checkpoint(lambda y: {{'out': {name}(y)}}, {argument}, use_reentrant=False)['out']",
+        f"checkpoint({name}, {argument}, use_reentrant=False, determinism_check='none')",
+        f"checkpoint(lambda *, y: {name}(y), use_reentrant=False, y={argument})",
+        f"checkpoint(lambda y: F.dropout({name}(y), 0.2, self.training) + y, {argument}, use_reentrant=False)",
     ]
     if x.learns:
         forms += [
-            f"checkpoint({name}, {given}, use_reentrant=True)",
-            f"torch.utils.checkpoint.checkpoint_sequential({name}, 2, {given}, use_reentrant=True)",
-            f"checkpoint(lambda a, b: ({name}(a), b), {given}, {given} * 1, use_reentrant=True)[0]",
+            f"checkpoint({name}, {argument}, use_reentrant=True)",
+            f"torch.utils.checkpoint.checkpoint_sequential({name}, 2, {argument}, use_reentrant=True)",
+            f"checkpoint(lambda a, b: ({name}(a), b), {argument}, {argument} * 1, use_reentrant=True)[0]",
         ]
     text = scope.one(forms)
     if "context_fn" in text:

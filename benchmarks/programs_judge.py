@@ -70,7 +70,7 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
     space = prepared(source)
     before = state(space) | places(space)
     try:
-        found = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
+        estimate = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
     except Exception as error:
         return Verdict(CRASHED, described(error), real)
     changed = differences(before, state(space) | places(space))
@@ -79,7 +79,7 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
         try:
             measure_memory(space["model"], input_data=space["inputs"], **space["options"])
         except Exception as error:
-            return Verdict(UNMEASURED, described(error), real, found.peak_bytes)
+            return Verdict(UNMEASURED, described(error), real, estimate.peak_bytes)
         changed = [f"by measure_memory, {name}" for name in differences(before, state(space) | places(space))]
     at("real again")
     if not changed:
@@ -88,16 +88,19 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
         if changed and not is_repeatable(source, trained):
             changed = []
     if changed:
-        return Verdict(CHANGED, ", ".join(changed), real, found.peak_bytes)
+        return Verdict(CHANGED, ", ".join(changed), real, estimate.peak_bytes)
     named = "; ".join(
-        [*(f"{name} x {count}" for name, count in found.unknown), *(one for one in found.assumptions if one != SUMMED)]
+        [
+            *(f"{name} x {count}" for name, count in estimate.unknown),
+            *(one for one in estimate.assumptions if one != SUMMED),
+        ]
     )
-    low, high = found.peak_range
-    if found.peak_bytes == real:
-        return Verdict(EXACT, named, real, found.peak_bytes)
+    low, high = estimate.peak_range
+    if estimate.peak_bytes == real:
+        return Verdict(EXACT, named, real, estimate.peak_bytes)
     if not low <= real <= high:
-        return Verdict(OUTSIDE, f"{real:,} not in {low:,} to {high:,}. {named}", real, found.peak_bytes)
-    return Verdict(INSIDE if named else UNSAID, named, real, found.peak_bytes)
+        return Verdict(OUTSIDE, f"{real:,} not in {low:,} to {high:,}. {named}", real, estimate.peak_bytes)
+    return Verdict(INSIDE if named else UNSAID, named, real, estimate.peak_bytes)
 
 
 def is_repeatable(source: str, trained: dict[str, Any]) -> bool:
@@ -128,15 +131,15 @@ def measured(source: str) -> tuple[dict[str, Any], int]:
     The program is executed under the profiler, which reports no frees of earlier allocations, except those that an
     earlier profile saw, such as a graph kept by an earlier program's error. These frees do not belong to the program.
     """
-    made: list[dict[str, Any]] = []
+    spaces: list[dict[str, Any]] = []
     collects = gc.isenabled()
 
     def whole() -> None:
-        made.append(prepared(source))
+        spaces.append(prepared(source))
         gc.collect()
         gc.disable()
         with record_function(STEPS):
-            run(made[0])
+            run(spaces[0])
 
     try:
         changes = cpu_changes(whole)
@@ -151,7 +154,7 @@ def measured(source: str) -> tuple[dict[str, Any], int]:
         else:
             blocks.pop(change.address, None)
         peak = max(peak, before, sum(blocks.values())) if STEPS in change.names[:1] else peak
-    return made[0], peak or sum(blocks.values())
+    return spaces[0], peak or sum(blocks.values())
 
 
 def run(space: dict[str, Any]) -> None:
@@ -201,30 +204,30 @@ def tensors(value: Any) -> Iterable[Tensor]:
 
 def state(space: dict[str, Any]) -> dict[str, Any]:
     """Return by name everything that an estimate must leave unchanged."""
-    found: dict[str, Any] = {
+    snapshot: dict[str, Any] = {
         "random numbers": (torch.get_rng_state().numpy().tobytes(), random.getstate()),
         "switches": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()),
     }
     for name, held in (("model", space["model"]), ("input", space["inputs"]), ("outside", space["outside"])):
-        found[f"{name}: number of tensors"] = len(list(tensors(held)))
+        snapshot[f"{name}: number of tensors"] = len(list(tensors(held)))
         for number, tensor in enumerate(tensors(held)):
-            found[f"{name}: tensor {number}"] = (type(tensor).__name__, contents(tensor), tensor.requires_grad)
+            snapshot[f"{name}: tensor {number}"] = (type(tensor).__name__, contents(tensor), tensor.requires_grad)
             grad = tensor.grad if tensor.is_leaf else None
-            found[f"{name}: gradient {number}"] = None if grad is None else contents(grad)
+            snapshot[f"{name}: gradient {number}"] = None if grad is None else contents(grad)
     modules = [space["model"], *(one for one in space["outside"] if isinstance(one, nn.Module))]
     for number, module in enumerate(inner for one in modules for inner in one.modules()):
         hooks = [len(getattr(module, f"_{kind}_hooks")) for kind in ("forward", "forward_pre", "backward")]
         training = getattr(module, "training", None)  # A frozen module has no mode.
-        found[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks, training)
+        snapshot[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks, training)
     for number, one in enumerate(held_optimizers(space["outside"])):
         groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
         kept = [{key: value for key, value in held.items() if not has_tensors(value)} for held in one.state.values()]
-        found[f"optimizer {number}"] = (
+        snapshot[f"optimizer {number}"] = (
             repr(groups),
             repr(kept),
             [sorted(map(str, held)) for held in one.state.values()],
         )
-    return found
+    return snapshot
 
 
 def has_tensors(value: Any) -> bool:

@@ -79,7 +79,7 @@ def packed(scope: Scope) -> Statement | None:
     out = scope.add(x, shape, learns=True)
     scope.keep(out)
     p, state = scope.name("p"), f"{x.name}.new_zeros({layers * both}, {batch}, {{}})"
-    given = state.format(size) if kind != "LSTM" else f"({state.format(size)}, {state.format(hidden)})"
+    initial = state.format(size) if kind != "LSTM" else f"({state.format(size)}, {state.format(hidden)})"
     sort = scope.one(["", ", enforce_sorted=False"])
     forms = [
         f"{p} = rnn.pack_padded_sequence({x.name}, {lengths}, batch_first=True{sort})\n"
@@ -87,7 +87,7 @@ def packed(scope: Scope) -> Statement | None:
         f"{out.name} = rnn.pad_packed_sequence({p}, batch_first=True, total_length={length})[0]",
         f"{p} = rnn.pack_sequence([row for row in {x.name}])\n"
         f"{out.name} = rnn.unpack_sequence({name}({p})[0])\n{out.name} = torch.stack({out.name})",
-        f"{out.name}, _ = {name}({x.name}, {given})",
+        f"{out.name}, _ = {name}({x.name}, {initial})",
         f"_, {p} = {name}({x.name})\n{p} = {p}[0] if isinstance({p}, tuple) else {p}\n"
         f"{out.name} = torch.zeros({shape}) + {p}.mean()",
     ]
@@ -105,14 +105,14 @@ def jagged(scope: Scope) -> Statement | None:
     scope.keep(x)
     out, n = scope.add(x, x.shape, learns=True), scope.name("n")
     rows = f"[{x.name}[i, : {length} - i % 3] for i in range({batch})]"
-    made = scope.one(
+    nested = scope.one(
         [f"torch.nested.as_nested_tensor({rows}, layout=torch.jagged)",
          f"torch.nested.nested_tensor_from_jagged({x.name}.flatten(0, 1), torch.arange({batch + 1}) * {length})"]
     )  # fmt: skip
     use = scope.one([f"{name}({n})", f"F.gelu({name}({n})) * 2", f"{name}({n}) + {n}",
                      f"F.layer_norm({name}({n}), ({width},))", f"{name}({n}).sin().cos()"])  # fmt: skip
     end = f"{out.name} = F.pad(torch.nested.to_padded_tensor({n}, 0.0), (0, 0, 0, {length}))[:, :{length}]"
-    return Statement(f"{n} = {made}\n{n} = {use}\n{end}", out.name, x.name)
+    return Statement(f"{n} = {nested}\n{n} = {use}\n{end}", out.name, x.name)
 
 
 ADAPTERS = {

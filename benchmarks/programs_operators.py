@@ -112,7 +112,7 @@ def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
     """Return expressions of views of a value, with their shapes."""
     name, shape = x.name, x.shape
     first, last = shape[1], shape[-1]
-    found: list[tuple[str, Shape]] = [
+    views: list[tuple[str, Shape]] = [
         (f"{name}[:]", shape),
         (f"{name}.detach()", shape),
         (f"{name}.view_as({name})", shape),
@@ -120,7 +120,7 @@ def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
         (f"{name}.transpose(0, -1).transpose(0, -1)", shape),
     ]
     if first > 3:
-        found += [
+        views += [
             (f"{name}[:, 1:]", (shape[0], first - 1, *shape[2:])),
             (f"{name}[:, ::2]", (shape[0], (first + 1) // 2, *shape[2:])),
             (f"{name}.narrow(1, 1, 2)", (shape[0], 2, *shape[2:])),
@@ -128,20 +128,20 @@ def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
             (f"{name}.split({first - 2}, 1)[1]", (shape[0], 2, *shape[2:])),
         ]
     if last > 3:
-        found.append((f"{name}[..., {last // 2}:]", (*shape[:-1], last - last // 2)))
+        views.append((f"{name}[..., {last // 2}:]", (*shape[:-1], last - last // 2)))
     if len(shape) == 3:
-        found += [
+        views += [
             (f"{name}.transpose(1, 2)", (shape[0], shape[2], shape[1])),
             (f"{name}[:, -1]", (shape[0], shape[2])),
             (f"{name}[:, 0]", (shape[0], shape[2])),
             (f"{name}.permute(0, 2, 1)", (shape[0], shape[2], shape[1])),
         ]
     if len(shape) == 4:
-        found.append((f"{name}[:, :, 0]", (*shape[:2], shape[3])))
+        views.append((f"{name}[:, :, 0]", (*shape[:2], shape[3])))
     if len(shape) == 2:
-        found.append((f"{name}.unsqueeze(1).expand(-1, 3, -1)", (shape[0], 3, shape[1])))
-        found.append((f"{name}.unsqueeze(1)", (shape[0], 1, shape[1])))
-    return found
+        views.append((f"{name}.unsqueeze(1).expand(-1, 3, -1)", (shape[0], 3, shape[1])))
+        views.append((f"{name}.unsqueeze(1)", (shape[0], 1, shape[1])))
+    return views
 
 
 @production(5)
@@ -276,18 +276,18 @@ def tensor_in_place(scope: Scope) -> Statement | None:
     line, x = fresh(scope)
     other = scope.twin(x)
     form = scope.one(TENSORS)
-    whole, given = x.name, other.name
+    whole, operand = x.name, other.name
     if x.shape[1] > 2 and scope.chance(0.5):
-        whole, given = (
+        whole, operand = (
             f"{x.name}[:, 1:]",
             f"{other.name}[:, :-1]" if other.base != x.base else f"({other.name}[:, 1:] * 1)",
         )
     elif other.base == x.base:
-        given = f"({other.name} * 1)"
+        operand = f"({other.name} * 1)"
     if other.base != x.base:
         scope.keep(other)
     scope.written(x, other.learns)
-    return Statement(line + form.format(whole, given), x.name if line else "")
+    return Statement(line + form.format(whole, operand), x.name if line else "")
 
 
 FACTORIES = ("torch.zeros({1})", "torch.zeros_like({0})", "{0}.new_zeros({1})", "torch.full(({1}), 0.5)")

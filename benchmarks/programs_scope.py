@@ -55,10 +55,10 @@ class Scope:
 
     def pick(self, fits: Callable[[Value], bool] = lambda _: True) -> Value | None:
         """Return one of the values that match, most often a recent one."""
-        found = [value for value in self.values if fits(value)]
-        if not found:
+        candidates = [value for value in self.values if fits(value)]
+        if not candidates:
             return None
-        return self.one(found[-3:]) if self.chance(0.75) else self.one(found)
+        return self.one(candidates[-3:]) if self.chance(0.75) else self.one(candidates)
 
     def of_rank(self, *ranks: int) -> Value | None:
         return self.pick(lambda value: len(value.shape) in ranks)
@@ -70,7 +70,7 @@ class Scope:
 
     def layer(self, text: str, share: float = 0.25) -> str:
         """Return an attribute created by ``text``, or sometimes an existing one, which is then called twice."""
-        same = [name for name, made in self.layers.items() if made.endswith(f" = {text}")]
+        same = [name for name, line in self.layers.items() if line.endswith(f" = {text}")]
         if same and self.chance(share):
             return f"self.{self.one(same)}"
         name = self.name("m")

@@ -107,8 +107,8 @@ class Program:
         """Return the program as code that defines ``model``, ``inputs``, ``options`` and the list ``outside``."""
         forward = [line for statement in self.statements for line in statement.lines("        ")]
         body = "\n".join([*forward, *self.step.lines, self.result])
-        made = [text for name, text in self.layers.items() if re.search(rf"\bself\.{name}\b", body)]
-        used = "\n".join([*made, body])
+        layers = [text for name, text in self.layers.items() if re.search(rf"\bself\.{name}\b", body)]
+        used = "\n".join([*layers, body])
         helpers = [text for name, text in self.helpers.items() if re.search(rf"\b{name}\b", used)]
         options = ", ".join(f"{name}={value}" for name, value in self.step.options.items())
         tables = (name for name in self.helpers if name.isupper() and re.search(rf"\b{name}\b", body))
@@ -122,7 +122,7 @@ class Program:
                 "class Model(nn.Module):",
                 "    def __init__(self):",
                 "        super().__init__()",
-                *(f"        {line}" for text in made for line in text.splitlines()),
+                *(f"        {line}" for text in layers for line in text.splitlines()),
                 "",
                 f"    def forward(self, {self.border.argument}):",
                 *([f"        {self.border.first}"] if self.border.first else []),
@@ -142,9 +142,9 @@ class Program:
     def smaller(self) -> Iterator[Program]:
         """Yield the program with one thing less: a statement, the frame of a block, an option, its custom step."""
         for number in reversed(range(len(self.statements))):
-            made = self.statements[number].made
-            if made and number + 1 < len(self.statements):
-                yield replace(self, statements=self.statements[: number + 1], result=made)
+            result = self.statements[number].made
+            if result and number + 1 < len(self.statements):
+                yield replace(self, statements=self.statements[: number + 1], result=result)
         for statements, old, new in _without_one(self.statements):
             yield replace(
                 self, statements=statements, result=re.sub(rf"\b{old}\b", new, self.result) if old else self.result

@@ -69,8 +69,8 @@ def main() -> None:
     for line in read_published():
         if line.library == (options.library or line.library) and options.model in line.model:
             outcomes.setdefault(line.library, []).append(compare(line, options.seconds))
-    for library, found in outcomes.items():
-        print_totals(library, found)
+    for library, models in outcomes.items():
+        print_totals(library, models)
 
 
 def read_published(path: Path = DATA) -> Iterator[Published]:
@@ -103,10 +103,10 @@ def compare(line: Published, seconds: int) -> Outcome:
     return Outcome(True, params_equal, macs_equal, bool(why))
 
 
-def print_totals(library: str, found: list[Outcome]) -> None:
-    ran = [outcome for outcome in found if outcome.ran]
+def print_totals(library: str, outcomes: list[Outcome]) -> None:
+    ran = [outcome for outcome in outcomes if outcome.ran]
     print(
-        f"{library}: {len(ran)} of {len(found)} models ran."
+        f"{library}: {len(ran)} of {len(outcomes)} models ran."
         f" Parameters equal: {sum(outcome.params_equal for outcome in ran)}."
         f" Multiply-adds within 1 %: {sum(outcome.macs_equal for outcome in ran)};"
         f" {sum(outcome.explained for outcome in ran)} more explained by a convention of the published counter."

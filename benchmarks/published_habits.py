@@ -65,9 +65,9 @@ def object_changes(result: ModelSummary) -> Iterator[int]:
 
 def norm_flops(row: Row) -> int:
     """Return what fvcore adds for a call of a normalisation layer."""
-    given = next(tensors(row.inputs), None)
-    if given is None or row.kind != "module":
+    tensor = next(tensors(row.inputs), None)
+    if tensor is None or row.kind != "module":
         return 0
     if "StdConv" in row.class_name:
         return WEIGHT_NORM_FLOPS * row.num_params
-    return prod(given.shape) * next((flops for name, flops in NORM_FLOPS.items() if name in row.class_name), 0)
+    return prod(tensor.shape) * next((flops for name, flops in NORM_FLOPS.items() if name in row.class_name), 0)

@@ -111,9 +111,9 @@ def timm_batches(options: argparse.Namespace) -> None:
         if file:
             file.write_text(json.dumps(verdicts, indent=0))
     for number, context in enumerate(CONTEXTS):
-        found = Counter(verdict[number] for verdict in verdicts.values())
-        told = f"too high {found['too high']}, too low {found['too low']}"
-        print(f"context {context:,} MiB: agree {found['']} of {len(verdicts)}; {told}")
+        counts = Counter(verdict[number] for verdict in verdicts.values())
+        told = f"too high {counts['too high']}, too low {counts['too low']}"
+        print(f"context {context:,} MiB: agree {counts['']} of {len(verdicts)}; {told}")
 
 
 def read_batches() -> Iterator[Batch]:

@@ -172,30 +172,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    found: list[dict[str, Any]] = []
+    options = parser.parse_args()
+    records: list[dict[str, Any]] = []
     for row in ROWS:
-        if given.only not in row.name:
+        if options.only not in row.name:
             continue
         begun = time.perf_counter()
         estimate = row.predict()
         value = getattr(estimate, row.measure) / GIB
         error = value / row.published - 1
         if not row.why_not:
-            found.append({"name": row.name, "measure": row.measure, "published": row.published, "predicted": value})
+            records.append({"name": row.name, "measure": row.measure, "published": row.published, "predicted": value})
         print(
             f"{row.name:28s} {row.measure.removesuffix('_bytes'):8s} published {row.published:6.2f} "
             f"predicted {value:6.2f} ({error:+.1%}), {time.perf_counter() - begun:.0f} s"
             + (f"; not like for like: {row.why_not}" if row.why_not else "")
         )
-    errors = [abs(one["predicted"] / one["published"] - 1) for one in found]
+    errors = [abs(one["predicted"] / one["published"] - 1) for one in records]
     if errors:
         near = sum(error <= 0.12 for error in errors) / len(errors)
-        print(f"{len(found)} like for like, median error {statistics.median(errors):.1%}, {near:.0%} within 12 %")
+        print(f"{len(records)} like for like, median error {statistics.median(errors):.1%}, {near:.0%} within 12 %")
     for what, why in LEFT_OUT.items():
         print(f"left out: {what}: {why}")
-    if given.write:
-        DATA.write_text(json.dumps(found, indent=1) + "\n")
+    if options.write:
+        DATA.write_text(json.dumps(records, indent=1) + "\n")
 
 
 if __name__ == "__main__":

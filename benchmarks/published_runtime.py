@@ -51,11 +51,11 @@ def tune() -> None:
     """Print the peak of torchtune's step on two packed samples."""
     print(TUNE)
     ids, positions = (torch.zeros(2, LENGTH, dtype=torch.long, device="cuda") for _ in range(2))
-    made: list[torch.optim.Optimizer] = []
+    optimizers: list[torch.optim.Optimizer] = []
 
     def step(model: nn.Module) -> None:
-        optimizer = made[0] if made else torch.optim.AdamW(model.parameters(), fused=True)
-        made[:] = [optimizer]
+        optimizer = optimizers[0] if optimizers else torch.optim.AdamW(model.parameters(), fused=True)
+        optimizers[:] = [optimizer]
         next_token_loss(model(ids, positions)).backward()
         optimizer.step()
         optimizer.zero_grad()

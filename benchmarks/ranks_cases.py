@@ -269,8 +269,8 @@ class PipelineCase(Case):
             for number, module in zip(numbers, modules)
         ]
         make = getattr(pipelining, self.schedule)
-        given = stages if "stages" in signature(make).parameters else stages[0]
-        self.held["schedule"] = make(given, self.micro_batches, loss_fn=_loss_of)
+        argument = stages if "stages" in signature(make).parameters else stages[0]
+        self.held["schedule"] = make(argument, self.micro_batches, loss_fn=_loss_of)
         self.held["ends"] = [stage.is_first for stage in stages], [stage.is_last for stage in stages]
         model = nn.ModuleList(modules)
         self.held["optimizer"] = self.optimizer(model.parameters())

@@ -25,13 +25,13 @@ SECONDS = 90.0
 
 def truths_of(names: list[str], world_size: int) -> dict[tuple[str, int], Truth]:
     """Return the measurements by name and rank; none for a program that hangs."""
-    found: dict[tuple[str, int], Truth] = {}
+    truths: dict[tuple[str, int], Truth] = {}
     while names:
         ran = {(one.case, one.rank): one for one in measured(names[:AT_ONCE], world_size, SECONDS)}
-        found |= ran
+        truths |= ran
         done = sum(all((name, rank) in ran for rank in range(world_size)) for name in names[:AT_ONCE])
         names = names[max(done, 1) :] if done == len(names[:AT_ONCE]) else names[done + 1 :]
-    return found
+    return truths
 
 
 def lowest(name: str, truth: Truth, world_size: int) -> Truth:
@@ -70,20 +70,20 @@ def main() -> None:
     parser.add_argument("--world", nargs="*", type=int, default=[2, 4])
     parser.add_argument("--way", default="")
     parser.add_argument("--explain", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     with_same_kernels("benchmarks.ranks_drawn")
-    way = f" {given.way}" if given.way else ""
-    names = [f"drawn {given.seed}:{number}{way}" for number in range(given.first, given.first + given.count)]
-    for world_size in given.world:
+    way = f" {options.way}" if options.way else ""
+    names = [f"drawn {options.seed}:{number}{way}" for number in range(options.first, options.first + options.count)]
+    for world_size in options.world:
         truths = truths_of(names, world_size)
         kinds: Counter[str] = Counter()
         for name in names:
             rank = random.Random(name).randrange(world_size)
             truth = truths.get((name, rank))
-            said = verdict(name, truth, world_size, rank, given.explain)
+            said = verdict(name, truth, world_size, rank, options.explain)
             if truth is not None and said.startswith("outside"):
-                said = verdict(name, lowest(name, truth, world_size), world_size, rank, given.explain)
+                said = verdict(name, lowest(name, truth, world_size), world_size, rank, options.explain)
             kinds[said.split()[0]] += 1
             print(f"{name} [{world_size}:{rank}] {said}", flush=True)
             if not said.startswith(("exact", "invalid")):

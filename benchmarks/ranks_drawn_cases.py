@@ -119,12 +119,12 @@ def drawn_fsdp(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
 
         hybrid = is_hybrid and dist.get_world_size() == 4
         mesh = mesh or (mesh_of("replicate", "shard") if hybrid else init_device_mesh("cpu", (dist.get_world_size(),)))
-        given: dict[str, Any] = {"mesh": mesh, **options}
-        given |= {"mp_policy": MixedPrecisionPolicy(**dtypes)} if dtypes else {}
+        keywords: dict[str, Any] = {"mesh": mesh, **options}
+        keywords |= {"mp_policy": MixedPrecisionPolicy(**dtypes)} if dtypes else {}
         if by_columns:
             size = mesh.shape[-1]
-            given["shard_placement_fn"] = lambda p: Shard(1) if p.dim() == 2 and p.shape[1] % size == 0 else None
-        shard = partial(fully_shard, **given)
+            keywords["shard_placement_fn"] = lambda p: Shard(1) if p.dim() == 2 and p.shape[1] % size == 0 else None
+        shard = partial(fully_shard, **keywords)
         for group in grouped(model, groups):
             shard(group)
         layers = [layer for layer in model.layers if groups in ("layers", "parts", "head")]
@@ -165,11 +165,11 @@ def drawn_fsdp1(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
         from torch.distributed import fsdp
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-        given: dict[str, Any] = {**options, "device_id": torch.device("cpu")}
-        given |= {"mixed_precision": fsdp.MixedPrecision(**dtypes)} if dtypes else {}
-        given |= {"auto_wrap_policy": ModuleWrapPolicy({Block})} if each else {}
+        keywords: dict[str, Any] = {**options, "device_id": torch.device("cpu")}
+        keywords |= {"mixed_precision": fsdp.MixedPrecision(**dtypes)} if dtypes else {}
+        keywords |= {"auto_wrap_policy": ModuleWrapPolicy({Block})} if each else {}
         how = fsdp.ShardingStrategy[strategy]
-        return fsdp.FullyShardedDataParallel(model, sharding_strategy=how, **given)
+        return fsdp.FullyShardedDataParallel(model, sharding_strategy=how, **keywords)
 
     return wrapped
 

@@ -60,8 +60,8 @@ class Shape:
 
 
 def norm_of(shape: Shape) -> nn.Module:
-    made = {"rms": nn.RMSNorm, "layer": nn.LayerNorm, "none": nn.Identity}[shape.norm]
-    return made(shape.width)
+    norm_class = {"rms": nn.RMSNorm, "layer": nn.LayerNorm, "none": nn.Identity}[shape.norm]
+    return norm_class(shape.width)
 
 
 class FeedForward(nn.Module):

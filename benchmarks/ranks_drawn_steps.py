@@ -26,8 +26,8 @@ class Act(NamedTuple):
 
 
 def _local(tensor: Any) -> Tensor:
-    found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return found
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
 def _copies(model: nn.Module) -> list[Tensor]:
@@ -69,8 +69,8 @@ def _norms(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> list[f
 
 
 def _objects(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> None:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, {"rank": dist.get_rank(), "shape": tuple(output.shape)})
+    objects: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(objects, {"rank": dist.get_rank(), "shape": tuple(output.shape)})
     dist.barrier()
 
 

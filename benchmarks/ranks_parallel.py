@@ -42,9 +42,9 @@ class Experts(nn.Module):
         counts = self.count(chosen)
         others = torch.empty_like(counts)
         dist.all_to_all_single(others, counts)
-        sent, given = (one.view(self.ranks, -1).sum(1).tolist() for one in (counts, others))
-        here = exchanged(tokens[order // CHOSEN], given, sent)
-        back = exchanged(self._by_expert(here, others), sent, given)
+        sent, received = (one.view(self.ranks, -1).sum(1).tolist() for one in (counts, others))
+        here = exchanged(tokens[order // CHOSEN], received, sent)
+        back = exchanged(self._by_expert(here, others), sent, received)
         out = back * weights.flatten()[order, None]
         return torch.zeros_like(tokens).index_add(0, order // CHOSEN, out).view_as(x)
 
@@ -57,10 +57,10 @@ class Experts(nn.Module):
         return torch.cat([pieces[number][rank] for rank in range(self.ranks) for number in range(own)])
 
 
-def exchanged(tensor: Tensor, given: list[int] | None = None, sent: list[int] | None = None) -> Tensor:
+def exchanged(tensor: Tensor, received: list[int] | None = None, sent: list[int] | None = None) -> Tensor:
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-    out: Tensor = all_to_all_single_autograd(tensor, given, sent, dist.group.WORLD)
+    out: Tensor = all_to_all_single_autograd(tensor, received, sent, dist.group.WORLD)
     return out
 
 

@@ -108,16 +108,16 @@ TOOLS: dict[str, Callable[[str, int], int | None]] = {
 def asked(tool: Callable[[str, int], int | None], name: str, world_size: int, real: int) -> str:
     """Return a tool's result in MiB and its error relative to the real peak, or why there is none."""
     try:
-        found = tool(name, world_size)
+        peak_bytes = tool(name, world_size)
     except ImportError:
         return "not installed"
-    return "-" if found is None else f"{found / 2**20:.2f} ({found / real - 1:+.1%})"
+    return "-" if peak_bytes is None else f"{peak_bytes / 2**20:.2f} ({peak_bytes / real - 1:+.1%})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
         again = [sys.executable, "-m", "benchmarks.ranks_peers", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, **SAME_KERNELS})
@@ -131,7 +131,7 @@ def main() -> None:
             row = [asked(tool, name, world_size, real) for tool in TOOLS.values()]
             lines.append(f"| {name}, {world_size} | {real / 2**20:.2f} | {' | '.join(row)} |")
             print(lines[-1], flush=True)
-    if given.write:
+    if options.write:
         page = PAGE.read_text()
         before, rest = page.split(BEGIN)
         PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.split(END)[1])

@@ -90,8 +90,8 @@ def measured(names: list[str], world_size: int, seconds: float | None = None) ->
         if failed and seconds is None:
             raise RuntimeError(f"the processes of ranks {failed} failed")
         lines = [line for file in Path(folder).glob("*.json") for line in file.read_text().splitlines()]
-    found = [json.loads(line) for line in lines]
-    return [Truth(**{**one, "log": tuple(map(tuple, one["log"]))}) for one in found]
+    records = [json.loads(line) for line in lines]
+    return [Truth(**{**one, "log": tuple(map(tuple, one["log"]))}) for one in records]
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
@@ -216,25 +216,25 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="*", type=int, default=[0, 1, 2, 3])
     parser.add_argument("--worker")
     parser.add_argument("--rank", type=int)
-    given = parser.parse_args()
-    if given.worker:
-        _worker(given.worker, given.only, given.world[0], given.rank)
+    options = parser.parse_args()
+    if options.worker:
+        _worker(options.worker, options.only, options.world[0], options.rank)
         return
     warnings.simplefilter("ignore")
     with_same_kernels("benchmarks.ranks_truth")
-    named = [name for name in CASES if name in given.exactly or any(part in name for part in given.only)]
-    named += [name for name in given.exactly if name not in CASES]
+    named = [name for name in CASES if name in options.exactly or any(part in name for part in options.only)]
+    named += [name for name in options.exactly if name not in CASES]
     named = named or list(CASES)
-    truths = {} if given.record or given.explain or not DATA.exists() else recorded()
+    truths = {} if options.record or options.explain or not DATA.exists() else recorded()
     exact = total = 0
-    for world_size in given.world:
+    for world_size in options.world:
         names = [name for name in named if world_size in case_of(name).worlds]
-        if given.record or given.explain:
+        if options.record or options.explain:
             truths |= {truth.key: truth for truth in measured(names, world_size)}
-        if given.record:
+        if options.record:
             continue
         for name in names:
-            for rank in (rank for rank in range(world_size) if rank in given.ranks):
+            for rank in (rank for rank in range(world_size) if rank in options.ranks):
                 truth = truths.get((name, world_size, rank))
                 if truth is None:
                     print(f"{name} [{world_size}:{rank}] is not recorded")
@@ -252,9 +252,9 @@ def main() -> None:
                     f"{name:32s} [{world_size}:{rank}] real {truth.peak_bytes:>11,} error {error:>+10,} "
                     f"left {estimate.steady_bytes - truth.left_bytes:>+8,} {time.perf_counter() - begun:.1f} s"
                 )
-                if given.explain and error:
+                if options.explain and error:
                     explain(truth, estimate)
-    if not given.record:
+    if not options.record:
         for what, why in NOT_ON_GLOO.items():
             print(f"left out: {what}: {why}")
         print(f"{exact} of {total} exact")

@@ -50,20 +50,20 @@ def measured(browser: WebDriver, page: Path) -> dict[str, float]:
     """Return the seconds of each action."""
     passed = processor_time(browser)
     browser.get(page.as_uri())
-    found = {"load": passed()}
+    timings = {"load": passed()}
     for name, script in DEEDS.items():
         browser.execute_script(HANDS + script)
         settle(browser)
-        found[name] = passed()
+        timings[name] = passed()
     assert len(browser.find_elements(By.CSS_SELECTOR, "section")) == 2
-    return found
+    return timings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modules", type=int, default=10_000)
-    made = model(parser.parse_args().modules)
-    result = summary(made, (8,), 4, memory="train", verbose=0)
+    network = model(parser.parse_args().modules)
+    result = summary(network, (8,), 4, memory="train", verbose=0)
     with TemporaryDirectory() as folder, chromium(Path(folder) / "profile") as browser:
         result.to_html_report(Path(folder) / "first.html")
         start = time.process_time()

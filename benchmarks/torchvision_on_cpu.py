@@ -143,5 +143,5 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     scale, height, width, *rest = ctx.options
     (rois,) = ctx.saved_tensors
-    found = torch.ops.torchvision._roi_align_backward(grad, rois, scale, height, width, *ctx.shape, *rest)
-    return (found, *[None] * 6)
+    gradient = torch.ops.torchvision._roi_align_backward(grad, rois, scale, height, width, *ctx.shape, *rest)
+    return (gradient, *[None] * 6)

@@ -44,12 +44,12 @@ def every_tensor() -> int:
 
 def best(call: Callable[[], object], calls: int) -> float:
     """Return the minimum CPU time of several calls, in milliseconds."""
-    found = []
+    milliseconds = []
     for _ in range(calls):
         started = time.process_time()
         call()
-        found.append(1000 * (time.process_time() - started))
-    return min(found)
+        milliseconds.append(1000 * (time.process_time() - started))
+    return min(milliseconds)
 
 
 if __name__ == "__main__":

@@ -151,23 +151,23 @@ def _radius_graph(places: Tensor, r: float, batch: Tensor, loop: bool = False, *
 
 def _with_modules(pyg: Any, name: str, arguments: dict[str, Any]) -> nn.Module:
     """Build a class that takes modules."""
-    made: nn.Module
+    module: nn.Module
     if name == "PointNetConv":
-        made = pyg.PointNetConv(nn.Linear(FEATURES + 3, 16), nn.Linear(16, 8))
+        module = pyg.PointNetConv(nn.Linear(FEATURES + 3, 16), nn.Linear(16, 8))
     elif name == "EdgeConv":
-        made = pyg.EdgeConv(nn.Linear(2 * FEATURES, 8))
+        module = pyg.EdgeConv(nn.Linear(2 * FEATURES, 8))
     elif name == "GINEConv":
-        made = pyg.GINEConv(nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 8)))
+        module = pyg.GINEConv(nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 8)))
     elif name == "NNConv":
-        made = pyg.NNConv(FEATURES, 8, nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8 * FEATURES)))
+        module = pyg.NNConv(FEATURES, 8, nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8 * FEATURES)))
     elif name == "GPSConv":
-        made = pyg.GPSConv(FEATURES, pyg.GINConv(nn.Linear(FEATURES, FEATURES)), heads=4)
+        module = pyg.GPSConv(FEATURES, pyg.GINConv(nn.Linear(FEATURES, FEATURES)), heads=4)
     elif name == "MetaLayer":
-        made = pyg.MetaLayer(_Edges(), _Nodes())
+        module = pyg.MetaLayer(_Edges(), _Nodes())
     else:
         conv, norm = pyg.GENConv(FEATURES, FEATURES), nn.LayerNorm(FEATURES)
-        made = _Residual(pyg.DeepGCNLayer(conv, norm, nn.ReLU(), block="res+", dropout=0.1))
-    return made
+        module = _Residual(pyg.DeepGCNLayer(conv, norm, nn.ReLU(), block="res+", dropout=0.1))
+    return module
 
 
 class _Residual(nn.Module):

@@ -40,9 +40,9 @@ def transformers_cases(chosen: str = "") -> Iterator[Case]:
     for name in MODEL_MAPPING_NAMES:
         if chosen in name:
             with redirect_stdout(io.StringIO()):
-                found = next(filter(None, (_case(name, form) for form in FORMS)), None)
-            if found is not None:
-                yield found
+                case = next(filter(None, (_case(name, form) for form in FORMS)), None)
+            if case is not None:
+                yield case
 
 
 def _case(name: str, form: Mapping[str, int]) -> Case | None:

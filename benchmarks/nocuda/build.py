@@ -56,8 +56,8 @@ class Wheel:
 
     @property
     def cudnn(self) -> Path:
-        (found,) = self.site.glob("nvidia/cudnn/lib/libcudnn.so.*")
-        return found
+        (library,) = self.site.glob("nvidia/cudnn/lib/libcudnn.so.*")
+        return library
 
 
 def stem(soname: str) -> str:
@@ -88,11 +88,11 @@ def build(wheel: Wheel) -> list[Path]:
             raise RuntimeError("compiling the stubs for CUDA's libraries needs g++, which is not installed")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made = Path(scratch) / "lib"
-            made.mkdir()
-            compile_all(wheel, made)
+            staging = Path(scratch) / "lib"
+            staging.mkdir()
+            compile_all(wheel, staging)
             if not folder.exists():
-                made.rename(folder)
+                staging.rename(folder)
     return [folder / name for name in (folder / "order").read_text().split()]
 
 

@@ -86,7 +86,7 @@ class Prototype:
 
 def read_prototypes(folders: Iterable[Path]) -> dict[str, Prototype]:
     """Return every function that the headers of some folders declare, by name and by the names that macros give it."""
-    found: dict[str, Prototype] = {}
+    prototypes: dict[str, Prototype] = {}
     renamed: dict[str, str] = {}
     for path in sorted(path for folder in folders for path in folder.glob("cu*.h")):
         text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", path.read_text(errors="replace"), flags=re.DOTALL)
@@ -94,8 +94,8 @@ def read_prototypes(folders: Iterable[Path]) -> dict[str, Prototype]:
         text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
         for match in PROTOTYPE.finditer(text):
             parameters = tuple(" ".join(p.split()) for p in match["parameters"].split(","))
-            found[match["name"]] = Prototype(match["name"], match["status"], parameters)
+            prototypes[match["name"]] = Prototype(match["name"], match["status"], parameters)
     for name, symbol in renamed.items():
-        if name in found and symbol not in found:
-            found[symbol] = Prototype(symbol, found[name].status, found[name].parameters)
-    return found
+        if name in prototypes and symbol not in prototypes:
+            prototypes[symbol] = Prototype(symbol, prototypes[name].status, prototypes[name].parameters)
+    return prototypes

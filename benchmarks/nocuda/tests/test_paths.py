@@ -84,17 +84,17 @@ def test_a_convolution_measured_is_at_most_what_is_predicted_with_its_scratch() 
 
 
 def scaled() -> Callable[..., None]:
-    made: dict[str, Any] = {}
+    state: dict[str, Any] = {}
 
     def step(model: nn.Module, x: Tensor) -> None:
-        if not made:
-            made.update(scaler=torch.amp.GradScaler("cuda"), optimizer=torch.optim.SGD(model.parameters(), 0.1))
+        if not state:
+            state.update(scaler=torch.amp.GradScaler("cuda"), optimizer=torch.optim.SGD(model.parameters(), 0.1))
         with torch.autocast("cuda", torch.float16):
             loss = model(x).sum()
-        made["scaler"].scale(loss).backward()
-        made["scaler"].step(made["optimizer"])
-        made["scaler"].update()
-        made["optimizer"].zero_grad()
+        state["scaler"].scale(loss).backward()
+        state["scaler"].step(state["optimizer"])
+        state["scaler"].update()
+        state["optimizer"].zero_grad()
 
     return step
 

@@ -19,8 +19,8 @@ MIB = 1 << 20
 
 
 def card() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(active_card_path().read_text())
-    return found
+    description: dict[str, Any] = json.loads(active_card_path().read_text())
+    return description
 
 
 def test_the_card_is_the_one_of_the_file() -> None:

@@ -42,13 +42,13 @@ def convolution(
     if not x.numel():
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
-    given, kernel = strided(x), strided(weight)
-    line = as_line(x, given)
+    image, kernel = strided(x), strided(weight)
+    line = as_line(x, image)
     path = route(conv, line, kernel, capability)
-    before: Blocks = (("line", copied(given, line)),)
+    before: Blocks = (("line", copied(image, line)),)
     if path is Route.COLUMNS:
         rows, passing = strided(out).shape[2:], passing_bytes(capability)
-        return forward_course(conv, copied(given, line), line, kernel, rows, bias is not None, passing)
+        return forward_course(conv, copied(image, line), line, kernel, rows, bias is not None, passing)
     last = path is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
     before += (("x", copied(line, read)),)
@@ -71,15 +71,15 @@ def convolution_backward(
     if not x.numel():
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
-    given, kernel, slope = strided(x), strided(weight), strided(grad)
-    line = as_line(x, given)
+    image, kernel, slope = strided(x), strided(weight), strided(grad)
+    line = as_line(x, image)
     path = route(conv, line, kernel, capability)
-    before: Blocks = (("line", copied(given, line)),)
+    before: Blocks = (("line", copied(image, line)),)
     if path is Route.COLUMNS:
-        line_bytes, passing = copied(given, line), passing_bytes(capability)
+        line_bytes, passing = copied(image, line), passing_bytes(capability)
         return backward_course(conv, chip_of(capability), line_bytes, line, kernel, slope, wanted, passing)
     if path is Route.DEPTHWISE and grad.dim() == 5:
-        return depthwise_backward_3d(capability, copied(given, line), line, kernel, grad, wanted)
+        return depthwise_backward_3d(capability, copied(image, line), line, kernel, grad, wanted)
     bias = for_bias(capability, grad, before, wanted)
     if path is Route.DEPTHWISE:
         return *depthwise_backward(line, kernel, slope, before, wanted), *bias
@@ -136,9 +136,9 @@ def unfolded_storage(
     return (output_bytes(conv, strided(x), strided(weight), tuple(out.shape[2:])),)
 
 
-def as_line(x: Any, given: Strided) -> Strided:
+def as_line(x: Any, image: Strided) -> Strided:
     """Return a single spatial axis contiguous, as ATen makes it before it runs the kernel; images as they are."""
-    return given.contiguous() if x.dim() == 3 else given
+    return image.contiguous() if x.dim() == 3 else image
 
 
 def gradients(x: Any, weight: Any, transposed: bool) -> tuple[Kind, ...]:
@@ -174,11 +174,11 @@ def for_weights(
 ) -> tuple[Phase, ...]:  # fmt: skip
     """Return the phases of ``cudnn_convolution_backward_weight``; transposed ones exchange input and gradient."""
     last = goes_last(conv, x, grad)
-    read, given = (grad, x) if conv.transposed else (x, grad)
-    copies = ("given", copied(given, given.contiguous(last))), ("read", copied(read, read.contiguous(last)))
+    image, slope = (grad, x) if conv.transposed else (x, grad)
+    copies = ("slope", copied(slope, slope.contiguous(last))), ("image", copied(image, image.contiguous(last)))
     live = (*before, *copies)
     kernel = run(
-        conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, live
+        conv, cudnn, capability, Kind.BACKWARD_FILTER, last, image.shape, weight, slope.shape, results + 1, live
     )
     return Phase(results, 0, blocks=live), *kernel
 
