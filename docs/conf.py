@@ -52,8 +52,8 @@ def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, sh
     if node.get("refdomain") != "py":
         return None
     domain = env.domains["py"]
-    found = sorted((name for name, *_ in domain.get_objects() if name.endswith("." + node["reftarget"])), key=len)
-    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, shown) if found else None
+    targets = sorted((name for name, *_ in domain.get_objects() if name.endswith("." + node["reftarget"])), key=len)
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", targets[0], node, shown) if targets else None
 
 
 def setup(app: Sphinx) -> None:

@@ -35,12 +35,12 @@ def recording_text(data: dict[str, Any]) -> str:
 
 def families(data: dict[str, Any]) -> Iterator[tuple[str, list[Row]]]:
     """Yield the steps of each family of models, then all steps."""
-    found = list(rows(data))
+    every = list(rows(data))
     members: dict[str, list[Row]] = defaultdict(list)
-    for row in found:
+    for row in every:
         members[row.family].append(row)
     yield from members.items()
-    yield "all", found
+    yield "all", every
 
 
 def line(family: str, members: list[Row]) -> tuple[str, ...]:

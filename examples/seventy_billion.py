@@ -186,8 +186,8 @@ def limits(estimate: Callable[[int, int], MemoryEstimate], step: MemoryEstimate)
     batches, lengths = {1: step}, {LENGTH // UNIT: step}
     batch = most(lambda times: estimate(times, LENGTH), batches)
     units = most(lambda units: estimate(1, units * UNIT), lengths)
-    found = {f"{batch} x {LENGTH:,}": batches.get(batch), f"1 x {units * UNIT:,}": lengths.get(units)}
-    return {name: one for name, one in found.items() if one is not None}
+    estimates = {f"{batch} x {LENGTH:,}": batches.get(batch), f"1 x {units * UNIT:,}": lengths.get(units)}
+    return {name: one for name, one in estimates.items() if one is not None}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -197,35 +197,40 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--world-size", type=int, default=64)
     parser.add_argument("--only", default="")
     parser.add_argument("--limits", action="store_true")
-    given = parser.parse_args(words)
-    wrong = refused(given.layers, given.world_size, given.only)
+    arguments = parser.parse_args(words)
+    wrong = refused(arguments.layers, arguments.world_size, arguments.only)
     if wrong:
         parser.error(wrong)
-    config = replace(LLAMA3_70B, depth=given.layers)
-    found: dict[str, MemoryEstimate] = {}
+    config = replace(LLAMA3_70B, depth=arguments.layers)
+    estimates: dict[str, MemoryEstimate] = {}
     largest: dict[str, MemoryEstimate] = {}
-    for name, (build, options) in ways(given.world_size).items():
-        if given.only not in name:
+    for name, (build, options) in ways(arguments.world_size).items():
+        if arguments.only not in name:
             continue
         begun = time.perf_counter()
-        asked: dict[str, Any] = {"world_size": given.world_size, "optimizer": "adamw", "dtypes": torch.long, **options}
+        asked: dict[str, Any] = {
+            "world_size": arguments.world_size,
+            "optimizer": "adamw",
+            "dtypes": torch.long,
+            **options,
+        }
         each = asked.pop("batch_size")
 
         def at(times: int, length: int, build: Any = build, asked: Any = asked, each: int = each) -> MemoryEstimate:
-            builder = partial(build, config, given.world_size)
+            builder = partial(build, config, arguments.world_size)
             return estimate_memory(builder, (length,), times * each, gpu=GPU, **asked)
 
-        step = found[name] = at(1, LENGTH)
-        print(f"\n{name}: {given.layers} layers, {given.world_size} GPUs ({time.perf_counter() - begun:.0f} s)")
+        step = estimates[name] = at(1, LENGTH)
+        print(f"\n{name}: {arguments.layers} layers, {arguments.world_size} GPUs ({time.perf_counter() - begun:.0f} s)")
         print(step)
         print(room(step))
-        if given.limits:
+        if arguments.limits:
             if asked.pop("ranks", None):
                 asked["rank"] = step.info.rank
             fitting = limits(at, step)
             largest |= {f"{name}: {one}": step for one, step in fitting.items()}
             print("Largest that fits:", ", ".join(fitting) or "nothing", f"({time.perf_counter() - begun:.0f} s)")
-    for steps in (found, largest):
+    for steps in (estimates, largest):
         if len(steps) > 1:
             print(compare(steps))
 
@@ -233,8 +238,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def room(step: MemoryEstimate) -> str:
     """Return whether the step fits, and how much memory is left or missing."""
     left = (parse_memory(GPU) - step.device_bytes[1]) / 2**30
-    said = f"fits, {left:.1f} GiB to spare" if step.fits(GPU) else f"does not fit, {-left:.1f} GiB short"
-    return f"On an {GPU}, it {said} (after the upper bound of CUDA's context and NCCL's buffers)"
+    verdict = f"fits, {left:.1f} GiB to spare" if step.fits(GPU) else f"does not fit, {-left:.1f} GiB short"
+    return f"On an {GPU}, it {verdict} (after the upper bound of CUDA's context and NCCL's buffers)"
 
 
 if __name__ == "__main__":
