@@ -120,6 +120,9 @@ def _has_flag(name: str) -> bool:
 _PROCESSOR = "/proc/cpuinfo is read instead; without it, the feature is assumed to be missing"
 
 # The processor.
+has_avx2: Callable[[], bool] = probe(
+    "torch.cpu:_is_avx2_supported", _PROCESSOR, partial(_has_flag, "avx2"), "torch.cpu:_is_cpu_support_avx2"
+)
 has_avx512: Callable[[], bool] = probe(
     "torch.cpu:_is_avx512_supported", _PROCESSOR, partial(_has_flag, "avx512bw"), "torch.cpu:_is_cpu_support_avx512"
 )

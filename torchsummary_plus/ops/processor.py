@@ -12,7 +12,8 @@ import torch
 from ..live import compat
 from .dtypes import HALVES
 
-_NARROW = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
+_WITHOUT_AVX2 = ("SSE41", "AVX")
+_NARROW = (*_WITHOUT_AVX2, "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 _WITHOUT_BF16 = (*_NARROW, "AVX512_CORE", "AVX512_CORE_VNNI")
 _WITHOUT_FP16 = (*_WITHOUT_BF16, "AVX512_CORE_BF16")
 _WITHOUT_TILES = (*_WITHOUT_FP16, "AVX512_CORE_FP16", "AVX10_1_512")
@@ -29,11 +30,13 @@ def _limit() -> str:
 
 @cache
 def is_measured() -> bool:
-    """Whether this is the kind of build that rules for oneDNN, MKL and LAPACK were measured on: x86-64 with MKL.
+    """Whether rules for oneDNN, MKL and LAPACK were measured on this kind of processor and build: AVX2 or more, MKL.
 
-    Builds for ARM call other libraries: Accelerate on a Mac, the Arm Compute Library and OpenBLAS elsewhere.
+    oneDNN has other kernels without AVX2. Builds for ARM call other libraries: Accelerate on a Mac, the Arm Compute
+    Library and OpenBLAS elsewhere.
     """
-    return platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkl.is_available()
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return is_x86 and torch.backends.mkl.is_available() and compat.has_avx2() and _limit() not in _WITHOUT_AVX2
 
 
 @cache
