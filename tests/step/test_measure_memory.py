@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import Any
 
@@ -179,6 +180,30 @@ def test_a_step_on_a_container_without_a_forward_is_measured() -> None:
 
     predicted, measured = (call(make(), (8,), 16, train_step=step) for call in (estimate_memory, measure_memory))
     assert measured.peak_bytes == predicted.peak_bytes
+
+
+class Threaded(nn.Module):
+    """Two branches, each in a thread of its own or one after the other."""
+
+    def __init__(self, in_threads: bool) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(32, 64) for _ in range(2))
+        self.in_threads = in_threads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.in_threads:
+            return torch.cat([branch(x) for branch in self.branches], 1)
+        with ThreadPoolExecutor(1) as executor:
+            return torch.cat(list(executor.map(lambda branch: branch(x), self.branches)), 1)
+
+
+def test_layers_that_run_in_threads_are_named_because_the_profiler_sees_none_of_them() -> None:
+    request: dict[str, Any] = {"input_size": (32,), "batch_size": 16, "mode": "eval"}
+    predicted = estimate_memory(Threaded(True), **request)
+    measured, whole = (measure_memory(Threaded(in_threads), **request) for in_threads in (True, False))
+    assert measured.peak_bytes < whole.peak_bytes <= predicted.peak_bytes
+    assert any(line.startswith("branches.0, branches.1: called in threads") for line in measured.assumptions)
+    assert not any("threads" in line for line in whole.assumptions)
 
 
 def test_the_model_is_untouched() -> None:

@@ -176,7 +176,8 @@ def profiled(
     reader = ProfileReader(device.type, before)
     events = with_requests(with_frees(changed, history.happened), history.requests)
     reader.read(events)
-    log = reader.log(tuple(tree.paths), steps.assumptions(_missed(reader, before, history)))
+    missed = (*_missed(reader, before, history), *_in_threads(tree, marks))
+    log = reader.log(tuple(tree.paths), steps.assumptions(missed))
     log = with_unseen_frees(log, reader.reused, packed_bytes)
     return log if collects else _with_collected(log, reader.garbage(events))
 
@@ -229,6 +230,16 @@ def _missed(
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
     return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
+
+
+def _in_threads(tree: ModuleTree, marks: Marks) -> tuple[str, ...]:
+    """Return a note if modules ran in threads of their own, where torch profiles nothing."""
+    paths = [tree.paths[index] for index in sorted(marks.in_threads)]
+    if not paths:
+        return ()
+    names = ", ".join([*paths[:3], *["..."] * (len(paths) > 3)])
+    why = "called in threads that the model starts, whose allocations torch's profiler does not record"
+    return (f"{names}: {why}; the measured peak may be too low",)
 
 
 class RealSteps(Steps):

@@ -38,6 +38,8 @@ class Marks(Listener):
         self.phase = "setup"
         self.step = 0
         self.followed: list[weakref.ref[torch.UntypedStorage]] = []
+        self.in_threads: set[int] = set()
+        """Modules called in threads that the model starts; the profiler records none of their operators."""
 
     def enter(self, phase: str, step: int) -> None:
         """Mark the beginning of a phase."""
@@ -70,6 +72,8 @@ class Marks(Listener):
         if self.phase == "end":
             self.enter("forward", self.step)
         if frame.module is not None:
+            if not compat.profiler_enabled():
+                self.in_threads.add(frame.module)
             write("begin", frame.module, compat.sequence_number())
 
     def end(self, frame: Frame, output: Any) -> None:
