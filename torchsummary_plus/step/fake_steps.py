@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -221,11 +222,20 @@ def _rehearsed(task: Task, outside: bool) -> Task:
     return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
+def _first_sentence(text: str) -> str:
+    """Return a message without the advice that torch adds for authors of operators.
+
+    >>> _first_sentence("there is no Meta kernel registered. You may have run into this message while ...")
+    'there is no Meta kernel registered'
+    """
+    return re.split(r"\.\s+(?=[A-Z])", text.splitlines()[0])[0]
+
+
 def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
     """Return the log if the step cannot run on fakes: the CPU's for a GPU, a real step's for the CPU; or raise."""
     if is_sharded(error.original):
         raise error from error.__cause__
-    why = f"the step cannot run on fake tensors ({str(error).splitlines()[0]})"
+    why = f"the step cannot run on fake tensors ({_first_sentence(str(error))})"
     if task.step.mode == "train":
         import_for_optimizers()
     if task.device.type == "cuda":
