@@ -73,9 +73,9 @@ def is_flat(x: Any) -> bool:
 
 @scratch("cpu", "aten::nansum", source=f"{NATIVE}ReduceOps.cpp, nansum_out", band=0.0)
 def _sum_of_numbers(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
-    """As :func:`_sum`; for an integer result, the input without its NaNs as well."""
+    """As :func:`sum_bytes`; for an integer result, the input without its NaNs as well."""
     is_rounded = x.dtype.is_floating_point and not out.dtype.is_floating_point
-    return int(_sum(out, x, *args, **kwargs)) + (nbytes(x) if is_rounded else 0)
+    return int(sum_bytes(out, x, *args, **kwargs)) + (nbytes(x) if is_rounded else 0)
 
 
 NORMS = ("linalg_vector_norm", *(f"norm.{kind}" for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dtype")),
@@ -94,7 +94,7 @@ def _norm(out: Any, x: Any, p: Any = 2, *_: Any, dtype: Any = None, **__: Any) -
 
 @scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
          source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
-def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
+def sum_bytes(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
     """In another dtype, half precision in float32."""
     if is_half(out.dtype) and sums_apart(x, dims):
         return _converted(out, x) + in_float(x, out) + partials(x, out, 4)
