@@ -11,7 +11,7 @@ import torch
 
 from ....live.versions import since
 from ...processor import is_half
-from ..registry import AtMost, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .pointwise import cast_bytes
 
@@ -154,6 +154,21 @@ def mean_bytes(out: Any, x: Any) -> int:
 
 @scratch("cpu", "aten::var", "aten::var.correction", "aten::std", "aten::std.correction",
          source=f"{NATIVE}ReduceOps.cpp, std_var_all_reduce_cpu", band=0.0)  # fmt: skip
-def _deviation(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    """The mean, if all elements are reduced to a single number and it is not in half precision."""
-    return itemsize(out) + mean_bytes(out, x) if elements(out) == 1 and not is_half(x.dtype) else 0
+def _deviation(out: Any, x: Any, *_: Any, **kwargs: Any) -> int | tuple[Phase, ...]:
+    """The mean, if all elements are reduced to a single number and it is not in half precision.
+
+    Complex numbers have a variance for each part, before the result.
+    """
+    mean = elements(out) == 1 and not is_half(x.dtype)
+    if not x.dtype.is_complex:
+        return itemsize(out) + mean_bytes(out, x) if mean else 0
+    of_parts = 2 * nbytes(out)
+    averaged = itemsize(out) + max(partials(x, out), scalar(out)) if mean else 0
+    return Phase(0, of_parts + averaged), Phase(ALL_RESULTS, of_parts)
+
+
+@scratch("cpu", "aten::var_mean.correction", "aten::std_mean.correction",
+         source=f"{NATIVE}ReduceOps.cpp, std_var_mean_out", band=0.0)  # fmt: skip
+def _deviation_and_mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    """Of complex numbers, the variance and the mean of each part."""
+    return 4 * nbytes(out[0]) if x.dtype.is_complex else 0
