@@ -263,3 +263,20 @@ def test_the_gradient_of_a_product_with_zeros_is_in_the_range(name: str, zeros: 
     low, high = estimate_memory(model, input_data=x).peak_range
     assert low <= measure(model, (x,)).peak_bytes <= high
     assert high > low
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_of_bilinear_forms_and_of_their_derivatives(dtype: torch.dtype) -> None:
+    def calls() -> Iterable[Call]:
+        for batch, i, j, n in ((4, 40, 40, 8), (64, 30, 20, 5), (1, 5, 5, 5), (3, 7, 1, 2)):
+            x, y, out, weight = (R(*shape, dtype=dtype) for shape in ((batch, i), (batch, j), (batch, n), (n, i, j)))
+            of_x, of_y, of_out, of_weight = [1, 3], [1, 2], [2, 3], [0]
+            for lay in (Tensor.contiguous, lambda t: t.mT.contiguous().mT):
+                a, b, c, w = map(lay, (x, y, out, weight))
+                yield aten._trilinear.default, a, w, b, of_x, of_weight, of_y, [2, 3]
+                yield aten._trilinear.default, a, c, b, of_x, of_out, of_y, [0]
+                yield aten._trilinear.default, a, b, c, of_x, of_y, of_out, [0]
+                yield aten._trilinear.default, c, w, b, of_out, of_weight, of_y, [1, 3]
+                yield aten._trilinear.default, a, w, c, of_x, of_weight, of_out, [1, 2]
+
+    agree(calls())

@@ -327,3 +327,22 @@ def test_the_first_measurement_of_a_process_lets_go_of_the_model() -> None:
     """Nothing that an optimizer imports during the step keeps it alive."""
     done = subprocess.run([*python(), "-c", FIRST], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+class Shrinking(nn.Module):
+    """A buffer whose memory is freed in the first step, before the peak, as that of a quantiser's observer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.register_buffer("table", torch.zeros(1000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table.resize_(10).untyped_storage().resize_(40)
+        return self.layer(self.layer(x).tanh())
+
+
+def test_an_earlier_storage_that_shrinks_during_the_steps_is_freed() -> None:
+    predicted, measured = (call(Shrinking(), (64,), 32, optimizer="sgd") for call in (estimate_memory, measure_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.at_peak == predicted.at_peak and measured.at_peak["buffers"] == 40

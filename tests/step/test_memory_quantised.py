@@ -208,6 +208,21 @@ def test_a_first_call_that_packs_weights_is_named(width: int, monkeypatch: pytes
     assert "quantized::linear_dynamic" in dict(predicted.unknown)
 
 
+@pytest.mark.skipif("qnnpack" not in torch.backends.quantized.supported_engines, reason="QNNPACK is not built in")
+def test_weights_that_do_not_unpack_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QNNPACK runs convolutions of volumes, but unpacks only those of images."""
+    monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
+    ao = torch.ao.quantization
+    plain = nn.Sequential(ao.QuantStub(), nn.Conv3d(3, 8, 3), ao.DeQuantStub()).eval()
+    plain.qconfig = ao.get_default_qconfig("qnnpack")  # type: ignore[assignment]
+    volumes = ao.prepare(plain)
+    volumes(torch.randn(2, 3, 8, 8, 8))
+    model = ao.convert(volumes)
+    assert dict(summary(model, (3, 8, 8, 8), verbose=0).unknown_ops) == {"quantized.conv3d.new": 1}
+    for call in (estimate_memory, measure_memory):
+        assert any("cannot unpack" in one for one in call(model, (3, 8, 8, 8), 2, mode="eval").assumptions)
+
+
 def traced(model: nn.Module) -> tuple[nn.Module, int]:
     """Return a traced model, and the bytes of the example that it keeps."""
     example = rows(2, NARROW)()

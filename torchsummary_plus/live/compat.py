@@ -38,6 +38,9 @@ as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKE
 no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", "MemTracker is unavailable")
 function_mode_at: Callable[[int], Any] = probe("torch:_C._get_function_stack_at", _STEP)
 count_function_modes: Callable[[], int] = probe("torch:_C._len_torch_function_stack", _STEP)
+count_dispatch_modes: Callable[[], int] = probe(
+    "torch:_C._len_torch_dispatch_stack", "functions inside a user's dispatch mode run as without it", lambda: 0
+)
 functions_are_dispatched: Callable[[], bool] = probe("torch:_C._is_torch_function_enabled", _STEP)
 overloaded_args: Callable[[Any], list[Any]] = probe("torch.overrides:_get_overloaded_args", _STEP)
 function_disabled: Any = probe("torch:_C._disabled_torch_function_impl", _FAKES)

@@ -241,11 +241,19 @@ def unpacked(state: Any) -> Iterator[torch.Tensor]:
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, torch.ScriptObject):
-        opened = getattr(state, "unpack", None) or getattr(state, "__getstate__")  # noqa: B009 (typeshed knows neither)
-        yield from unpacked(opened())
+        yield from unpacked(opened(state))
     elif isinstance(state, (list, tuple)):
         for item in state:
             yield from unpacked(item)
+
+
+def opened(packed: Any) -> Any:
+    """Return what a packed object unpacks to, or None if its library cannot, as QNNPACK for volumes."""
+    unpack = getattr(packed, "unpack", None) or getattr(packed, "__getstate__")  # noqa: B009 (typeshed knows neither)
+    try:
+        return unpack()
+    except RuntimeError:
+        return None
 
 
 def class_name(module: nn.Module) -> str:

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from ..live import compat
-from ..live.modules import graph_constants, packed_objects, unpacked
+from ..live.modules import graph_constants, opened, packed_objects, unpacked
 from ..live.repacking import repacked
 from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile
 
 BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 """Ways of quantizing with a scale and a zero point of each channel."""
+
+
+def unreadable_weights(modules: Iterable[nn.Module]) -> int:
+    """Return the number of packed objects that do not unpack."""
+    with compat.no_modes(), compat.no_function():
+        return sum(opened(packed) is None for module in modules for packed in packed_objects(module))
 
 
 def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], int]:

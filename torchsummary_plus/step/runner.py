@@ -24,7 +24,7 @@ from .account import Account, PriorTensor
 from .flattened import flattened
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
-from .packed_weights import packed_blocks
+from .packed_weights import packed_blocks, unreadable_weights
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,13 @@ class Steps:
 
     def make_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
-        blocks, elsewhere = packed_blocks(self.tree.modules if self.device.type == "cpu" else [])
+        modules = self.tree.modules if self.device.type == "cpu" else []
+        blocks, elsewhere = packed_blocks(modules)
         self.packed = [(make((nbytes,), torch.uint8), index) for nbytes, index in blocks]
         if elsewhere:
             self.notes[f"packed weights of up to {elsewhere:,} bytes in memory of their library: not counted"] = None
+        if unreadable := unreadable_weights(modules):
+            self.notes[f"packed weights of {unreadable} modules, which their library cannot unpack: not counted"] = None
 
     def make_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""

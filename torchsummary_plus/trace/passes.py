@@ -127,6 +127,8 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
+        self.modes = 0
+        """The number of dispatch modes that were active when the pass began, with this one."""
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _overridden(listeners, "begin")
@@ -143,7 +145,13 @@ class Pass(TorchDispatchMode):
             self.around.state.notifies = False
         self.subclassing = compat.subclassing_in_modes()
         self.subclassing.__enter__()
-        return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self.modes = compat.count_dispatch_modes()
+        return self
+
+    def is_in_mode(self) -> bool:
+        """Whether the user's code runs inside a dispatch mode of its own, as selective checkpointing does."""
+        return compat.count_dispatch_modes() > self.modes
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]

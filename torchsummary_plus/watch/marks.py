@@ -37,12 +37,14 @@ class Marks(Listener):
         self.device = device
         self.phase = "setup"
         self.step = 0
-        self.followed: list[weakref.ref[torch.UntypedStorage]] = []
+        self.followed: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        """Earlier storages by address."""
         self.in_threads: set[int] = set()
         """Modules called in threads that the model starts; the profiler records none of their operators."""
 
     def enter(self, phase: str, step: int) -> None:
         """Mark the beginning of a phase."""
+        self._note_resized()
         self.phase, self.step = phase, step
         write("enter", phase, step)
 
@@ -55,8 +57,19 @@ class Marks(Listener):
 
     def follow(self, tensors: Iterable[torch.Tensor]) -> None:
         """Mark the release of existing storages; a profiler reports it only for those it saw allocated."""
-        for storage in {storage.data_ptr(): storage for storage in _storages(tensors, self.device)}.values():
-            self.followed.append(weakref.ref(storage, partial(_freed, storage.data_ptr())))
+        for address, storage in {storage.data_ptr(): storage for storage in _storages(tensors, self.device)}.items():
+            self.followed[address] = weakref.ref(storage, partial(_freed, address))
+
+    def _note_resized(self) -> None:
+        """Mark the old and new addresses of earlier storages that an operator resized."""
+        resized = [
+            (address, storage.data_ptr())
+            for address, reference in self.followed.items()
+            if (storage := reference()) is not None and storage.data_ptr() != address
+        ]
+        for address, present in resized:
+            del self.followed[address]
+            write("resized", address, present)
 
     def stop(self) -> None:
         """Mark the end of the steps."""
@@ -80,6 +93,7 @@ class Marks(Listener):
         """Mark the end of a module's call, with its outputs."""
         if frame.outer is None and not torch.is_grad_enabled():
             self.classify(cached_tensors(output), KV_CACHE)
+        self._note_resized()
         if frame.module is not None:
             written = addresses(all_tensors(output), self.device)
             write("end", frame.module, compat.sequence_number(), written)

@@ -83,7 +83,7 @@ def received(profile: QuietProfile) -> set[int]:
 def freed(changes: Iterable[Change]) -> set[int]:
     """Return the addresses of earlier storages that the steps released."""
     marks = (change.mark for change in changes if change.mark)
-    return {mark[1] for mark in takewhile(lambda mark: mark[0] != STOP, marks) if mark[0] == "free"}
+    return {mark[1] for mark in takewhile(lambda mark: mark[0] != STOP, marks) if mark[0] in ("free", "resized")}
 
 
 def with_requests(changes: Iterable[Change], requests: Requests) -> Iterator[Change]:
@@ -167,6 +167,7 @@ class ProfileReader:
         self._node_modules = NodeModules()
         for address, nbytes, block in existing:
             self._take(address, block, nbytes, OUTSIDE)
+        self.earlier = len(self.storages)
 
     def read(self, changes: Iterable[Change]) -> None:
         """Process changes in order, up to the mark that ends the steps."""
@@ -254,6 +255,16 @@ class ProfileReader:
         number = self._live.pop(address, None)
         if number is not None:
             self.events.append((len(self.moments) - 1, number, 0))
+
+    def _resized(self, address: int, present: int) -> None:
+        """Free the memory that an earlier storage had, unless another one lies there since; it has a new block."""
+        number = self._live.get(address, self.earlier)
+        if number >= self.earlier:
+            return
+        self._free(address)
+        if present in self._live:
+            before, now = self.storages[number], self._live[present]
+            self.storages[now] = replace(self.storages[now], kind=before.kind, owner=before.owner)
 
     def _begin(self, module: int, node: int) -> None:
         self._node_modules.turn(node, module)

@@ -13,17 +13,21 @@ from typing import Any
 
 from torch import Tensor
 
+from ...live.modules import opened
 from .registry import names, register_formula
 
 
-def _taps(weight: Any) -> int:
-    """Return the weights per output element of a convolution: channels of a group x kernel volume."""
-    return prod(_unpacked(weight).shape[1:])
+def _convolved(elements: int, weight: Any) -> int | None:
+    """Return the multiply-adds of elements with their taps: channels of a group x kernel volume."""
+    tensor = _unpacked(weight)
+    return None if tensor is None else elements * prod(tensor.shape[1:])
 
 
-def _unpacked(weight: Any) -> Tensor:
-    tensor: Tensor = weight if isinstance(weight, Tensor) else weight.unpack()[0]
-    return tensor
+def _unpacked(weight: Any) -> Tensor | None:
+    """Return a packed weight, or None if its library cannot unpack it."""
+    if isinstance(weight, Tensor):
+        return weight
+    return next(iter(opened(weight) or ()), None)
 
 
 @register_formula(
@@ -38,14 +42,14 @@ def _unpacked(weight: Any) -> Tensor:
         _quantized:: conv2d conv2d_relu conv3d conv3d_relu
     """)
 )
-def _convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int:
+def _convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int | None:
     """Each output element sums over its taps, including those on padding."""
-    return result.numel() * _taps(weight)
+    return _convolved(result.numel(), weight)
 
 
 @register_formula("quantized::conv2d_add", "quantized::conv2d_add_relu")
-def _convolution_added(result: Tensor, x: Tensor, added: Tensor, weight: Any, *_: Any, **__: Any) -> int:
-    return result.numel() * _taps(weight)
+def _convolution_added(result: Tensor, x: Tensor, added: Tensor, weight: Any, *_: Any, **__: Any) -> int | None:
+    return _convolved(result.numel(), weight)
 
 
 @register_formula(
@@ -57,24 +61,24 @@ def _convolution_added(result: Tensor, x: Tensor, added: Tensor, weight: Any, *_
         _quantized:: conv_transpose1d conv_transpose2d
     """)
 )
-def _transposed_convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int:
+def _transposed_convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int | None:
     """Each input element is scattered to its taps."""
-    return x.numel() * _taps(weight)
+    return _convolved(x.numel(), weight)
 
 
 @register_formula("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
-def _either_convolution(result: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
+def _either_convolution(result: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int | None:
     _bias, _stride, _padding, _dilation, transposed, *_others = rest
     return _transposed_convolution(result, x, weight) if transposed else _convolution(result, x, weight)
 
 
 @register_formula("aten::convolution_backward")
-def _convolution_backward(result: Any, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
+def _convolution_backward(result: Any, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int | None:
     """The gradients of input and weight cost one forward each."""
     _biases, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask = rest
     wanted: int = sum(mask[:2])
     forward = _transposed_convolution(grad, x, weight) if transposed else _convolution(grad, x, weight)
-    return forward * wanted
+    return None if forward is None else forward * wanted
 
 
 @register_formula("aten::conv_tbc")
@@ -222,8 +226,9 @@ def _recurrent_layer_backward(result: Any, x: Tensor, of_input: Tensor, of_state
         quantized_rnn_relu_cell_dynamic
     """)
 )
-def _cell(result: Any, x: Tensor, state: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int:
-    return _steps(x) * _matrices([_unpacked(of_input), _unpacked(of_state)])
+def _cell(result: Any, x: Tensor, state: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int | None:
+    inputs, states = _unpacked(of_input), _unpacked(of_state)
+    return None if inputs is None or states is None else _steps(x) * _matrices([inputs, states])
 
 
 @register_formula("aten::quantized_lstm")

@@ -105,7 +105,9 @@ class StepFunctions(TorchFunctionMode):
         return kind
 
     def stand_in(self, func: Any) -> Callable[..., Any]:
-        """Return how a function runs without a mode, on the device."""
+        """Return how a function runs without a mode of ours, on the device."""
+        if func in _UNDER_MODES and self.watch.is_in_mode():
+            return cast("Callable[..., Any]", func)
         if func in _STAND_INS:
             return _STAND_INS[func]
         if func is _linear_kernel:
@@ -166,13 +168,13 @@ class StepFunctions(TorchFunctionMode):
 
         Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
-        with self.watch.state.being(composite=Composite.ATTENTION):
+        with self.watch.state.being(composite=None if self.watch.is_in_mode() else Composite.ATTENTION):
             return kernel(*args, **kwargs)
 
     def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """Add the bias in place for inputs that are not 2-d, as ``linear`` does without a mode."""
         flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
-        if bias is None or flat:
+        if bias is None or flat or self.watch.is_in_mode():
             return _linear_kernel(input, weight, bias)
         return cast("torch.Tensor", self._recurrence(_linear_kernel, input, weight, bias))
 
@@ -219,6 +221,8 @@ _pool: Any = functional.max_pool1d
 _ctc_kernel: Any = torch.ctc_loss
 _RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
+_UNDER_MODES = {_linear_kernel, _one_hot_kernel, _eigvals_kernel, _ctc_kernel, *_RECURRENCES, *_POOLS}
+"""Functions that run otherwise under any dispatch mode, also a user's."""
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:

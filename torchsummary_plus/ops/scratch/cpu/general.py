@@ -9,6 +9,7 @@ import torch
 
 from ....live.versions import since
 from ...processor import is_half
+from ...strides import contiguous
 from ..registry import AtMost, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .copies import turned_block
@@ -198,8 +199,8 @@ def _outer_product_added(out: Any, x: Any, a: Any, b: Any, **_: Any) -> int:
 
 @scratch("cpu", "aten::repeat", source=f"{NATIVE}TensorShape.cpp, repeat", band=0.0)
 def _repeat(out: Any, x: Any, repeats: Any) -> int:
-    """Shapes and strides as integer tensors, since torch 2.10."""
-    return 4 * INT64 * len(repeats) if since("2.10") else 0
+    """Shapes and strides as integer tensors, since torch 2.10, unless the result is empty."""
+    return 4 * INT64 * len(repeats) if since("2.10") and 0 not in repeats else 0
 
 
 @scratch("cpu", "aten::tril", "aten::triu", source=f"{NATIVE}BatchLinearAlgebra.cpp, checkTrilTriuBatchContiguous",
@@ -211,6 +212,24 @@ def _triangle(out: Any, x: Any, *_: Any) -> int:
         if stride != following:
             return copied(x)
         following *= size
+    return 0
+
+
+@scratch("cpu", "aten::tril_", "aten::triu_", source=f"{NATIVE}BatchLinearAlgebra.cpp, checkTrilTriuBatchContiguous",
+         band=0.0)  # fmt: skip
+def _triangle_in_place(out: Any, x: Any, *_: Any) -> int:
+    """A result apart if axes of length 1 have unusual strides, or matrices of a batch do not follow one another.
+
+    Then these are copied, too. Batches of one axis may have any stride.
+    """
+    if x.is_contiguous():
+        return 0 if x.stride() == contiguous(x.shape) else nbytes(x)
+    following = int(prod(x.shape[-2:]))
+    for axis in range(x.dim() - 3, -1, -1) if x.dim() > 3 else ():
+        is_trivial = axis == 0 and (x.stride(0) == 0 or x.shape[0] == 1)
+        if not is_trivial and x.stride(axis) != following:
+            return 2 * nbytes(x)
+        following *= int(x.shape[axis])
     return 0
 
 

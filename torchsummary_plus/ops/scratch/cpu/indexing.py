@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...processor import is_half
+from ...strides import contiguous
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .copies import copied_in_turn
@@ -143,12 +144,51 @@ def _unpacked(out: Any, x: Any, pivots: Any, data: bool = True, pivoted: bool = 
     return max(factor, permutation)
 
 
-@reserve("cpu", "aten::unique_consecutive", source=f"{NATIVE}Unique.cpp, unique_consecutive_cpu_template", band=0.0)
+UNIQUE = f"{NATIVE}Unique.cpp, unique_consecutive_cpu_template and _unique_dim_cpu_template"
+
+
+@reserve("cpu", "aten::unique_consecutive", source=UNIQUE, band=0.0)
 def _consecutive(
     out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: Any = None
 ) -> tuple[int | None, ...]:
     """Results as long as the input, then resized; their storages stay large."""
-    return (nbytes(x), None, INT64 * elements(x) if counts else None) if dim is None else ()
+    if dim is None:
+        return nbytes(x), None, INT64 * elements(x) if counts else None
+    return None, None, _counts_of_slices(x, dim)
+
+
+@reserve("cpu", "aten::unique_dim", "aten::unique_dim_consecutive", source=UNIQUE, band=0.0)
+def _unlike_along_storages(out: Any, x: Any, dim: int, *_: Any) -> tuple[int | None, ...]:
+    return None, None, _counts_of_slices(x, dim)
+
+
+def _counts_of_slices(x: Any, dim: int) -> int:
+    """Return the bytes of one count per slice along an axis, of which a view is returned."""
+    return INT64 * int(x.shape[dim])
+
+
+@scratch("cpu", "aten::unique_consecutive", source=UNIQUE, band=0.0)
+def _unlike_neighbours(out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: Any = None) -> int:
+    return copied(x) if dim is None else _slices(x, dim)
+
+
+@scratch("cpu", "aten::unique_dim_consecutive", source=UNIQUE, band=0.0)
+def _unlike_neighbours_along(out: Any, x: Any, dim: int, *_: Any) -> int:
+    return _slices(x, dim)
+
+
+@scratch("cpu", "aten::unique_dim", source=UNIQUE, band=0.0)
+def _unlike_along(out: Any, x: Any, dim: int, *_: Any) -> int:
+    """The slices, then in order."""
+    return _slices(x, dim) + nbytes(x)
+
+
+def _slices(x: Any, dim: int) -> int:
+    """Return the bytes of a copy with an axis at the front; 0 if the tensor lies like that."""
+    axes = [dim % x.dim(), *(axis for axis in range(x.dim()) if axis != dim % x.dim())]
+    shape, strides = ([values[axis] for axis in axes] for values in (x.shape, x.stride()))
+    lies_so = all(size == 1 or a == b for size, a, b in zip(shape, strides, contiguous(shape)))
+    return 0 if lies_so else nbytes(x)
 
 
 @scratch("cpu", "aten::randperm", source=f"{NATIVE}TensorFactories.h, check_supported_max_int_with_precision", band=0.0)

@@ -205,30 +205,3 @@ def euclidean_distance(a: Any, b: Any, batch_a: Sequence[int], batch_b: Sequence
         Phase(0, 2 * of_b + wider_a + wider_b),
         Phase(ALL_RESULTS, wider_a + wider_b),
     )
-
-
-@scratch("cpu", "aten::_trilinear", source=f"{NATIVE}Linear.cpp, _trilinear", band=0.0)
-def _trilinear(
-    out: Any, a: Any, b: Any, c: Any, in_a: Any, in_b: Any, in_c: Any, summed: Any, unrolled: int = 1
-) -> int | None:
-    """For each slice, the summed product of the first two and its product with the third, one after the other."""
-    expanded = [_with_axes(t, axes) for t, axes in ((a, in_a), (b, in_b), (c, in_c))]
-    rank = len(expanded[0])
-    full = [max(shape[axis] for shape in expanded) for axis in range(rank)]
-    full[unrolled] = 1
-    early = [axis for axis in summed if axis in in_c and axis != unrolled]
-    first = prod(size for axis, size in enumerate(full) if axis not in early and not _both(axis, in_a, in_b))
-    last = prod(size for axis, size in enumerate(full) if axis not in summed)
-    return int((first + last) * itemsize(a))
-
-
-def _both(axis: int, *sets: Any) -> bool:
-    return all(axis in axes for axes in sets)
-
-
-def _with_axes(tensor: Any, axes: Any) -> list[int]:
-    """Return the shape with axes of size 1 inserted."""
-    shape = list(tensor.shape)
-    for axis in sorted(axes):
-        shape.insert(axis, 1)
-    return shape

@@ -10,6 +10,7 @@ import torch
 from ...dtypes import result_type
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import NATIVE, copied, elements, itemsize, nbytes, scalar
+from .in_place import written
 from .pointwise import cast_bytes
 from .reductions import mean_bytes
 
@@ -92,13 +93,19 @@ def _log_sigmoid(out: Any, x: Any) -> int:
 
 @scratch("cpu", "aten::soft_margin_loss", source=LOSS, band=0.0)
 def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
-    return itemsize(out) + _mean_of(out, reduction, _pairs(x, target)) if reduction else 0
+    """``-x`` times the target in place, then the losses' sum or mean."""
+    reduced = itemsize(out) + _mean_of(out, reduction, elements(x)) if reduction else 0
+    return max(_cast_to(x.dtype, target) if x.dtype is result_type(x, target) else written(x, target), reduced)
 
 
 @scratch("cpu", "aten::soft_margin_loss_backward", source=LOSS, band=0.0)
-def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, ...]:
+def _soft_margin_backward(out: Any, grad: Any, x: Any, target: Any, *_: Any) -> tuple[Phase, ...]:
     """``-target * x`` step by step, its exponential, and the terms that follow."""
-    return Phase(0, 3 * nbytes(x)), Phase(ALL_RESULTS, nbytes(x) + scalar(x))
+    common = result_type(target, x)
+    power = _pairs(x, target) * int(common.itemsize)
+    first = nbytes(target) + power + max(power, _cast_to(common, target, x))
+    apart = 0 if common is x.dtype else power
+    return Phase(0, first), Phase(ALL_RESULTS, power + max(scalar(x), apart + _cast_to(common, target)))
 
 
 @scratch("cpu", "aten::dist", source=f"{NATIVE}LinearAlgebra.cpp", band=0.0)

@@ -104,17 +104,23 @@ _FLOATING = (
     *("sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal", "expm1"),
     *("asin", "asinh", "atan", "atanh", "acos", "acosh", "sinh", "cosh", "tan", "erfinv", "erfc", "lgamma", "digamma"),
     *("log2", "log10", "exp2", "sinc", "i0", "special_i0", "special_i0e", "special_i1", "special_i1e"),
-    *("special_ndtri", "special_log_ndtr", "special_erfcx", "special_entr", "special_bessel_j0", "special_bessel_j1"),
+    *("special_ndtri", "special_log_ndtr", "special_erfcx", "special_entr", "special_airy_ai"),
+    *(f"special_bessel_{kind}" for kind in ("j0", "j1", "y0", "y1")),
+    *(f"special_modified_bessel_{kind}" for kind in ("i0", "i1", "k0", "k1")),
+    *("special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0"),
 )
 """Functions with a floating-point result, whose integers are cast first."""
 _POLYNOMIALS = ("chebyshev_polynomial_{}", "shifted_chebyshev_polynomial_{}")
-_OF_TWO = (
-    *("copysign.Tensor", "xlogy.Tensor", "special_xlog1py", "special_zeta"),
-    *(f"special_{name.format(kind)}" for name in _POLYNOMIALS for kind in "tuvw"),
-    *(f"special_{name}" for name in ("hermite_polynomial_h", "hermite_polynomial_he")),
-    *(f"special_{name}" for name in ("laguerre_polynomial_l", "legendre_polynomial_p")),
+_ORTHOGONAL = (
+    *(name.format(kind) for name in _POLYNOMIALS for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
 )
-"""The same of two operands."""
+_OF_TWO = (
+    *("copysign.Tensor", "xlogy.Tensor"),
+    *(f"special_{name}{kind}" for name in ("xlog1py", "zeta") for kind in ("", ".self_scalar", ".other_scalar")),
+    *(f"special_{name}{kind}" for name in _ORTHOGONAL for kind in ("", ".x_scalar", ".n_scalar")),
+)
+"""The same of two operands, one of which may be a number."""
 
 
 @scratch("cpu", *(f"aten::{name}" for name in _FLOATING), source=ITERATOR, band=0.0)

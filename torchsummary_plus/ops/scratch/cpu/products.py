@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..conjugates import is_resolved
-from ..registry import ALL_RESULTS, AtMost, Phase, scratch
+from ..registry import ALL_RESULTS, Alloc, AtMost, Course, Phase, scratch
 from ..sizes import elements, nbytes
+from ..sliced_products import SOURCE, Products
 from . import half
 from .copies import is_turned, turned_block
+from .reductions import sum_bytes
 
 BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
 
@@ -82,3 +84,21 @@ def _bmm(out: Any, a: Any, b: Any) -> int | AtMost:
 @scratch("cpu", "aten::baddbmm", source=BLAS, band=0.0)
 def _baddbmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
     return _one_by_one(a, b)
+
+
+@scratch("cpu", "aten::_trilinear", source=SOURCE, band=0.0)
+def _trilinear(out: Any, *args: Any) -> tuple[Phase, ...] | AtMost:
+    """For each slice, the summed product of the first two and its product with the third, one after the other."""
+    bounds = [0]
+
+    def allocated(nbytes: int | AtMost) -> Course:
+        if isinstance(nbytes, int):
+            return (Alloc(nbytes),)
+        bounds.append(nbytes.nbytes)
+        return tuple(Alloc(phase.nbytes) for phase in nbytes.phases)
+
+    phases = Products(
+        lambda summed, tensor, axis: allocated(sum_bytes(summed, tensor, [axis])),
+        lambda product, a, b: allocated(_one_by_one(a, b)),
+    ).of_slice(*args)
+    return AtMost(max(bounds), phases) if max(bounds) else phases

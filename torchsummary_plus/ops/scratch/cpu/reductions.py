@@ -11,7 +11,7 @@ import torch
 
 from ....live.versions import since
 from ...processor import is_half
-from ..registry import AtMost, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .pointwise import cast_bytes
 
@@ -73,9 +73,9 @@ def is_flat(x: Any) -> bool:
 
 @scratch("cpu", "aten::nansum", source=f"{NATIVE}ReduceOps.cpp, nansum_out", band=0.0)
 def _sum_of_numbers(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
-    """As :func:`_sum`; for an integer result, the input without its NaNs as well."""
+    """As :func:`sum_bytes`; for an integer result, the input without its NaNs as well."""
     is_rounded = x.dtype.is_floating_point and not out.dtype.is_floating_point
-    return int(_sum(out, x, *args, **kwargs)) + (nbytes(x) if is_rounded else 0)
+    return int(sum_bytes(out, x, *args, **kwargs)) + (nbytes(x) if is_rounded else 0)
 
 
 NORMS = ("linalg_vector_norm", *(f"norm.{kind}" for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dtype")),
@@ -94,7 +94,7 @@ def _norm(out: Any, x: Any, p: Any = 2, *_: Any, dtype: Any = None, **__: Any) -
 
 @scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
          source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
-def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
+def sum_bytes(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
     """In another dtype, half precision in float32."""
     if is_half(out.dtype) and sums_apart(x, dims):
         return _converted(out, x) + in_float(x, out) + partials(x, out, 4)
@@ -154,6 +154,21 @@ def mean_bytes(out: Any, x: Any) -> int:
 
 @scratch("cpu", "aten::var", "aten::var.correction", "aten::std", "aten::std.correction",
          source=f"{NATIVE}ReduceOps.cpp, std_var_all_reduce_cpu", band=0.0)  # fmt: skip
-def _deviation(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    """The mean, if all elements are reduced to a single number and it is not in half precision."""
-    return itemsize(out) + mean_bytes(out, x) if elements(out) == 1 and not is_half(x.dtype) else 0
+def _deviation(out: Any, x: Any, *_: Any, **kwargs: Any) -> int | tuple[Phase, ...]:
+    """The mean, if all elements are reduced to a single number and it is not in half precision.
+
+    Complex numbers have a variance for each part, before the result.
+    """
+    mean = elements(out) == 1 and not is_half(x.dtype)
+    if not x.dtype.is_complex:
+        return itemsize(out) + mean_bytes(out, x) if mean else 0
+    of_parts = 2 * nbytes(out)
+    averaged = itemsize(out) + max(partials(x, out), scalar(out)) if mean else 0
+    return Phase(0, of_parts + averaged), Phase(ALL_RESULTS, of_parts)
+
+
+@scratch("cpu", "aten::var_mean.correction", "aten::std_mean.correction",
+         source=f"{NATIVE}ReduceOps.cpp, std_var_mean_out", band=0.0)  # fmt: skip
+def _deviation_and_mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    """Of complex numbers, the variance and the mean of each part."""
+    return 4 * nbytes(out[0]) if x.dtype.is_complex else 0
