@@ -213,8 +213,10 @@ class CastWeights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Cast each gradient back."""
-        return None, *(grad.to(ctx.dtype) for grad in grads)
+        """Cast each wanted gradient back, the last one first: torch's nodes, one per weight, run in that order."""
+        wanted = ctx.needs_input_grad[1:]
+        cast = [grad.to(ctx.dtype) if needed else None for grad, needed in zip(reversed(grads), reversed(wanted))]
+        return None, *reversed(cast)
 
 
 def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
