@@ -112,10 +112,10 @@ def differing(real: list[list[Any]], prediction: list[list[Any]]) -> str:
     return "\n".join(line for line in text.getvalue().splitlines() if "bytes: " in line)
 
 
-def requested(module: str, description: str | None, count: int) -> argparse.Namespace:
+def requested(module: str, description: str | None, count: int, **further: str) -> argparse.Namespace:
     """Return the options of a benchmark of drawn programs, once it runs on the no-op runtime.
 
-    ``cards`` are the GPUs and ``numbers`` those of the programs.
+    ``cards`` are the GPUs and ``numbers`` those of the programs; ``further`` options are given with their help.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--card", default="H100", help="GPUs of benchmarks/nocuda, which take turns (A100,T4)")
@@ -123,6 +123,8 @@ def requested(module: str, description: str | None, count: int) -> argparse.Name
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--count", type=int, default=count, help="number of programs to draw")
     parser.add_argument("--program", type=int, help="only this program")
+    for name, meaning in further.items():
+        parser.add_argument(f"--{name}", help=meaning)
     options = parser.parse_args()
     options.cards = options.card.split(",")
     if not is_active():

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.cudnn_table import (
     ANSWERS,
@@ -391,6 +392,20 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
     kept = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
     assert kept == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
+
+
+def test_benchmark_tries_again_in_the_thread_of_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps plans by thread, and a checkpointed forward runs again in autograd's."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    model = nn.Sequential(*(nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))
+
+    def step(model: nn.Sequential, x: torch.Tensor) -> None:
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+
+    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", train_step=step, steps=2, progress=False)
+    log = estimate.log
+    trials = [log.moments[moment].phase for moment, one, size in log.events if size and log.storages[one].empties]
+    assert trials == ["forward", *["backward"] * 3]  # The last are the forward again and both gradients.
 
 
 def test_tf32_is_read_on_releases_without_a_precision_per_operator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,3 +48,24 @@ def test_other_layers_are_not_flattened(monkeypatch: pytest.MonkeyPatch) -> None
     assert flattened(tied) == flattened(nn.GRU(4, 4).bfloat16()) == flattened(nn.Linear(4, 4)) == []
     monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
     assert flattened(nn.GRU(4, 4)) == []
+
+
+def test_gradients_are_cast_from_the_last_weight_to_the_first() -> None:
+    """Under autocast each weight has a node of its own, and a backward runs the last one first."""
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        with torch.autocast("cuda", torch.float16):
+            loss = model(x)[0].sum()
+        loss.backward()
+
+    layer = nn.LSTM(64, 128)
+    layer.bias_hh_l0.requires_grad_(False)
+    found = estimate_memory(layer, (64,), 8, gpu="T4", train_step=step, steps=1, progress=False)
+    log = found.log
+    cast = [
+        nbytes
+        for moment, _, nbytes in log.events
+        if nbytes and log.moments[moment].phase == "backward" and "to_copy" in log.moments[moment].operator
+    ]
+    _, *cast = cast  # The first is the output's, because the sum is in float32.
+    assert cast == [4 * weight.numel() for weight in (layer.bias_ih_l0, layer.weight_hh_l0, layer.weight_ih_l0)]

@@ -253,6 +253,14 @@ def composite_kernel(operator: Any) -> Callable[..., Any] | None:
     return partial(operator._op_dk, torch.DispatchKey.CompositeImplicitAutograd)
 
 
+@cache
+def python_kernel(operator: Any) -> Callable[..., Any] | None:
+    """Return the kernel of an operator in which ``torch.nn`` wraps Python code, such as a loss in chunks, or None."""
+    if operator.namespace != "torch_nn" or not _has_kernel(operator.name(), "CompositeExplicitAutograd"):
+        return None
+    return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutograd)
+
+
 def has_own_kernel(operator: Any, device: torch.device) -> bool:
     """Whether an operator has a kernel for a kind of device."""
     return _has_kernel(operator.name(), device.type.upper())

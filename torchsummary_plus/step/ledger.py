@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
 from typing import Any, cast
@@ -34,7 +34,7 @@ from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
 from .autograd.gpu_node_numbers import number_of
 from .autograd.saved_numbers import SavedNumbers
-from .workspace import Workspaces
+from .workspace import Place, Workspaces
 
 GATHERED = "aten::cat"
 """How a line-searching optimizer concatenates all gradients."""
@@ -188,9 +188,9 @@ class Ledger(Listener):
         """Return the number of the module that created an autograd node, by the node's sequence number."""
         return self.node_modules.of(node)
 
-    def place(self) -> Hashable:
-        """Return the thread whose library handles apply: the engine's or the caller's."""
-        return self.phase == "backward"
+    def place(self) -> Place:
+        """Return the thread and the stream whose library handles apply."""
+        return self.phase == "backward", 0
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record an operator's results, scratch memory and lasting workspaces."""

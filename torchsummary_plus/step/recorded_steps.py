@@ -20,6 +20,7 @@ from ..trace.hints import forward_error, step_error
 from ..trace.passes import failed_frame
 from ..trace.questions import OUTSIDE
 from .account import PriorTensor
+from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .autograd.gpu_node_numbers import DeviceNumbers
@@ -103,6 +104,7 @@ class RecordedSteps(Steps):
             if functions.on_cuda:
                 functions.numbers = self.ledger.workspaces.numbers = DeviceNumbers()
                 engine.aside = functions.numbers.aside
+                stack.enter_context(loss_on_card(self.capability))
             else:
                 functions.keep_number = self.ledger.numbers.of_wrapper
             stack.enter_context(engine_watched(functions))

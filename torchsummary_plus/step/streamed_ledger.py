@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..live import compat
 from ..live.streams import Streams
 from .autograd.gpu_node_numbers import number_of
 from .ledger import Ledger
+from .workspace import Place
 
 ACCUMULATING = 1 << 62
 """Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
@@ -67,9 +68,9 @@ class StreamedLedger(Ledger):
         """Return the number of a tensor's storage; -1 if it is not recorded."""
         return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
-    def place(self) -> Hashable:
+    def place(self) -> Place:
         """Return the thread and the stream whose library handles apply."""
-        return super().place(), self._stream()
+        return super().place()[0], self._stream()
 
     def _stream(self) -> int:
         """Return the current stream: in the backward that of the node's forward."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 from ..data.capability import AMPERE, Capability
@@ -37,6 +37,8 @@ from .autograd.gpu_node_numbers import DeviceNumbers
 from .kernel_trials import Trials, is_foreign, unfreed_bytes, writes_to_out
 
 AT_LAST = Phase(ALL_RESULTS, 0)
+Place = tuple[bool, int]
+"""What libraries' handles belong to: whether it is autograd's thread, and the stream."""
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
 
 
@@ -86,8 +88,8 @@ class Workspaces:
         self._passing = 0
         """Bytes of the workspaces of cuBLAS that only the current operator uses."""
         self._trials = Trials()
-        self._allocated: set[tuple[Hashable, str]] = set()
-        self._place: Hashable = None
+        self._allocated: set[tuple[Place, str]] = set()
+        self._place: Place = (False, 0)
 
     def take_doubt(self) -> tuple[int, int]:
         """Return how many bytes beyond its rules the last operator may hold, and how many of them are never freed.
@@ -211,13 +213,11 @@ class Workspaces:
         return sizes or ()
 
     def lasting(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Hashable = None
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Place = (False, 0)
     ) -> tuple[int, ...]:
-        """Return the bytes of each lasting block that this call is the first to allocate in its place.
-
-        A place is a thread and a stream.
-        """
+        """Return the bytes of each lasting block that this call is the first to allocate in its place."""
         self._place = place
+        self.cudnn.in_engine, _ = place
         rule = LASTING.get((self.keeps, name))
         if rule is None:
             return ()

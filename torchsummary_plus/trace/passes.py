@@ -181,7 +181,9 @@ class Pass(TorchDispatchMode):
             if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
-            within = kernel_cast_within(func, self.state.autocasts, args) if self.state.autocasts else None
+            within = compat.python_kernel(func) if self.state.on_cuda else None
+            if within is None and self.state.autocasts:
+                within = kernel_cast_within(func, self.state.autocasts, args)
             if within is not None:
                 with _again(self), self._autocast_inside(func), self._below_autograd():
                     return within(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,19 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     if mode is None or not torch.backends.cudnn.enabled:
         return None
     return lambda *args: recurrent(capability, func, mode, *args)
+
+
+def loss_on_card(capability: Capability) -> AbstractContextManager[None]:
+    """Have a loss in chunks, which sums in float32 from some capabilities on, see a GPU of this one."""
+    place = torch.nn.functional, "linear_cross_entropy"
+    func: Any = getattr(*place, None)
+    answers: Any = {"is_available": lambda: True, "get_device_capability": lambda device=None: capability}
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        with compat.replaced({(torch.cuda, name): answer for name, answer in answers.items()}):
+            return func(*args, **kwargs)
+
+    return compat.replaced({place: seen})
 
 
 _OF_A_DEVICE = {getattr(torch.Tensor, name).__get__: name for name in ("device", "is_cuda", "is_cpu", "is_meta")}
@@ -213,8 +227,10 @@ class CastWeights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Cast each gradient back."""
-        return None, *(grad.to(ctx.dtype) for grad in grads)
+        """Cast each wanted gradient back, the last one first: torch's nodes, one per weight, run in that order."""
+        wanted = ctx.needs_input_grad[1:]
+        cast = [grad.to(ctx.dtype) if needed else None for grad, needed in zip(reversed(grads), reversed(wanted))]
+        return None, *reversed(cast)
 
 
 def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:

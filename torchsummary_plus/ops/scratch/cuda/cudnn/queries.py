@@ -24,7 +24,10 @@ class Cudnn:
         self.card = card
         self.how = how
         self.answered = 0
-        self.questions: set[Question] = set()
+        self.questions: set[tuple[bool, Question]] = set()
+        """The convolutions that have run, by thread."""
+        self.in_engine = False
+        """Whether autograd's thread runs the operator; plans are kept by thread (``benchmark_cache``, Conv_v8.cpp)."""
         self.expected: set[tuple[Question, tuple[Kind, ...]]] = set()
         self.refused: dict[str, int] = {}
         self.is_guessed = False
@@ -45,9 +48,9 @@ class Cudnn:
         return Cudnn(self.card, self.how)
 
     def is_new(self, question: Question) -> bool:
-        """Return whether this convolution runs for the first time in the pass."""
-        is_new = question not in self.questions
-        self.questions.add(question)
+        """Return whether this convolution runs for the first time in the pass and on this thread."""
+        is_new = (self.in_engine, question) not in self.questions
+        self.questions.add((self.in_engine, question))
         return is_new
 
     def doubted(self, question: Question, nbytes: int) -> tuple[int, int]:
