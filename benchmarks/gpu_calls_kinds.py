@@ -24,11 +24,11 @@ class Of(nn.Module):
     ) -> None:
         super().__init__()
         self.function = function
-        self.given = nn.ParameterList(nn.Parameter(torch.empty(*shape)) for shape in shapes)
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(*shape)) for shape in shapes)
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(*self.parts, *self.given) * x
+        return self.function(*self.parts, *self.weights) * x
 
 
 def attention(

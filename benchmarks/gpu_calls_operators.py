@@ -162,10 +162,10 @@ class Called(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor], shape: Sequence[int]) -> None:
         super().__init__()
         self.function = function
-        self.given = nn.Parameter(torch.empty(*shape))
+        self.weight = nn.Parameter(torch.empty(*shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        result = self.function(self.given)
+        result = self.function(self.weight)
         return result if result.dim() == 0 else result * x
 
 

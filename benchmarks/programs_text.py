@@ -28,14 +28,14 @@ print(measure_memory(model, input_data=inputs, **options))
 
 @dataclass(frozen=True)
 class Statement:
-    """A line of a forward that makes ``made`` from values, or a block of such lines.
+    """A line of a forward that assigns to ``target``, or a block of such lines.
 
-    ``same`` is a value of the same shape, used instead of ``made`` if the statement is removed. ``inner`` are a block's
-    lines, and ``tail`` is written after it. Names in braces are values: ``"{v3} = {v1} + 1"``.
+    ``same`` is a value of the same shape, used instead of ``target`` if the statement is removed. ``inner`` has a
+    block's lines, and ``tail`` is written after it. Names in braces are values: ``"{v3} = {v1} + 1"``.
     """
 
     text: str
-    made: str = ""
+    target: str = ""
     same: str = ""
     inner: tuple[Statement, ...] = ()
     tail: str = ""
@@ -142,7 +142,7 @@ class Program:
     def smaller(self) -> Iterator[Program]:
         """Yield the program with one thing less: a statement, the frame of a block, an option, its custom step."""
         for number in reversed(range(len(self.statements))):
-            result = self.statements[number].made
+            result = self.statements[number].target
             if result and number + 1 < len(self.statements):
                 yield replace(self, statements=self.statements[: number + 1], result=result)
         for statements, old, new in _without_one(self.statements):
@@ -163,8 +163,8 @@ def _without_one(statements: tuple[Statement, ...]) -> Iterator[tuple[tuple[Stat
     """Yield the statements with one less, or with a smaller block, and the names that replace removed ones."""
     for number in reversed(range(len(statements))):
         one, before, after = statements[number], statements[:number], statements[number + 1 :]
-        if one.made and one.same:
-            yield (*before, *(later.renamed(one.made, one.same) for later in after)), one.made, one.same
+        if one.target and one.same:
+            yield (*before, *(later.renamed(one.target, one.same) for later in after)), one.target, one.same
         else:
             yield (*before, *after), "", ""
         if one.inner and not one.tail:

@@ -378,11 +378,11 @@ _OF_LLAMA = _EITHER | _LLAMA | FLAT | _PROGRAMS
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
+        *(PipelineCase(f"pipeline {name}", "llama", fsdp, **options) for name, options in _PIPELINES.items()),
         *(
-            Case(f"llama {name}", **{"model": "llama", **given})
-            for name, given in (_EITHER | _LLAMA | FLAT | _PROGRAMS | SCRIPTS).items()
+            Case(f"llama {name}", **{"model": "llama", **options})
+            for name, options in (_EITHER | _LLAMA | FLAT | _PROGRAMS | SCRIPTS).items()
         ),
-        *(Case(f"cnn {name}", "cnn", **given) for name, given in (_EITHER | FLAT).items() if "bf16" not in name),
+        *(Case(f"cnn {name}", "cnn", **options) for name, options in (_EITHER | FLAT).items() if "bf16" not in name),
     )
 }

@@ -26,7 +26,7 @@ def with_outputs(page: str) -> str:
     def block(found: re.Match[str]) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(found[1], "page", "exec"), names)
+            exec(compile(found[1], "page", "exec", dont_inherit=True), names)
         shown = f"```text\n{printed.getvalue()}```\n" if printed.getvalue() else ""
         return f"```python\n{found[1]}```\n{shown}"
 

@@ -30,6 +30,12 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
 
 
+def outline(page: str) -> list[str]:
+    """Each fenced block's kind, and its first line if that holds no figure: a title, or the rule of a table."""
+    firsts = [(kind, text.partition("\n")[0]) for kind, text in blocks(page)]
+    return [kind if re.search(r"\d", first) else f"{kind}: {first}" for kind, first in firsts]
+
+
 def commands() -> list[str]:
     """Every call of ``torchsummary-plus`` in a shell block of a page, also behind an installation."""
     found = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"))]
@@ -61,9 +67,14 @@ def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
         pytest.skip("pipeline schedules need torch 2.13")
     if "Schedule1F1B" in page and since("2.15"):
         pytest.skip("another stage of the pipeline has the highest peak from torch 2.15 on")
-    if not since("2.11"):
-        pytest.skip("the pages show figures of CUDA rules, which were measured on torch 2.11 and later")
-    assert page == with_outputs(page), "python -m docs.outputs writes it"
+    if "peft" in page:
+        pytest.importorskip("peft")
+    printed = with_outputs(page)
+    if since("2.11"):
+        assert page == printed, "python -m docs.outputs writes it"
+    else:
+        # CUDA rules were measured on later releases: their figures differ here.
+        assert outline(page) == outline(printed)
 
 
 def test_the_readme_shows_what_its_python_prints() -> None:

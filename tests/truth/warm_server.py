@@ -114,7 +114,7 @@ def run(words: list[str]) -> None:
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(what, "<string>", "exec"), vars(main))
+        exec(compile(what, "<string>", "exec", dont_inherit=True), vars(main))
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ class ProfileReader:
         self.events: list[tuple[int, int, int]] = []
         self.storages: list[StorageSpec] = []
         self.calls: list[ModuleCall] = []
-        self.given: set[int] = set()
+        self.late_inputs: set[int] = set()
         self.reused: set[int] = set()
         """Storages freed unseen: their memory was allocated again before a free was reported."""
         self._open: list[_Open] = []
@@ -193,7 +193,7 @@ class ProfileReader:
         calls, events = returned(self.calls), tuple(self.events)
         moments, storages = tuple(self.moments), tuple(self.storages)
         log = MemoryLog(moments, events, storages, module_paths, calls, assumptions=assumptions, in_blocks=True)
-        return there_from_the_start(log, self.given)
+        return there_from_the_start(log, self.late_inputs)
 
     def peak_bytes(self) -> int:
         """Return the events' peak in bytes of blocks."""
@@ -247,7 +247,7 @@ class ProfileReader:
     def _hold(self, kind: str, owner: int, addresses: list[int]) -> None:
         for number in self._numbers(addresses):
             if kind == "inputs" and self.phase != "setup":
-                self.given.add(number)
+                self.late_inputs.add(number)
             spec = replace(self.storages[number], kind=kind)
             self.storages[number] = spec if owner == OUTSIDE else replace(spec, owner=owner)
 
