@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,26 @@ def convolutions() -> Iterator[Call]:
 @pytest.mark.usefixtures("threads", "untried")
 def test_convolutions_in_half_precision_are_within_their_bounds() -> None:
     wrong = disagreeing(list(convolutions()))
+    assert not wrong, "\n".join(wrong)
+
+
+def gradients_of_sums() -> Iterator[Call]:
+    """Backwards whose gradient is expanded, or not, of kernels of one element and of several."""
+    for dtype in HALVES:
+        for sizes, kernel, transposed in product(((20,), (8, 8), (6, 7, 9)), (1, 3), (False, True)):
+            x = torch.randn(2, 6, *sizes).to(dtype)
+            weight = torch.randn(*((6, 20) if transposed else (20, 6)), *(kernel for _ in sizes)).to(dtype)
+            ones, zeros = [1] * len(sizes), [0] * len(sizes)
+            settings = ones, zeros, ones, transposed, zeros, 1
+            shape = aten.convolution(x, weight, None, *settings).shape
+            for grad in (torch.ones((), dtype=dtype).expand(shape), torch.randn(shape).to(dtype)):
+                yield aten.convolution_backward.default, grad, x, weight, [20], *settings, [True, True, True]
+
+
+@from_release("2.11", "the release that half-precision rules were measured on")
+@pytest.mark.usefixtures("threads", "untried")
+def test_biases_of_half_precision_sum_expanded_gradients() -> None:
+    wrong = disagreeing(list(gradients_of_sums()))
     assert not wrong, "\n".join(wrong)
 
 

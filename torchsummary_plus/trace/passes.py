@@ -127,8 +127,7 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
-        self.modes = 0
-        """The number of dispatch modes that were active when the pass began, with this one."""
+        self.modes = 0  # That were active when the pass began, with this one.
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _overridden(listeners, "begin")

@@ -74,7 +74,8 @@ def _convolution_backward(
     conv = described(x, weight, grad, wanted[2], stride, padding, dilation, transposed, groups)
     call, copy = called(conv, transposed, x, weight)
     if not takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups):
-        return bias_sum(conv, transposed, grad, wanted) + with_bytes(
+        columns = 0 if call.is_plain else call.columns
+        return bias_sum(conv, transposed, grad, wanted, columns) + with_bytes(
             copy, aten_conv.backward(call, strided(grad), tuple(wanted))
         )
     last = _goes_last(call)

@@ -163,7 +163,7 @@ SELECTION = f"{NATIVE}Sorting.cpp"
 
 @scratch("cpu", "aten::kthvalue", source=SELECTION, band=0.0)
 def _kthvalue(out: Any, x: Any, *_: Any) -> int:
-    return nbytes(x) + INT64 * elements(x)
+    return nbytes(x) + INT64 * elements(x) if x.dim() else 0
 
 
 @scratch("cpu", "aten::median", "aten::nanmedian", source=SELECTION, band=0.0)
@@ -235,7 +235,8 @@ def _triangle_in_place(out: Any, x: Any, *_: Any) -> int:
 
 @scratch("cpu", "aten::native_dropout", source=f"{NATIVE}Dropout.cpp", band=0.0)
 def _native_dropout(out: Any, x: Any, p: float, train: Any) -> int:
-    return nbytes(x)
+    """The mask in the input's dtype, then the number by which the result is scaled."""
+    return 0 if train is False else max(nbytes(x), cast_bytes(1.0, x.dtype))
 
 
 @scratch("cpu", "aten::multinomial", source=f"{NATIVE}Distributions.cpp", band=0.0)

@@ -127,6 +127,18 @@ def _histogram(out: Any, x: Any, bins: int = 100, low: Any = 0, high: Any = 0) -
     return flat + nbytes(out) + itemsize(out) + max(counts, extremes if low == high else 0)
 
 
+@scratch("cpu", "aten::histogram.bin_ct", "aten::histogram.bins_tensor",
+         source=f"{NATIVE}Histogram.cpp and cpu/HistogramKernel.cpp", band=0.0)  # fmt: skip
+def _histogram_and_edges(
+    out: Any, x: Any, bins: Any = 100, *, weight: Any = None, density: bool = False, **_: Any
+) -> int:
+    """Flat copies of the elements and their weights; a histogram per thread, before it the extremes; the sum's cast."""
+    flat = sum(0 if each is None or is_flat(each) else nbytes(each) for each in (x, weight))
+    counts, extremes = torch.get_num_threads() * nbytes(out[0]), 2 * itemsize(x)
+    counted = flat + max(counts, 0 if isinstance(bins, torch.Tensor) else extremes)
+    return max(counted, cast_bytes(1.0, x.dtype) if density else 0)
+
+
 @scratch("cpu", "aten::embedding_renorm", "aten::embedding_renorm_",
          source=f"{NATIVE}Embedding.cpp, embedding_renorm_cpu_", band=0.0)  # fmt: skip
 def _rescaled_rows(out: Any, weight: Any, indices: Any, *_: Any) -> int:
@@ -217,7 +229,8 @@ def _unique(
 def _repeated(out: Any, repeats: Any, **_: Any) -> tuple[Phase, ...]:
     """Where each element's repetitions end; before the result, whether each number is at least zero."""
     count, ends = elements(repeats), copied(repeats) + INT64 * elements(repeats)
-    return Phase(0, ends + count + max(scalar(repeats), 1)), Phase(ALL_RESULTS, ends)
+    checked = max(count + max(scalar(repeats), 1), cast_bytes(repeats, torch.int64))
+    return Phase(0, ends + checked), Phase(ALL_RESULTS, ends)
 
 
 @scratch("cpu", "aten::allclose", source=f"{NATIVE}TensorCompare.cpp, isclose", band=0.0)
@@ -280,4 +293,4 @@ def _renorm(out: Any, x: Any, p: Any, dim: int, *_: Any) -> int:
 @scratch("cpu", "aten::native_dropout_backward", source=f"{NATIVE}Dropout.cpp", band=0.0)
 def _dropout_backward(out: Any, grad: Any, mask: Any, scale: float) -> int:
     """The mask in the gradient's dtype, then the masked gradient before it is scaled."""
-    return nbytes(out) + scalar(out)
+    return nbytes(out) + cast_bytes(float(scale), out.dtype)

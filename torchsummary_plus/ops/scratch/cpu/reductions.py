@@ -11,6 +11,7 @@ import torch
 
 from ....live.versions import since
 from ...processor import is_half
+from ...strides import strides_of_copy
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .pointwise import cast_bytes
@@ -73,9 +74,10 @@ def is_flat(x: Any) -> bool:
 
 @scratch("cpu", "aten::nansum", source=f"{NATIVE}ReduceOps.cpp, nansum_out", band=0.0)
 def _sum_of_numbers(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
-    """As :func:`sum_bytes`; for an integer result, the input without its NaNs as well."""
-    is_rounded = x.dtype.is_floating_point and not out.dtype.is_floating_point
-    return int(sum_bytes(out, x, *args, **kwargs)) + (nbytes(x) if is_rounded else 0)
+    """Integers as :func:`sum_bytes`; for an integer result, the input without its NaNs as well."""
+    if not x.dtype.is_floating_point:
+        return int(sum_bytes(out, x, *args, **kwargs))
+    return _converted(out, x) + partials(x, out) + (0 if out.dtype.is_floating_point else nbytes(x))
 
 
 NORMS = ("linalg_vector_norm", *(f"norm.{kind}" for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dtype")),
@@ -95,8 +97,8 @@ def _norm(out: Any, x: Any, p: Any = 2, *_: Any, dtype: Any = None, **__: Any) -
 @scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
          source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
 def sum_bytes(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
-    """In another dtype, half precision in float32."""
-    if is_half(out.dtype) and sums_apart(x, dims):
+    """In another dtype; half precision in float32 if the summed axes of the input, or of its cast, lie apart."""
+    if is_half(out.dtype) and sums_apart(x, dims, x.dtype is not out.dtype):
         return _converted(out, x) + in_float(x, out) + partials(x, out, 4)
     return _converted(out, x) + partials(x, out)
 
@@ -121,11 +123,10 @@ def in_float(x: Any, out: Any) -> int:
     return 4 * (elements(x) + elements(out))
 
 
-def sums_apart(x: Any, dims: Any = None) -> bool:
-    """Whether the summed axes cannot be traversed as one."""
-    return axes_apart(
-        x.shape, x.stride(), range(x.dim()) if not dims or not x.dim() else [dim % x.dim() for dim in dims]
-    )
+def sums_apart(x: Any, dims: Any = None, is_copied: bool = False) -> bool:
+    """Whether the summed axes of a tensor, or of its copy, cannot be traversed as one."""
+    axes = range(x.dim()) if not dims or not x.dim() else [dim % x.dim() for dim in dims]
+    return axes_apart(x.shape, strides_of_copy(x.shape, x.stride()) if is_copied else x.stride(), axes)
 
 
 def axes_apart(shape: Sequence[int], strides: Sequence[int], dims: Iterable[int]) -> bool:
@@ -147,7 +148,7 @@ def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
 def mean_bytes(out: Any, x: Any) -> int:
     """Return the bytes of a mean: the sum and then its divisor; half precision is computed in float32."""
     if is_half(out.dtype):
-        summed = 4 * elements(x) + partials(x, out, 4)
+        summed = cast_bytes(x, torch.float32) + partials(x, out, 4)
         return 4 * elements(out) + max(summed, INT64 + 4)
     return max(_converted(out, x) + partials(x, out), scalar(out))
 

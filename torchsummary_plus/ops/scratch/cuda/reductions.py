@@ -14,10 +14,11 @@ import torch
 
 from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
+from ...strides import strides_of_copy
 from ..registry import Course, scratch
 from .allocations import Allocations
 from .chips import Chip, chip_of
-from .tensor_iterator import Reduction, reduction, strides_of_copy
+from .tensor_iterator import Reduction, reduction
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from ...strides import strides_of_copy
+
 LAST_OFFSET = 2**31 - 1
 """Largest offset within 32-bit indexing."""
 
@@ -92,15 +94,6 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
     arranged = [[values[axis] for axis in order] for values in (shape, outputs, inputs)]
     sizes, written, read = map(tuple, _joined(*arranged))
     return Reduction(sizes, written, read, tensor.storage_offset())
-
-
-def strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Return the strides of the copy: unchanged for a dense tensor, else contiguous with the same axis order."""
-    copy, step = [0] * len(shape), 1
-    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
-        copy[axis] = step
-        step *= max(1, shape[axis])
-    return copy
 
 
 def _ordered(shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 from ....processor import is_half
 from ....strides import contiguous
 from ...registry import AtMost, Phase
+from ...sizes import copied
 from ..reductions import axes_apart
 from .description import FLOAT, Conv, threads
 
@@ -32,18 +33,20 @@ def uncertain(conv: Conv, phases: tuple[Phase, ...]) -> AtMost:
     return AtMost(2 * images + 2 * sums + threads() * (sums + columns + TILES), known)
 
 
-def bias_sum(conv: Conv, transposed: bool, grad: Any, wanted: tuple[bool, bool, bool]) -> tuple[Phase, ...]:
+def bias_sum(
+    conv: Conv, transposed: bool, grad: Any, wanted: tuple[bool, bool, bool], columns: int
+) -> tuple[Phase, ...]:
     """Return the float32 sum of ATen's own half-precision bias gradient, computed before the weight's gradient.
 
-    Not for groups or dilated kernels, which sum image by image. Source: ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
+    Not for groups or dilated kernels, which sum image by image. Transposed convolutions of volumes sum a contiguous
+    gradient, beside an image's ``columns``. Source: ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
     NaiveConvolutionTranspose2d.cpp and 3d.cpp.
     """
     if not wanted[2] or not is_half(grad.dtype) or conv.groups > 1 or (conv.is_dilated and not transposed):
         return ()
-    strides = grad.stride() if any(grad.stride()) else contiguous(grad.shape)
+    deep = transposed and len(conv.inp) == 3
+    strides = contiguous(grad.shape) if deep else grad.stride()
     if not axes_apart(grad.shape, strides, [0, *range(2, grad.dim())]):
         return ()
-    bias = conv.oc * conv.itemsize
-    deep = transposed and len(conv.inp) == 3
-    columns = conv.itemsize * conv.oc * prod(conv.kernel) * prod(conv.inp) if deep else 0
-    return (Phase(int(wanted[0]) + int(deep and wanted[1]), bias + columns + FLOAT * (grad.numel() + conv.oc)),)
+    beside = conv.oc * conv.itemsize + (columns + copied(grad) if deep else 0)
+    return (Phase(int(wanted[0]) + int(deep and wanted[1]), beside + FLOAT * (grad.numel() + conv.oc)),)
