@@ -78,7 +78,8 @@ def written_out(operator: Any) -> Callable[..., Any] | None:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not shapes:
             shapes["out"] = [torch.empty_like(one, device="meta") for one in results_of(operator(*args, **kwargs))]
-        made = [torch.empty(one.shape, dtype=one.dtype) for one in shapes["out"]]
+        place = next((value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        made = [torch.empty(one.shape, dtype=one.dtype, device=place) for one in shapes["out"]]
         return operator(*args, **kwargs, out=made[0] if len(made) == 1 else tuple(made))
 
     return call
