@@ -28,7 +28,7 @@ from benchmarks import programs_judge
 from benchmarks.gpu_programs import differing
 from benchmarks.gpu_truth import ERRORS, described, in_child, placed, warm_up
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
-from benchmarks.memory_operators import Sampled, operators, samples
+from benchmarks.memory_operators import FORMS, Sampled, operators, samples
 from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus import MemoryEstimate, estimate_memory
 from torchsummary_plus.data.errors import SummaryError
@@ -104,6 +104,12 @@ def run(model: Viewed, x: Tensor, mode: str) -> SequenceMeter:
     return meter
 
 
+def prepare(model: Viewed) -> None:
+    """Run the operator once on the CPU, after which a call with ``out`` knows the results' shapes."""
+    with torch.no_grad():
+        model(torch.zeros(1))
+
+
 def judged(models: list[tuple[Viewed, Tensor]], mode: str, shown: bool) -> dict[str, Any]:
     """Return the verdict for each sample of an operator, and a text with the differences."""
     words: list[str] = []
@@ -112,6 +118,7 @@ def judged(models: list[tuple[Viewed, Tensor]], mode: str, shown: bool) -> dict[
         model, x = models.pop()
         signal.alarm(SECONDS)
         try:
+            prepare(model)
             meter = run(model, x, mode)
         except (*ERRORS, AssertionError):
             words.append(programs_judge.INVALID)
@@ -151,11 +158,13 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed
     hidden = partial(patch.multiple, torch.cuda, is_available=lambda: False, device_count=lambda: 0)
     with hidden():  # a process that uses CUDA cannot fork
         import_module("torch.testing._internal.common_methods_invocations")
+    call = FORMS[options.form]
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
     trains, dtype = options.mode == "train", getattr(torch, options.dtype)
     for name, operator in operators(options.only, part, trains, dtype):
         with hidden():
-            drawn = samples(operator, dtype, trains, options.samples)
+            operator, known = call(operator), operator
+            drawn = samples(known, dtype, trains, options.samples) if operator else []
         try:
             yield name, [(Viewed(operator, one, options.layout), torch.zeros(1, dtype=dtype)) for one in drawn]
         except (RuntimeError, NotImplementedError) as error:
@@ -170,6 +179,7 @@ def main() -> None:
     parser.add_argument("--mode", default="train", choices=("train", "eval"))
     parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
     parser.add_argument("--layout", default="contiguous", choices=tuple(LAYOUTS))
+    parser.add_argument("--form", default="function", choices=FORMS, help="how the operators are called")
     parser.add_argument("--samples", type=int, default=3, help="samples of each operator, including the largest")
     parser.add_argument("--named", action="store_true", help="also print what is within a stated range")
     options = parser.parse_args()

@@ -78,7 +78,8 @@ def written_out(operator: Any) -> Callable[..., Any] | None:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not shapes:
             shapes["out"] = [torch.empty_like(one, device="meta") for one in results_of(operator(*args, **kwargs))]
-        outputs = [torch.empty(one.shape, dtype=one.dtype) for one in shapes["out"]]
+        place = next((value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        outputs = [torch.empty(one.shape, dtype=one.dtype, device=place) for one in shapes["out"]]
         return operator(*args, **kwargs, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
     return call

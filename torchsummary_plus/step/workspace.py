@@ -33,6 +33,7 @@ from ..ops.scratch.registry import (
     Phase,
     Rule,
 )
+from ..ops.scratch.variants import variant_of
 from .autograd.gpu_node_numbers import DeviceNumbers
 from .kernel_trials import Trials, is_foreign, unfreed_bytes, writes_to_out
 
@@ -124,12 +125,27 @@ class Workspaces:
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
         """Return a kernel's phases, the last of which has all results, or its course; call :meth:`lasting` before."""
+        name, kwargs = self._function(SCRATCH, name, args, kwargs, out)
         phases = self._scratch(name, args, kwargs, out)
         passing, self._passing = self._passing, 0
         if passing and name not in blas.ONE_PRODUCT:
             self._note(name, passing + _most(phases))
             return phases
         return _with_workspace(phases, passing) if passing else phases
+
+    def _function(
+        self, rules: Mapping[tuple[str, str], Rule], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the function whose kernel an operator runs on CUDA, if that has a rule, and its keyword arguments."""
+        if self.backend != "cuda" or (self.backend, name) in rules:
+            return name, kwargs
+        function, outs, copies = variant_of(name)
+        if function == name or (self.backend, function) not in rules:
+            return name, kwargs
+        if copies and rules is SCRATCH:
+            self._note(name, _reach(args, kwargs, out))
+            return name, kwargs
+        return function, {key: value for key, value in kwargs.items() if key not in outs}
 
     def _scratch(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
@@ -218,6 +234,7 @@ class Workspaces:
         """Return the bytes of each lasting block that this call is the first to allocate in its place."""
         self._place = place
         self.cudnn.in_engine, _ = place
+        name, kwargs = self._function(LASTING, name, args, kwargs, out)
         rule = LASTING.get((self.keeps, name))
         if rule is None:
             return ()

@@ -17,7 +17,9 @@ from ....live.versions import since
 from ..registry import lasting
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
+INTO_ANOTHER_DTYPE = ("mm.dtype", "addmm.dtype", "bmm.dtype", "baddbmm.dtype")
 PRODUCTS = (
+    *INTO_ANOTHER_DTYPE,
     *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("_euclidean_dist", "affine_grid_generator", "triangular_solve", "linalg_solve_triangular"),
@@ -29,6 +31,7 @@ ONE_PRODUCT = frozenset(
     for name in (
         *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
         *("dot", "vdot", "linear", "_scaled_mm"),
+        *INTO_ANOTHER_DTYPE,
     )
 )
 """Those that multiply once, at the end, beside everything else that they allocate."""

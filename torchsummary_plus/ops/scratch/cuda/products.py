@@ -19,25 +19,25 @@ from .blas import is_outer_product
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 
 
-@scratch("cuda", "aten::mm", source=SOURCE, band=0.0)
+@scratch("cuda", "aten::mm", "aten::mm.dtype", source=SOURCE, band=0.0)
 def product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a matrix product."""
     return _copies(a, b, is_readable=_is_multiplied_in_place)
 
 
-@scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE, band=0.0)
+@scratch("cuda", "aten::addmm", "aten::addmm.dtype", "aten::_addmm_activation", source=SOURCE, band=0.0)
 def added_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a matrix product with an addend."""
     return _copies(a, b, is_readable=_is_multiplied_in_place)
 
 
-@scratch("cuda", "aten::bmm", source=SOURCE, band=0.0)
+@scratch("cuda", "aten::bmm", "aten::bmm.dtype", source=SOURCE, band=0.0)
 def batch_product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a batched product, which Triton's outer products read in place."""
     return () if is_outer_product(a, b) else _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))
 
 
-@scratch("cuda", "aten::baddbmm", source=SOURCE, band=0.0)
+@scratch("cuda", "aten::baddbmm", "aten::baddbmm.dtype", source=SOURCE, band=0.0)
 def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a batched product with an addend."""
     return _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))

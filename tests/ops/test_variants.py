@@ -1,0 +1,90 @@
+"""Operators on CUDA that write in place or to ``out`` have the scratch memory of the functions that they compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.truth.releases import from_release
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.variants import variant_of
+from torchsummary_plus.step.workspace import Workspaces
+
+HOPPER = (9, 0)
+
+
+def meta(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "copies"),
+    [
+        ("aten::addmm_", "aten::addmm", False),
+        ("aten::mm.out", "aten::mm", False),
+        ("aten::sum.IntList_out", "aten::sum.dim_IntList", False),
+        ("aten::sort.values_stable", "aten::sort.stable", False),
+        ("aten::pow_.Scalar", "aten::pow.Tensor_Scalar", False),
+        ("aten::mv.out", "aten::mv", True),
+        ("aten::relu", "aten::relu", False),
+        ("own::operator_", "own::operator_", False),
+    ],
+)
+def test_the_function_of_a_variant(name: str, function: str, copies: bool) -> None:
+    found = variant_of(name)
+    assert (found.function, found.copies) == (function, copies)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    [
+        ("aten::addmm_", (meta(64, 64), meta(64, 64), meta(64, 64)), {}),
+        ("aten::addmv_", (meta(64), meta(64, 64), meta(64)), {}),
+        ("aten::baddbmm_", (meta(2, 64, 64), meta(2, 64, 64), meta(2, 64, 64)), {}),
+        ("aten::mm.out", (meta(128, 128)[::2, ::2], meta(64, 64)), {"out": meta(64, 64)}),
+        ("aten::sum.IntList_out", (meta(6304, 768), [0]), {"out": meta(768)}),
+        ("aten::cumsum_", (meta(64, 64)[:, ::2], 0), {}),
+        ("aten::sort.values_stable", (meta(64, 4096),), {"stable": False, "values": meta(64, 4096), "indices": None}),
+    ],
+)
+def test_variants_have_the_memory_of_their_functions(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    variant, outs, _ = variant_of(name)
+    rest = {key: value for key, value in kwargs.items() if key not in outs}
+    out = (kwargs["values"], meta(64, 4096).long()) if "values" in kwargs else kwargs.get("out", args[0])
+    found = [
+        (spaces.lasting(operator, args, given, out), spaces.scratch(operator, args, given, out))
+        for operator, given in ((name, kwargs), (variant, rest))
+        for spaces in [Workspaces("cuda", HOPPER)]
+    ]
+    assert found[0] == found[1]
+    assert any(found[0][0]) or len(found[0][1]) > 1 or "cumsum" in name
+
+
+def test_a_variant_that_copies_a_result_of_its_own_is_named() -> None:
+    spaces = Workspaces("cuda", HOPPER)
+    args, out = (meta(64, 64), meta(64)), meta(64)
+    assert spaces.lasting("aten::mv.out", args, {"out": out}, out)
+    spaces.scratch("aten::mv.out", args, {"out": out}, out)
+    assert list(spaces.unknown) == ["aten::mv.out"] and spaces.take_doubt()[0] > 0
+
+
+class Product(nn.Module):
+    """A product in half precision with a result in single precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(256, 256, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(self.weight, self.weight, out_dtype=torch.float32)
+
+
+@from_release("2.8", "out_dtype")
+def test_a_product_into_another_dtype() -> None:
+    """On the no-op H100 (benchmarks/nocuda), torch 2.13 requests cuBLAS's workspace beside the result."""
+    found = estimate_memory(Product(), (4,), 1, mode="eval", steps=1, gpu="H100", progress=False)
+    weight, x, result = 256 * 256 * 2, 512, 256 * 256 * 4
+    assert found.peak_bytes == weight + x + result + (32 << 20)
