@@ -20,8 +20,11 @@ BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 def unreadable_weights(modules: Iterable[nn.Module]) -> int:
     """Return the number of packed objects that do not unpack."""
+    objects = [packed for module in modules for packed in packed_objects(module)]
+    if not objects:
+        return 0
     with compat.no_modes(), compat.no_function():
-        return sum(opened(packed) is None for module in modules for packed in packed_objects(module))
+        return sum(opened(packed) is None for packed in objects)
 
 
 def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], int]:

@@ -127,7 +127,8 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
-        self.modes = 0  # That were active when the pass began, with this one.
+        self.modes = 0
+        """Dispatch modes that were active when the pass began, with this one."""
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _overridden(listeners, "begin")
@@ -245,9 +246,8 @@ class Pass(TorchDispatchMode):
         """
         nbytes = number_bytes(func, args)
         with self.state.being(in_engine=False, in_class=True):
-            over = (
-                [number(self.frame, func, nbytes) for number in self._number] if nbytes and self.state.notifies else []
-            )
+            listening = self._number if nbytes and self.state.notifies else []
+            over = [number(self.frame, func, nbytes) for number in listening]
             try:
                 with _again(self):
                     for kind in kinds:
@@ -367,11 +367,8 @@ def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 def _overridden(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """Return the bound methods of the listeners that override ``name``."""
-    return [
-        getattr(listener, name)
-        for listener in listeners
-        if getattr(type(listener), name) is not getattr(Listener, name)
-    ]
+    overriding = (one for one in listeners if getattr(type(one), name) is not getattr(Listener, name))
+    return [getattr(listener, name) for listener in overriding]
 
 
 def device_of(tensor: Any) -> torch.device:
