@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from tests.step.step_parts import WIDTH, block, rows, squared
 from tests.truth.memory_truth import measure_run
 from tests.truth.releases import from_release
+from torchsummary_plus import measure_memory
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError
 
@@ -240,6 +241,17 @@ def test_a_wrapped_model_takes_what_the_one_inside_takes(wrap: Callable[[nn.Modu
     assert wrapped.log.events == inside.log.events and wrapped.at_peak == inside.at_peak
     is_said = any("torch.compile" in line for line in wrapped.assumptions)
     assert is_said == (wrap is torch.compile) == (wrapped.peak_range != inside.peak_range)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "data parallel"])
+def test_hooks_of_a_wrapper_are_named_because_they_do_not_run(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    seen: list[torch.Tensor] = []
+    wrapped = wrap(block())
+    wrapped.register_forward_hook(lambda module, args, output: seen.append(output.detach().clone()))
+    for call in (estimate_memory, measure_memory):
+        result = call(wrapped, (WIDTH,), 8, optimizer="sgd")
+        assert any(line.startswith(f"hooks of the {type(wrapped).__name__}") for line in result.assumptions)
+    assert not seen
 
 
 @pytest.mark.parametrize(("name", "kind"), [("FullyShardedDataParallel", "FlatParameter"), ("fully_shard", "DTensor")])

@@ -38,6 +38,8 @@ class ModuleTree:
         self.aliases: dict[int, list[tuple[int, str]]] = {}
         self.own_modes: tuple[str, ...] = ()
         """Modules that kept their mode when the model's was last set, with the reason."""
+        self.left_out: tuple[str, ...] = ()
+        """What the model's wrappers do and this tree does not."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()

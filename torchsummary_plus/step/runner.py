@@ -137,7 +137,7 @@ class Steps:
 
     def assumptions(self, others: Sequence[str]) -> tuple[str, ...]:
         """Return the assumptions about the loss and the modules' modes, and the others."""
-        return (*self.notes, *self.tree.own_modes, *others)
+        return (*self.notes, *self.tree.own_modes, *self.tree.left_out, *others)
 
     def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""

@@ -72,6 +72,7 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
         return model
     with one_pass():
         tree = ModuleTree(unwrapped(model))
+        tree.left_out = _hooks_around(model)
         _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
         if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             tree = materialised(tree, example)
@@ -88,15 +89,30 @@ def _refuse_torch_fakes(tensors: Iterable[Tensor]) -> None:
 
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers."""
-    while True:
-        inside = model.module if isinstance(model, _PARALLEL) else getattr(model, "_orig_mod", None)
-        if not isinstance(inside, nn.Module):
-            return model
+    while (inside := _inside(model)) is not None:
         model = inside
+    return model
+
+
+def _inside(model: nn.Module) -> nn.Module | None:
+    inside = model.module if isinstance(model, _PARALLEL) else getattr(model, "_orig_mod", None)
+    return inside if isinstance(inside, nn.Module) else None
+
+
+def _hooks_around(model: nn.Module) -> tuple[str, ...]:
+    """Return a line for each wrapper around a model that has hooks of its own."""
+    lines = []
+    while (inside := _inside(model)) is not None:
+        if any(model.__dict__[hooks] for hooks in _HOOKS):
+            name = type(model).__name__
+            lines.append(f"hooks of the {name} around the model do not run; register them on the model inside")
+        model = inside
+    return tuple(lines)
 
 
 def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
