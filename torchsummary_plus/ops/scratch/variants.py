@@ -10,6 +10,9 @@ from torch._ops import OpOverload
 
 from ...live import compat
 
+_COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""Keys of kernels that call other operators. A CPU build of torch has no kernel at all for an operator of CUDA's."""
+
 
 class Variant(NamedTuple):
     """The function that an operator computes, and the names of the arguments that it writes to besides the first."""
@@ -38,8 +41,9 @@ def variant_of(name: str) -> Variant:
     for other in functions.overloads() if functions is not None else ():
         function = getattr(functions, other)
         if not function._schema.is_mutable and _given(function) == _given(operator):
-            is_own = compat.has_kernel(name, "CPU") or compat.has_kernel(name, "CUDA")
-            return Variant(function.name(), outs, copies=bool(outs) and not is_own)
+            is_own = any(compat.has_kernel(name, device) for device in ("CPU", "CUDA"))
+            calls_others = any(compat.has_kernel(name, key) for key in _COMPOSITE)
+            return Variant(function.name(), outs, copies=bool(outs) and calls_others and not is_own)
     return Variant(name)
 
 
