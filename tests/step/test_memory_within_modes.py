@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import checkpoint as checkpoints
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
+from tests.truth.releases import from_release
 from tests.truth.weights_truth import agree
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -28,10 +30,11 @@ def products() -> Any:
     """Selective checkpointing that keeps matrix products."""
     kept = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
-    def policy(ctx: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+    def policy(ctx: Any, operator: Any, *args: Any, **kwargs: Any) -> checkpoints.CheckpointPolicy:
+        choice = checkpoints.CheckpointPolicy
+        return choice.MUST_SAVE if operator in kept else choice.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(policy)
+    return checkpoints.create_selective_checkpoint_contexts(policy)
 
 
 class Within(nn.Module):
@@ -59,7 +62,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Any, Tensor], Tensor], Callable[[], nn.Modu
 }
 
 
-@pytest.mark.parametrize("way", ["plain", "mode", "selective"])
+selective = pytest.param("selective", marks=from_release("2.5", "policies of selective checkpointing"))
+
+
+@pytest.mark.parametrize("way", ["plain", "mode", selective])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_estimate_is_exact(name: str, way: str) -> None:
     function, layer = FUNCTIONS[name]
