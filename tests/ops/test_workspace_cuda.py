@@ -13,7 +13,6 @@ from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import parsed, since
 from torchsummary_plus.ops.scratch.cuda import blas
@@ -24,7 +23,6 @@ from torchsummary_plus.ops.scratch.cuda.convolution import for_bias
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
-from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -354,47 +352,7 @@ def test_a_packed_sequence_runs_by_cudnn_too() -> None:
     assert "aten::_cudnn_rnn" in [moment.operator for moment in log.moments]
 
 
-# bfloat16 where the card has none
-
-
-@pytest.mark.parametrize("card", ["T4", "V100 16GB", "RTX 2080 Ti", "GTX 1080 Ti"])
-def test_bfloat16_is_emulated_below_8_0(card: str) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
-    model(torch.zeros(1, 3, 16, 16))
-    told = {"device": "cuda", "autocast": torch.bfloat16, "optimizer": "adamw"}
-    emulated, native = (estimate_memory(model, (3, 16, 16), 64, gpu=name, **told) for name in (card, "A100 40GB"))
-    assert most_saved(emulated) == most_saved(native)
-    half = estimate_memory(model, (3, 16, 16), 64, gpu=card, **{**told, "autocast": torch.float16})
-    assert most_saved(emulated) == most_saved(half)
-
-
-def most_saved(estimate: MemoryEstimate) -> int:
-    """The most that is kept for the backward at one time; the peak may be elsewhere, where a workspace is larger."""
-    return max(dict(point.live)["saved_activations"] for point in estimate.timeline)
-
-
-def test_models_are_told_that_bfloat16_is_emulated() -> None:
-    asked = torch.cuda.is_bf16_supported
-    for capability, natively in ((TURING, False), (AMPERE, True)):
-        with standing_in_for(CUDA, capability):
-            assert torch.cuda.is_bf16_supported()
-            assert torch.cuda.is_bf16_supported(including_emulation=False) is natively
-    assert torch.cuda.is_bf16_supported is asked
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-def test_a_convolution_in_emulated_bfloat16_unfolds_one_image() -> None:
-    x, weight = (meta(*shape, dtype=torch.bfloat16) for shape in ((4, 8, 16, 16), (32, 8, 3, 3)))
-    out = meta(4, 32, 16, 16, dtype=torch.bfloat16)
-    args = (x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    columns = 8 * 3 * 3 * 16 * 16 * 2
-    assert scratch_bytes(TURING, "aten::convolution", args, out) == columns
-    assert scratch_bytes(AMPERE, "aten::convolution", args, out) > columns
-    last = x.to(memory_format=torch.channels_last)
-    assert scratch_bytes(TURING, "aten::convolution", (last, *args[1:]), out) == columns + x.numel() * 2
-
-
-def test_a_sum_in_thousands_of_parts_is_booked_in_a_moment() -> None:
+def test_a_sum_in_thousands_of_parts_is_recorded_in_a_moment() -> None:
     """Beyond 32-bit offsets a reduction runs in parts, each with staging buffers of its own."""
     grad = torch.empty(1 << 20, 64, 112, 112, device="meta")
     buffers = [step for step in sum_course(chip_of((8, 6)), grad, [0, 2, 3]) if isinstance(step, Alloc)]

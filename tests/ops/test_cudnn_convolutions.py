@@ -1,0 +1,123 @@
+"""How torch routes convolutions and uses cuDNN's workspaces: copies, their order, and cudnn.benchmark's trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.memory.attribution import run_log
+from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
+from torchsummary_plus.ops.scratch.strided import strided
+from torchsummary_plus.step.workspace import Workspaces
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> Any:
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    return strided(tensor.to(memory_format=torch.channels_last) if last else tensor)
+
+
+HALF, BRAIN, DOUBLE = torch.float16, torch.bfloat16, torch.float64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "step", "channels", "last", "taken"),
+    [
+        (torch.float32, 3, 1, 32, False, Route.DEPTHWISE),
+        (torch.float32, 3, 1, 32, True, Route.CUDNN),
+        (HALF, 3, 1, 32, False, Route.CUDNN),
+        (HALF, 3, 2, 32, False, Route.DEPTHWISE),
+        (HALF, 3, 2, 256, False, Route.CUDNN),
+        (HALF, 5, 1, 64, False, Route.CUDNN),
+        (HALF, 7, 1, 64, False, Route.DEPTHWISE),
+        (HALF, 3, 1, 16, False, Route.DEPTHWISE),
+        (BRAIN, 3, 1, 32, False, Route.DEPTHWISE),
+        (BRAIN, 7, 1, 64, True, Route.CUDNN),
+        (DOUBLE, 3, 1, 32, True, Route.DEPTHWISE),
+    ],
+)
+def test_depthwise_convolutions_go_as_select_conv_backend_says(
+    dtype: torch.dtype, kernel: int, step: int, channels: int, last: bool, taken: Route
+) -> None:
+    """As ``torch._C._select_conv_backend`` of torch 2.13 said under the no-op runtime, for images of 56 x 56."""
+    conv = Convolution(dtype, (1, 1), (step, step), (1, 1), False, (0, 0), channels)
+    x, weight = meta(4, channels, 56, 56, dtype=dtype, last=last), meta(channels, 1, kernel, kernel, dtype=dtype)
+    assert route(conv, x, weight, (8, 0)) is taken
+
+
+def test_what_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = meta(4, 32, 8, 8), meta(32, 32, 3, 3)
+    dense = Convolution(torch.float32, (1, 1), (2, 2), (1, 1), True, (1, 1), 1)
+    padded = Convolution(torch.float32, (1, 1), (2, 2), (1, 1), True, (2, 2), 1)
+    brain = Convolution(BRAIN, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    assert route(dense, x, weight, (8, 0)) is Route.CUDNN and route(padded, x, weight, (8, 0)) is Route.COLUMNS
+    assert route(brain, x, weight, (8, 0)) is Route.CUDNN and route(brain, x, weight, (7, 5)) is Route.COLUMNS
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    assert route(dense, x, weight, (8, 0)) is Route.COLUMNS
+
+
+def phases(name: str, out: Any, *args: Any) -> list[tuple[int, dict[str, int]]]:
+    """Of each phase the results that are there and the copies that are held beside them."""
+    found = Workspaces("cuda").scratch(name, args, {}, out)[:-1]
+    return [(phase.results, {block: nbytes for block, nbytes in phase.blocks if nbytes}) for phase in found]
+
+
+def test_copies_are_made_in_the_order_of_aten() -> None:
+    """A channels-last image and weights that are not: the weights are copied for every kernel, the gradient once."""
+    last = torch.empty(4, 32, 14, 14, device="meta").to(memory_format=torch.channels_last)
+    weight, plain = torch.empty(32, 32, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    kernel, image = 4 * weight.numel(), 4 * plain.numel()
+    assert phases("aten::convolution", last, last, weight, None, *how) == [(0, {}), (1, {"weight": kernel})]
+    out = (last, weight, None)
+    backward = phases("aten::convolution_backward", out, plain, last, weight, None, *how, [True, True, False])
+    grad = {"grad": image}
+    assert backward == [(0, grad), (1, {**grad, "weight": kernel}), (1, grad), (2, grad)]
+
+
+def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
+    """The gradient's copy lives through both kernels, that of the image only through the one for the weights."""
+    x, grad = (torch.empty(4, 64, 14, 14, device="meta")[:, :32] for _ in range(2))
+    weight, out = torch.empty(32, 1, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+    image = 4 * out.numel()
+    both = phases("aten::convolution_backward", (out, weight, None), grad, x, weight, None, *how, [True, True, False])
+    assert both[:3] == [(0, {"grad": image, "x": image})] * 2 + [(2, {"grad": image})]
+    frozen = phases("aten::convolution_backward", (out, None, None), grad, x, weight, None, *how, [True, False, False])
+    assert frozen[:3] == [(0, {"grad": image})] * 2 + [(1, {"grad": image})]
+
+
+def test_a_permuted_line_is_copied_first() -> None:
+    x = torch.empty(4, 100, 32, device="meta").transpose(1, 2)
+    weight, out = torch.empty(32, 32, 3, device="meta"), torch.empty(4, 32, 100, device="meta")
+    how = ([1], [1], [1], False, [0], 1)
+    line = {"line": 4 * x.numel()}
+    assert phases("aten::convolution", out, x, weight, None, *how) == [(0, line), (1, line)]
+
+
+def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    estimate = estimate_memory(nn.Conv2d(64, 64, 3, padding=1), (64, 56, 56), 8, gpu="A100 80GB", progress=False)
+    trials = [spec for spec in estimate.log.storages if spec.empties]
+    assert len(trials) == 2  # The forward's and that of the weights' gradient, in the first step alone.
+    assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
+    kept = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
+    assert kept == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
+
+
+def test_benchmark_tries_again_in_the_thread_of_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps plans by thread, and a checkpointed forward runs again in autograd's."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    model = nn.Sequential(*(nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))
+
+    def step(model: nn.Sequential, x: torch.Tensor) -> None:
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+
+    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", train_step=step, steps=2, progress=False)
+    log = estimate.log
+    trials = [log.moments[moment].phase for moment, one, size in log.events if size and log.storages[one].empties]
+    assert trials == ["forward", *["backward"] * 3]  # The last are the forward again and both gradients.
