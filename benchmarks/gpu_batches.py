@@ -3,24 +3,25 @@
 ``max_batch_size`` predicts a batch. The no-op runtime (benchmarks/nocuda), with the largest context that a prediction
 subtracts, then runs two steps of it and of the next batch on an empty GPU. A prediction is correct if its batch runs
 and the next one is out of memory. A larger batch may still run, because the caching allocator is not monotone. A file
-for each GPU keeps predictions and trials, and the next run continues from there.
+for each GPU keeps predictions and trials, and the next run continues from there. ``--card real`` tries this machine's
+GPU, whose context takes less than a prediction subtracts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_truth import attempt, built, in_child, warm_up
+from benchmarks.gpu_processes import REAL, card_name, has_gpu, in_child, run_on, warm_up
+from benchmarks.gpu_programs import CARDS
+from benchmarks.gpu_truth import attempt, built
 from benchmarks.gpu_truth_configs import OPTIMIZERS, Configuration
 from benchmarks.gpu_truth_files import DATA
 from benchmarks.gpu_truth_libraries import families
@@ -103,22 +104,25 @@ Line = dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", required=True, help="GPU of benchmarks/nocuda; several (A100,T4) take turns")
+    parser.add_argument(
+        "--card",
+        required=True,
+        help=CARDS,
+    )
     parser.add_argument("--only", default="", help="a regular expression that a model's name must contain")
     parser.add_argument("--seconds", type=int, default=300, help="start no further prediction or trial after this time")
     parser.add_argument("--again", action="store_true", help="also repeat what the files already contain")
     options = parser.parse_args()
-    cards = options.card.split(",")
+    cards = [""] if options.card == REAL else options.card.split(",")
     names = [name for name in (*FAMILIES, *LIBRARY) if re.search(options.only, name)]
     turns = [(card, name) for name in names for card in cards]
-    if is_active():
-        warm_up()
-        go_through(turns, tried, waits, options.seconds)
-        print(*map(outcome, cards), sep="\n")
-        return
-    go_through(turns, predicted, lambda line: options.again or "predicted" not in line, options.seconds)
-    judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_batches"]
-    os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    if not is_active():
+        ask = partial(in_child_if_real, predicted)
+        go_through(turns, ask, lambda line: options.again or "predicted" not in line, options.seconds)
+    run_on(options.card.split(","), "benchmarks.gpu_batches")
+    warm_up()
+    go_through(turns, tried, waits, options.seconds)
+    print(*map(outcome, cards), sep="\n")
 
 
 def go_through(
@@ -135,13 +139,19 @@ def go_through(
             write(card, lines)
 
 
+def in_child_if_real(ask: Callable[[str, Line], Line], card: str, line: Line) -> Line:
+    """Return a prediction; where the GPU is real, a child makes it, because a process that uses CUDA cannot fork."""
+    return in_child(partial(ask, card, line))
+
+
 def waits(line: Line) -> bool:
     """Return whether a prediction has not been tried yet."""
     return "predicted" in line and not {"fits", "error"} & line.keys()
 
 
 def path_of(card: str) -> Path:
-    return DATA / f"gpu_batches_noop_{card_path(card).stem}.json"
+    kind = f"noop_{card_path(card).stem}" if card else re.sub("[^a-z0-9]+", "_", card_name(card).lower())
+    return DATA / f"gpu_batches_{kind}.json"
 
 
 def read(card: str) -> dict[str, Line]:
@@ -153,7 +163,8 @@ def read(card: str) -> dict[str, Line]:
 def write(card: str, lines: Mapping[str, Line]) -> None:
     import torch
 
-    head = json.dumps({"runtime": "no-op", "card": card_path(card).stem, "torch": torch.__version__})
+    runtime = {"runtime": "no-op", "card": card_path(card).stem} if card else {"runtime": "CUDA", "gpu": card_name("")}
+    head = json.dumps({**runtime, "torch": torch.__version__})
     models = ",\n".join(json.dumps(lines[name]) for name in (*FAMILIES, *LIBRARY) if name in lines)
     path_of(card).write_text(f'{head[:-1]},\n"models":[\n{models}\n]}}\n')
 
@@ -175,8 +186,7 @@ def is_right(line: Line) -> bool:
 
 def predicted(card: str, line: Line) -> Line:
     """Return the largest batch of a model on a GPU, as predicted."""
-    gpu = json.loads(card_path(card).read_text())["name"]
-    batch, is_proved = Asked(line["name"]).predict(gpu)
+    batch, is_proved = Asked(line["name"]).predict(card_name(card))
     return {"name": line["name"], "predicted": batch, "proved": is_proved}
 
 
@@ -184,15 +194,27 @@ def tried(card: str, line: Line) -> Line:
     """Return whether the predicted batch and the next one run."""
     asked, batch = Asked(line["name"]), line["predicted"]
     try:
-        return {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
+        line = {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
+        if not card and line["next_fits"]:
+            line["fails_at"] = next((more for more in larger(batch) if not runs(asked, more, card)), None)
+        return line
     except RuntimeError as error:
         return {**line, "error": str(error)}
+
+
+def larger(batch: int) -> Iterator[int]:
+    """Yield batches that are larger by 1, 2, 3 and 5 %.
+
+    >>> list(larger(100))
+    [101, 102, 103, 105]
+    """
+    yield from (batch + max(1, batch * percent // 100) for percent in (1, 2, 3, 5))
 
 
 def runs(asked: Asked, batch: int, card: str) -> bool:
     """Return whether two steps of a batch run on an empty GPU. Raises RuntimeError if they fail for another reason."""
     configuration = asked.at(batch)
-    model = built(configuration)
+    model = None if has_gpu() else built(configuration)
     if isinstance(model, str):
         raise RuntimeError(f"{configuration.name}: {model}")
     record = in_child(partial(attempt, configuration, model, "cuda"), card)

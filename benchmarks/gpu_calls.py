@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_calls_kinds import DTYPES, KINDS
-from benchmarks.gpu_truth import describe, in_child, record, warm_up
-from benchmarks.gpu_truth_files import DATA, write
+from benchmarks.gpu_processes import PART, in_child, part, run_on, warm_up
+from benchmarks.gpu_truth import describe, record
+from benchmarks.gpu_truth_files import DATA, versions, write
 from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.nocuda.cards import card_path
-from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.step.runner import default_loss
 
@@ -92,8 +90,8 @@ def sequence(changes: Sequence[int]) -> list[int]:
     return [change for run in run_lengths(changes) for change in run]
 
 
-def recording_path(card: str, header: dict[str, Any]) -> Path:
-    return DATA / f"gpu_calls_noop_{card_path(card).stem}_torch_{header['torch'].split('+')[0]}.json"
+def recording_path(header: dict[str, Any]) -> Path:
+    return DATA / f"gpu_calls_{versions(header).partition('_cudnn_')[0]}.json"
 
 
 def recorded(call: Call) -> dict[str, Any]:
@@ -141,7 +139,9 @@ def compare(recording: dict[str, Any], kind: str = "", shown: int = 0) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", required=True, help="a GPU of benchmarks/nocuda")
+    parser.add_argument("--card", required=True, help="a GPU of benchmarks/nocuda, or real: the GPU of this machine")
+    parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
+    parser.add_argument("--part", type=part, default=slice(None), help=PART)
     parser.add_argument("--kind", default="", help="only calls of this kind")
     parser.add_argument("--compare", action="store_true", help="print the recording next to the predictions")
     parser.add_argument("--shown", type=int, default=5, help="number of wrong calls of each kind to print")
@@ -150,17 +150,15 @@ def main() -> None:
         paths = sorted(DATA.glob(f"gpu_calls_noop_{card_path(options.card).stem}_*.json"))
         compare(json.loads(paths[-1].read_text()), options.kind, options.shown)
         return
-    if not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_calls"]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    (card,) = run_on([options.card], "benchmarks.gpu_calls")
     warm_up()
-    header = in_child(partial(describe, "cuda"), options.card)
-    path = recording_path(options.card, header)
+    header = in_child(partial(describe, "cuda"), card)
+    path = options.out or recording_path(header)
     kept = json.loads(path.read_text())["records"] if options.kind and path.exists() else []
     records = [one for one in kept if not one["name"].startswith(f"{options.kind}(")]
-    for call in calls():
+    for call in list(calls())[options.part]:
         if options.kind in ("", call.kind):
-            records.append(in_child(partial(recorded, call), options.card))
+            records.append(in_child(partial(recorded, call), card))
             write(path, header, records)
     print(f"written to {path}")
 

@@ -8,7 +8,6 @@ reserved bytes differ. Programs that do not run there do not count.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from copy import deepcopy
@@ -22,13 +21,12 @@ from torch.nn import functional as F
 
 from benchmarks import gpu_truth_ways, programs_judge
 from benchmarks.gpu_drawn_models import Maps, Sequences
+from benchmarks.gpu_processes import card_name, in_child
 from benchmarks.gpu_programs import differing, print_verdicts, requested
-from benchmarks.gpu_truth import in_child, placed
+from benchmarks.gpu_truth import placed
 from benchmarks.gpu_truth_meters import CudaMeter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.gpu_truth_ways import AUTOCAST, MAKERS, PARAMETERS, STEPS, Way, flags, inference
-from benchmarks.nocuda.cards import card_path
-from benchmarks.nocuda.runtime import active_card_path
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 SIZES = {1: (4096, 8192, 16000), 2: (64, 96, 160, 224), 3: (16, 32)}
@@ -194,7 +192,7 @@ def judged(one: Any, card: str) -> str:
     if "error" in real:
         print(f"{card} {one.name} {one.way} {programs_judge.INVALID}: {real['error'][:150]}", flush=True)
         return programs_judge.INVALID
-    prediction = in_child(partial(predicted, one, False, named(card)), card)
+    prediction = in_child(partial(predicted, one, False, card_name(card)), card)
     if "error" in prediction:
         print(f"{card} {one.name} {one.way} {programs_judge.CRASHED}: {prediction['error']}", flush=True)
         return programs_judge.CRASHED
@@ -214,20 +212,13 @@ def judged(one: Any, card: str) -> str:
     if errors["peak_bytes"]:
         real, prediction = (
             in_child(partial(ran, one, True), card),
-            in_child(partial(predicted, one, True, named(card)), card),
+            in_child(partial(predicted, one, True, card_name(card)), card),
         )
         if "changes" in real:
             print(differing(real["changes"], prediction["changes"]), flush=True)
     if abs(errors["reserved_bytes"]) > FAR:
         return f"{word}, reserved far"
     return word
-
-
-def named(card: str) -> str:
-    """Return a card's name in full."""
-    path = card_path(card) if card else active_card_path()
-    name: str = json.loads(path.read_text())["name"]
-    return name
 
 
 def main() -> None:

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import signal
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from benchmarks import programs_judge
+from benchmarks.gpu_processes import has_gpu, in_child, run_on, warm_up, without_gpu
 from benchmarks.gpu_programs import differing
-from benchmarks.gpu_truth import ERRORS, described, in_child, placed, warm_up
+from benchmarks.gpu_truth import ERRORS, described, placed
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.memory_operators import FORMS, Sampled, operators, samples
-from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus import MemoryEstimate, estimate_memory
 from torchsummary_plus.data.errors import SummaryError
 from torchsummary_plus.step.runner import default_loss
@@ -155,14 +152,13 @@ def verdict(meter: SequenceMeter, estimate: MemoryEstimate) -> tuple[str, str]:
 
 def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed, Tensor]]]]:
     """Yield the operators' names, with a model and an input for each of their samples."""
-    hidden = partial(patch.multiple, torch.cuda, is_available=lambda: False, device_count=lambda: 0)
-    with hidden():  # a process that uses CUDA cannot fork
+    with without_gpu():
         import_module("torch.testing._internal.common_methods_invocations")
     call = FORMS[options.form]
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
     trains, dtype = options.mode == "train", getattr(torch, options.dtype)
     for name, operator in operators(options.only, part, trains, dtype):
-        with hidden():
+        with without_gpu():
             operator, known = call(operator), operator
             drawn = samples(known, dtype, trains, options.samples) if operator else []
         try:
@@ -173,7 +169,7 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", default="A100", help="a GPU of benchmarks/nocuda")
+    parser.add_argument("--card", default="A100", help="a GPU of benchmarks/nocuda, or real: the GPU of this machine")
     parser.add_argument("--only", default="", help="a regular expression that an operator's name must contain")
     parser.add_argument("--slice", default="::", help="a slice of the operators, from:to:step")
     parser.add_argument("--mode", default="train", choices=("train", "eval"))
@@ -183,14 +179,13 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=3, help="samples of each operator, including the largest")
     parser.add_argument("--named", action="store_true", help="also print what is within a stated range")
     options = parser.parse_args()
-    if not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_operators"]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    (card,) = run_on([options.card], "benchmarks.gpu_operators")
     warnings.simplefilter("ignore")
     warm_up()
     counts: Counter[str] = Counter()
     for name, every in models(options):
-        outcome = in_child(partial(judged, every, options.mode, options.named), options.card)
+        judge = partial(judged, every, options.mode, options.named)
+        outcome = judge() if has_gpu() else in_child(judge, card)  # the database's import uses a real GPU
         counts.update(outcome.get("words", [programs_judge.DIED]))
         for text in outcome.get("texts", [outcome.get("error", "")]):
             print(f"{name} {text}", flush=True)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import io
-import os
 import signal
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -25,12 +23,12 @@ from unittest.mock import patch
 import torch
 
 from benchmarks import programs_judge
-from benchmarks.gpu_truth import in_child, warm_up
+from benchmarks.gpu_processes import in_child, run_on, warm_up
 from benchmarks.gpu_truth_sequence import Change, SequenceMeter, predicted_changes, tell
-from benchmarks.nocuda.runtime import is_active
 from benchmarks.programs_grammar import draw
 from torchsummary_plus import estimate_memory
 
+CARDS = "GPUs of benchmarks/nocuda, which take turns (A100,T4), or real: the GPU of this machine"
 SECONDS = 100
 ROUNDED = 512
 SHOWN = 12
@@ -118,7 +116,7 @@ def requested(module: str, description: str | None, count: int, **further: str) 
     ``cards`` are the GPUs and ``numbers`` those of the programs; ``further`` options are given with their help.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--card", default="H100", help="GPUs of benchmarks/nocuda, which take turns (A100,T4)")
+    parser.add_argument("--card", default="H100", help=CARDS)
     parser.add_argument("--seed", type=int, default=0, help="seed of the programs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--count", type=int, default=count, help="number of programs to draw")
@@ -126,10 +124,7 @@ def requested(module: str, description: str | None, count: int, **further: str) 
     for name, meaning in further.items():
         parser.add_argument(f"--{name}", help=meaning)
     options = parser.parse_args()
-    options.cards = options.card.split(",")
-    if not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.cards[0], "-m", module]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    options.cards = run_on(options.card.split(","), module)
     warnings.simplefilter("ignore")
     warm_up()
     options.numbers = range(options.first, options.first + options.count)

@@ -13,33 +13,27 @@ fitted to them.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import hashlib
 import json
-import os
 import platform
 import re
-import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
-from unittest.mock import patch
 
 import torch
 from torch import nn
 
 import torchsummary_plus
+from benchmarks.gpu_processes import PART, REAL, has_gpu, in_child, part, run_on, warm_up, without_gpu
 from benchmarks.gpu_truth_configs import STEPS, configurations
-from benchmarks.gpu_truth_files import DATA, latest_recording, recorded, recording_name, write
+from benchmarks.gpu_truth_files import DATA, latest_recording, merge, recorded, recording_name, write
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
-from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active, play
+from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active
 from torchsummary_plus.data.errors import SummaryError
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -47,8 +41,6 @@ from torchsummary_plus.results.memory_estimate import MemoryEstimate
 SETS = ("own", "libraries")
 SECONDS = 500
 """No further configuration starts after this time, because a command may take 540 seconds."""
-CHILD_SECONDS = 240
-"""Time limit of a configuration in its own process: cuDNN compiles some of the plans that it tries."""
 
 
 class Configured(Protocol):
@@ -76,9 +68,14 @@ class Configured(Protocol):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--card", help="GPU of benchmarks/nocuda to record (several: A100,T4) or to compare")
+    parser.add_argument(
+        "--card",
+        help="GPUs of benchmarks/nocuda (A100,T4); by default the machine's own",
+    )
     parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or from other libraries")
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
+    parser.add_argument("--part", type=part, default=slice(None), help=PART)
+    parser.add_argument("--merge", type=Path, nargs="+", help="recordings of parts, to write to --out as one")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="start no configuration after this time")
     parser.add_argument(
@@ -89,24 +86,25 @@ def main() -> None:
     )
     parser.add_argument("--write", action="store_true", help="with --compare: add the predictions to the recording")
     options = parser.parse_args()
+    if options.merge is not None:
+        merge(options.merge, options.out or parser.error("no --out"))
+        return
     if options.compare is not None:
         path = options.compare
         if not path.name:
             path = latest_recording(options.card or parser.error("no --card"), options.set)
         compare_file(path, options.only, options.write, options.seconds, options.resume)
         return
-    if options.card and not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card.split(",")[0], "-m", "benchmarks.gpu_truth"]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    record_cards(options, options.card.split(",") if options.card else [""])
+    cards = [""] if options.device == "cpu" else run_on((options.card or REAL).split(","), "benchmarks.gpu_truth")
+    record_cards(options, cards)
 
 
 def record_cards(options: argparse.Namespace, cards: list[str]) -> None:
     """Record each GPU, saving the file as it goes."""
     began = time.monotonic()
     every = configured(options.set, options.device == "cpu")
-    chosen = [c for c in every if re.search(options.only, c.name)]
-    if is_active():
+    chosen = [c for c in every if re.search(options.only, c.name)][options.part]
+    if options.device == "cuda":
         warm_up()
     headers = [in_child(partial(describe, options.device, options.set), card) for card in cards]
     paths = [options.out or DATA / recording_name(header) for header in headers]
@@ -158,12 +156,13 @@ def record_all(
     began = time.monotonic()
     records: list[list[dict[str, Any]]] = [[] for _ in cards]
     for configuration in chosen:
-        model = None if time.monotonic() - began > seconds else built(configuration)
+        is_late = time.monotonic() - began > seconds
+        model = None if is_late or has_gpu() else built(configuration)
         for card, into in zip(cards, records):
-            if isinstance(model, nn.Module):
-                outcome = in_child(partial(attempt, configuration, model, device), card)
+            if is_late:
+                outcome = {"error": NOT_REACHED}
             else:
-                outcome = {"error": model or NOT_REACHED}
+                outcome = in_child(partial(attempt, configuration, model, device), card)
             record = {**identity(configuration), **outcome}
             peak, error = record.get("peak_bytes", 0) / 2**20, record.get("error", "")
             print(f"{record['name']:44} {card:8} {peak:10,.1f} MiB {error}", flush=True)
@@ -172,13 +171,9 @@ def record_all(
 
 
 def built(configuration: Configured) -> nn.Module | str:
-    """Return the model on ``meta``, or why it cannot be built.
-
-    Libraries that look for a GPU on import find none, because a process that uses CUDA cannot fork.
-    """
-    hidden = patch.multiple(torch.cuda, is_available=lambda: False, device_count=lambda: 0)
+    """Return the model on ``meta``, or why it cannot be built."""
     try:
-        with hidden if is_active() else nullcontext():
+        with without_gpu():
             return configuration.build()
     except ERRORS as error:
         return described(error)
@@ -191,41 +186,16 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def warm_up() -> None:
-    """Load once what every child process would load: torch's compiler stack, for optimizers, and cuDNN's libraries."""
-    import_module("torch._dynamo")
-    for path in sorted(Path(os.environ["NOCUDA_CUDNN"]).parent.glob("libcudnn_*.so*")):
-        ctypes.CDLL(str(path))
-
-
-def in_child(run: Callable[[], dict[str, Any]], card: str = "") -> dict[str, Any]:
-    """Return the result of a call, on the no-op runtime from a child process with a GPU, so that no cache outlives it.
-
-    In particular, cuDNN's plans are kept as long as the process, whatever ``cudnn.benchmark`` is set to later.
-    """
-    if not is_active():
-        return run()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reader)
-        play(card)
-        signal.alarm(CHILD_SECONDS)
-        with os.fdopen(writer, "w") as out:
-            json.dump(run(), out)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    return json.loads(text) if text else {"error": f"the process ended with status {status}"}  # type: ignore[no-any-return]
-
-
 def identity(configuration: Configured) -> dict[str, Any]:
     return {"name": configuration.name, "held_out": configuration.held_out}
 
 
-def attempt(configuration: Configured, model: nn.Module, device: str) -> dict[str, Any]:
+def attempt(configuration: Configured, model: nn.Module | str | None, device: str) -> dict[str, Any]:
+    """Return the record of a configuration, or its error; a real GPU's process builds the model, if None, itself."""
+    if model is None:
+        model = built(configuration)
+    if isinstance(model, str):
+        return {"error": model}
     try:
         return record(configuration, model, device)
     except ERRORS as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,29 @@ def recorded(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def recording_name(header: dict[str, Any]) -> str:
-    """Return the name of a recording's file: by GPU, or for the no-op runtime by GPU, torch and cuDNN.
+    """Return the name of a recording's file: by GPU, set, torch and cuDNN.
 
-    >>> recording_name({"gpu": "NVIDIA L4", "runtime": "CUDA"})
-    'gpu_truth_nvidia_l4.json'
+    >>> recording_name({"gpu": "NVIDIA L4", "runtime": "CUDA", "torch": "2.11.0+cu130", "cudnn": 91900})
+    'gpu_truth_nvidia_l4_torch_2.11.0_cudnn_9.19.0.json'
     >>> recording_name({"runtime": "no-op", "card": "l4", "torch": "2.13.0+cu130", "cudnn": 92000})
     'gpu_truth_noop_l4_torch_2.13.0_cudnn_9.20.0.json'
     """
-    if header.get("runtime") != "no-op":
-        return f"gpu_truth_{re.sub('[^a-z0-9]+', '_', header['gpu'].lower())}.json"
-    cudnn = header["cudnn"]
-    versions = f"torch_{header['torch'].split('+')[0]}_cudnn_{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
-    return f"gpu_truth_noop_{card_and_set(header['card'], header.get('set', 'own'))}_{versions}.json"
+    return f"gpu_truth_{versions(header)}.json"
+
+
+def versions(header: dict[str, Any]) -> str:
+    """Return the part of a file's name that tells the GPU, the set of models, torch and cuDNN.
+
+    >>> versions({"gpu": "NVIDIA L4", "set": "libraries", "torch": "2.11.0+cu130", "cudnn": 91900})
+    'nvidia_l4_libraries_torch_2.11.0_cudnn_9.19.0'
+    """
+    if header.get("runtime") == "no-op":
+        gpu = f"noop_{header['card']}"
+    else:
+        gpu = re.sub("[^a-z0-9]+", "_", header["gpu"].lower())
+    torch, cudnn = header.get("torch", "").split("+")[0], header.get("cudnn", 0)
+    number = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+    return f"{card_and_set(gpu, header.get('set', 'own'))}_torch_{torch}_cudnn_{number}"
 
 
 def card_and_set(card: str, which: str) -> str:
@@ -60,3 +72,12 @@ def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> N
     lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
     head = json.dumps(header)[1:-1]
     out.write_text(f'{{{head},\n"records":[\n{lines}\n]}}\n')
+
+
+def merge(parts: Sequence[Path], out: Path) -> None:
+    """Write recordings of parts of the configurations, made on one GPU, as one."""
+    header, known = {}, {}
+    for path in parts:
+        header = {key: value for key, value in json.loads(path.read_text()).items() if key != "records"}
+        known.update(recorded(path))
+    write(out, header, [known[name] for name in sorted(known)])

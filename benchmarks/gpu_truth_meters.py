@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,9 +124,18 @@ class CudaMeter(Meter):
             "left_before_bytes": self.left,
         }
         if not is_active():  # the no-op runtime's context is a constant, not a measurement
-            free, total = torch.cuda.mem_get_info()
-            figures["device_bytes"] = total - free
-            figures["outside_bytes"] = total - free - torch.cuda.memory_reserved()
+            figures["device_bytes"] = used = process_bytes()
+            figures["outside_bytes"] = used - torch.cuda.memory_reserved() if used else None
         figures["history"] = reduce_history(torch.cuda.memory._snapshot())
         torch.cuda.memory._record_memory_history(enabled=None)
         return figures
+
+
+def process_bytes() -> int | None:
+    """Return the GPU memory of this process according to NVML, if the driver tells."""
+    import pynvml  # nvidia-ml-py, an optional part of torch.cuda
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+    used = {one.pid: one.usedGpuMemory for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    return used.get(os.getpid())
