@@ -1,10 +1,11 @@
 """A model of torch's CUDA caching allocator for one device; no memory is touched.
 
 A request is rounded up to 512 bytes and served from the small pool (up to 1 MiB) or the large pool: by the smallest
-cached block that fits, lowest address first, else from a new segment of 2 MiB (small), 20 MiB (under 10 MiB) or its
-own size rounded up to 2 MiB. The rest of a block is split off, in the large pool only if it exceeds 1 MiB; otherwise
-the whole block counts as allocated. A freed block merges with its free neighbours. Segments are kept until the device
-is out of memory; then entirely free segments are returned to it and the request is retried.
+cached block that fits, of the oldest segment or with the lowest address (:mod:`.addresses`), else from a new segment of
+2 MiB (small), 20 MiB (under 10 MiB) or its own size rounded up to 2 MiB. The rest of a block is split off, in the large
+pool only if it exceeds 1 MiB; otherwise the whole block counts as allocated. A freed block merges with its free
+neighbours. Segments are kept until the device is out of memory; then entirely free segments are returned to it and the
+request is retried.
 
 With ``expandable_segments`` each pool has one segment, mapped in pages of 2 or 20 MiB, that grows at its end.
 
@@ -13,8 +14,7 @@ Each stream has its own pools: a freed block serves only requests of the stream 
 Source: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11, 2.12 and
 2.13 have the same constants and options for device memory. A block given to another stream by ``record_stream`` is
 free again at once here (:func:`held_back` has the other extreme). Not modelled: private pools (of CUDA graphs) and the
-upper limit of an expandable segment (1 1/8 of the GPU's memory). New segments are placed above all others, where a real
-driver chooses freely; torch may then choose differently between two blocks of equal size.
+upper limit of an expandable segment (1 1/8 of the GPU's memory).
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ from dataclasses import dataclass
 
 from ..data.errors import InputError
 from ..data.units import MIB
+from ..live.versions import since
+from .addresses import AgeOrder, DriverOrder
 from .allocator_options import MIN_BLOCK, AllocatorOptions
 from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
 
 SMALL_REQUEST = MIB
 """Largest rounded request that the small pool serves."""
+
+OLDEST_FIRST_SINCE = "2.13"
+OLDEST_FIRST = since(OLDEST_FIRST_SINCE)
+"""Whether the running torch prefers the oldest segment's block to the one with the lowest address."""
 
 ENDLESS = 1 << 62
 """The limit if none is given, and the size up to which blocks may be split."""
@@ -89,14 +95,17 @@ class CachingAllocator:
     (Segment(address=0, blocks=((1024, True), (1048576, True), (1047552, False))),)
     """
 
-    def __init__(self, options: AllocatorOptions | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self, options: AllocatorOptions | None = None, limit: int | None = None, oldest_first: bool = OLDEST_FIRST
+    ) -> None:
         self.options = options = options or AllocatorOptions()
         self.allocated_bytes = self.reserved_bytes = self.peak_reserved_bytes = 0
         self._limit = ENDLESS if limit is None else limit
         self._max_split = options.max_split_bytes or ENDLESS
         self._max_spare = options.max_non_split_rounding_bytes or options.large_segment_bytes
         self._expandable = options.expandable_segments
-        self._segments: Segments = ExpandableSegments() if self._expandable else FixedSegments()
+        fixed = FixedSegments(AgeOrder() if oldest_first else DriverOrder())
+        self._segments: Segments = ExpandableSegments() if self._expandable else fixed
         self._pools: dict[int, tuple[Pool, Pool]] = {0: self._new_pools()}
         """By stream: the small and the large pool."""
         self._live: dict[int, Block] = {}
@@ -176,16 +185,17 @@ class CachingAllocator:
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Return just enough of the unsplittable cached blocks to the device, if any."""
-        if self._expandable or self._max_split == ENDLESS:
+        segments = self._segments
+        if not isinstance(segments, FixedSegments) or self._max_split == ENDLESS:
             return False
         wanted = max(size, self._max_split)
         index = pool.first_fit(wanted)
         if index < len(pool.cached):
-            self.reserved_bytes -= pool.take(index).size
+            self.reserved_bytes -= segments.release(pool.take(index))
             return True
         released = 0
         while released < wanted and pool.cached and pool.cached[-1][0] >= self._max_split:
-            released += pool.take(-1).size
+            released += segments.release(pool.take(-1))
         self.reserved_bytes -= released
         return released >= wanted
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ..data.rounding import round_up
 from ..data.units import MIB
+from .addresses import Addresses
 
 SMALL_SEGMENT = 2 * MIB
 OWN_SEGMENT = 10 * MIB
@@ -163,8 +164,8 @@ class Segments(Protocol):
 class FixedSegments:
     """One ``cudaMalloc`` per segment, which keeps its size and is returned when entirely free."""
 
-    def __init__(self) -> None:
-        self.next_address = 0
+    def __init__(self, addresses: Addresses) -> None:
+        self.addresses = addresses
 
     def growth(self, pool: Pool, size: int) -> int:
         """Return the size of the segment for a request."""
@@ -174,16 +175,20 @@ class FixedSegments:
 
     def grow(self, pool: Pool, size: int) -> Block:
         """Return a new segment as one block."""
-        block = Block(self.next_address, self.growth(pool, size), pool)
-        self.next_address += block.size
-        return block
+        nbytes = self.growth(pool, size)
+        return Block(self.addresses.take(nbytes), nbytes, pool)
 
     def give_back(self, pool: Pool) -> int:
         """Return entirely free segments to the device, and return their bytes."""
         whole = [block for _, _, block in pool.cached if block.is_whole]
         for block in whole:
             pool.remove(block)
-        return sum(block.size for block in whole)
+        return sum(self.release(block) for block in whole)
+
+    def release(self, block: Block) -> int:
+        """Return a segment that is a single block to the device, and return its bytes."""
+        self.addresses.give(block.address, block.size)
+        return block.size
 
 
 class ExpandableSegments:

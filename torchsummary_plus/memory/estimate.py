@@ -169,10 +169,21 @@ class Estimate:
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
             return peak, peak
         low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
-        by_order = 0
+        spread = self._unsplit(log)
         if any(name == SECOND_ORDER for name, _ in log.unknown):
-            by_order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
-        return min(low, peak) - by_order, max(high, peak + (LEAST_DOUBT if log.unknown or is_assumed else 0)) + by_order
+            spread += round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
+        return max(0, min(low, peak) - spread), max(
+            high, peak + (LEAST_DOUBT if log.unknown or is_assumed else 0)
+        ) + spread
+
+    def _unsplit(self, log: MemoryLog) -> int:
+        """Return the rest that the allocator may leave in a block: scratch memory of other sizes makes it choose others.
+
+        A rest of at most 1 MiB in the large pool counts as allocated.
+        """
+        if self.backend != "cuda" or self.options.expandable_segments:
+            return 0
+        return MIB if any(storage.band and storage.nbytes > MIB for storage in log.storages) else 0
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:

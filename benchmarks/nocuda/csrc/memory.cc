@@ -11,11 +11,16 @@ const size_t RANGE = size_t(1) << 42;
 std::mutex lock;
 char *range = nullptr;
 size_t used = 0;
-std::map<size_t, size_t> holes;             // free addresses: offset -> bytes
+// Addresses as the driver of an H100 hands them out (torchsummary_plus/memory/addresses.py): reservations of whole 32 MiB,
+// each below the previous ones; an allocation lies at the lowest free address of a reservation.
+const size_t RESERVATION = size_t(32) << 20;
+using Ranges = std::map<size_t, size_t>;    // offset -> bytes
+Ranges reservations, unused, gaps;          // unused: free parts of reservations; gaps: returned reservations
 std::unordered_map<void *, size_t> blocks;  // allocated: address -> bytes in whole pages
 thread_local std::string refused;
 
-size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+size_t rounded(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
+size_t pages(size_t bytes) { return rounded(bytes, PAGE); }
 
 void open_range() {
   if (range) return;
@@ -24,37 +29,64 @@ void open_range() {
     std::perror("nocuda: mmap");
     std::abort();
   }
-  range = (char *)pages((size_t)found);
-  holes[0] = RANGE - PAGE;
+  range = (char *)rounded((size_t)found, RESERVATION);
+  gaps[0] = RANGE - RESERVATION;
 }
 
-void *take(size_t bytes) {  // first fit
-  open_range();
-  for (auto hole = holes.begin(); hole != holes.end(); ++hole) {
+void reserve(size_t bytes) {  // at the end of the highest gap that fits
+  const size_t whole = rounded(bytes, RESERVATION);
+  for (auto gap = gaps.rbegin(); gap != gaps.rend(); ++gap) {
+    if (gap->second < whole) continue;
+    const size_t start = gap->first + gap->second - whole;
+    if (!(gap->second -= whole)) gaps.erase(start);
+    reservations[start] = unused[start] = whole;
+    return;
+  }
+}
+
+void *place(size_t bytes) {  // first fit
+  for (auto hole = unused.begin(); hole != unused.end(); ++hole) {
     if (hole->second < bytes) continue;
     const size_t offset = hole->first, rest = hole->second - bytes;
-    holes.erase(hole);
-    if (rest) holes[offset + bytes] = rest;
+    unused.erase(hole);
+    if (rest) unused[offset + bytes] = rest;
     return range + offset;
   }
   return nullptr;
 }
 
-void give(void *address, size_t bytes) {  // joined with the holes on both sides
-  const size_t offset = (char *)address - range;
-  auto next = holes.lower_bound(offset);
-  if (next != holes.end() && next->first == offset + bytes) {
+void *take(size_t bytes) {
+  open_range();
+  if (void *address = place(bytes)) return address;
+  reserve(bytes);
+  return place(bytes);
+}
+
+void join(Ranges &ranges, size_t &offset, size_t &bytes, size_t low, size_t high) {  // with the neighbours in between
+  auto next = ranges.lower_bound(offset);
+  if (next != ranges.end() && next->first == offset + bytes && next->first < high) {
     bytes += next->second;
-    next = holes.erase(next);
+    next = ranges.erase(next);
   }
-  if (next != holes.begin()) {
-    auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      before->second += bytes;
-      return;
-    }
+  if (next == ranges.begin() || offset == low) return;
+  auto before = std::prev(next);
+  if (before->first + before->second != offset) return;
+  offset = before->first;
+  bytes += before->second;
+  ranges.erase(before);
+}
+
+void give(void *address, size_t bytes) {
+  size_t offset = (char *)address - range;
+  auto whole = std::prev(reservations.upper_bound(offset));
+  join(unused, offset, bytes, whole->first, whole->first + whole->second);
+  if (bytes < whole->second) {
+    unused[offset] = bytes;
+    return;
   }
-  holes[offset] = bytes;
+  reservations.erase(whole);
+  join(gaps, offset, bytes, 0, RANGE);
+  gaps[offset] = bytes;
 }
 }  // namespace
 

@@ -216,6 +216,7 @@ def run(
     if plans is None:
         size, low, high = guess(question, capability, conv.dtype is not torch.float32 or allows_tf32())
         tried: tuple[int, ...] = (size, 0)
+        low, high = cudnn.split(low, high)
         largest = high
     else:
         tried, largest = plans.tried, plans.largest

@@ -1,0 +1,48 @@
+"""Addresses as CUDA's driver hands them out: laws, and the histories of a real GPU."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.gpu_truth_files import DATA
+from benchmarks.gpu_truth_history import prefers_oldest, read_histories, replayed
+from torchsummary_plus.data.units import MIB
+from torchsummary_plus.memory.addresses import RESERVATION, DriverOrder
+
+STEPS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 99)), max_size=80)
+"""An allocation of so many MiB, and a number that chooses one to free, if it is odd."""
+
+
+@given(STEPS)
+def test_allocations_never_overlap_and_freed_addresses_serve_again(steps: list[tuple[int, int]]) -> None:
+    addresses, live = DriverOrder(), dict[int, int]()
+    for mib, choice in steps:
+        address = addresses.take(mib * MIB)
+        assert all(address + mib * MIB <= start or start + size <= address for start, size in live.items())
+        live[address] = mib * MIB
+        if choice % 2:
+            start = sorted(live)[choice % len(live)]
+            addresses.give(start, live.pop(start))
+    for start, size in live.items():
+        addresses.give(start, size)
+    assert addresses.take(RESERVATION) == -RESERVATION
+
+
+def test_an_allocation_takes_the_lowest_address_of_a_reservation_and_the_highest_gap() -> None:
+    addresses = DriverOrder()
+    first, second, third = (addresses.take(30 * MIB) for _ in range(3))
+    assert (first, second, third) == (-RESERVATION, -2 * RESERVATION, -3 * RESERVATION)
+    assert addresses.take(2 * MIB) == third + 30 * MIB
+    addresses.give(second, 30 * MIB)
+    addresses.give(first, 30 * MIB)
+    assert addresses.take(40 * MIB) == -2 * RESERVATION
+
+
+def test_the_histories_of_a_real_gpu_replay() -> None:
+    """Where segments were freed in between, ten do not; with ascending addresses, 50 do not."""
+    recordings = sorted(DATA.glob("gpu_truth_nvidia_h100*_torch_2.11.0_*.histories.xz"))
+    histories = {name: history for path in recordings for name, history in read_histories(path).items()}
+    assert not any(map(prefers_oldest, recordings)) and len(histories) > 200
+    assert len(replayed(histories, oldest_first=False)) <= 10
+    assert len(replayed(histories, oldest_first=True)) >= 50
