@@ -2,10 +2,12 @@
 
 torch's allocator serves a request from the smallest cached block that fits. Of equally large ones, it takes that of the
 oldest segment (torch 2.13), or the one with the lowest address (up to 2.11), where the driver's addresses decide which
-blocks are split; 2.12 follows neither order. On an H100 (driver 580, CUDA 13.0), the driver was found to reserve addresses in multiples of
-32 MiB, each reservation below the previous ones, and to place an allocation at the lowest free address of a
-reservation: with torch 2.11, 195 of 205 recorded histories then replay to the byte, against 155 with ascending
-addresses (benchmarks/data/gpu_truth_nvidia_h100*).
+blocks are split; 2.12 follows neither order.
+
+On an H100 (driver 580, CUDA 13.0), the driver was found to reserve addresses in multiples of 32 MiB, each reservation
+below the previous ones, and to place an allocation at the lowest free address of a reservation: with torch 2.11, 195 of
+205 recorded histories then replay to the byte, against 155 with ascending addresses
+(benchmarks/data/gpu_truth_nvidia_h100*).
 """
 
 from __future__ import annotations

@@ -177,9 +177,9 @@ class Estimate:
         ) + spread
 
     def _unsplit(self, log: MemoryLog) -> int:
-        """Return the rest that the allocator may leave in a block: scratch memory of other sizes makes it choose others.
+        """Return the rest that the allocator may leave in a block, of at most 1 MiB in the large pool.
 
-        A rest of at most 1 MiB in the large pool counts as allocated.
+        It counts as allocated, and scratch memory of another size can make the allocator choose another block.
         """
         if self.backend != "cuda" or self.options.expandable_segments:
             return 0
