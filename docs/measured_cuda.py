@@ -24,8 +24,9 @@ FAILED = 1.0
 
 def cuda_table(folder: Path) -> str:
     """Return a Markdown table for each set of models, with a row for each GPU and one for its held-out part."""
-    paths = sorted(folder.glob("gpu_truth_noop_*.json"))
-    return "\n\n".join(_tables([json.loads(path.read_text()) for path in paths])) or "Nothing was compared yet."
+    recordings = [json.loads(path.read_text()) for path in sorted(folder.glob("gpu_truth_*.json"))]
+    recordings.sort(key=lambda recording: recording["runtime"] != "CUDA")
+    return "\n\n".join(_tables(recordings)) or "Nothing was compared yet."
 
 
 def _tables(recordings: list[dict[str, Any]]) -> Iterator[str]:
@@ -40,6 +41,8 @@ def _lines(recording: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     compared = [record for record in recording["records"] if "predicted" in record]
     held_out = [record for record in compared if record["held_out"]]
     name = recording["gpu"].removeprefix("NVIDIA ").removeprefix("GeForce ")
+    if recording["runtime"] == "CUDA":
+        name = f"**real** {name}"
     if compared:
         yield line(name, compared)
         yield line(f"{name}, held out", held_out)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.gpu_truth_files import DATA
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import InputError
+from torchsummary_plus.live.versions import parsed
 from torchsummary_plus.memory.contexts import any_context_bytes, context_bytes
 from torchsummary_plus.memory.gpus import (
     ALIASES,
@@ -236,8 +241,25 @@ SEEN = {
 
 @pytest.mark.parametrize("name", SEEN)
 def test_a_context_that_was_seen_is_in_its_range(name: str) -> None:
-    low, high = find_gpu(name).context_bytes
+    low, high = context_bytes(find_gpu(name).compute_capability, environment={}, cuda=12)
     assert all(low <= mib * MIB <= high for mib in SEEN[name])
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("gpu_context_*.json")), ids=lambda path: path.stem)
+def test_a_context_that_was_measured_is_in_its_range(path: Path) -> None:
+    recording = json.loads(path.read_text())
+    capability, (cuda, _) = tuple(recording["capability"]), parsed(recording["cuda"])
+    assert len(recording["records"]) >= 30
+    for record in recording["records"]:
+        setting = dict([record["setting"].split("=")]) if "=" in record["setting"] else {}
+        low, high = context_bytes(capability, environment=setting, cuda=cuda)
+        assert low <= record["context_bytes"] <= high, record["name"]
+        if record["name"] in WITHOUT:
+            assert record["context_bytes"] <= context_bytes(capability, False, environment=setting, cuda=cuda)[1]
+
+
+WITHOUT = ("a tensor", "elementwise", "sorting", "fused attention, bf16, trained", "Fourier transform")
+"""Uses of torch's own kernels and cuFFT."""
 
 
 def test_a_context_is_smaller_without_libraries_and_larger_where_all_is_loaded() -> None:

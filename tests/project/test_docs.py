@@ -92,11 +92,14 @@ def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) ->
         {**measured, "held_out": True},
         {"held_out": True, "error": "OutOfMemoryError"},
     ]
-    recording = {"gpu": "NVIDIA A1", "set": "libraries", "records": records}
-    (tmp_path / "gpu_truth_noop_a1_torch_1.json").write_text(json.dumps(recording))
+    for runtime in ("no-op", "CUDA"):
+        recording = {"gpu": "NVIDIA A1", "set": "libraries", "runtime": runtime, "records": records}
+        (tmp_path / f"gpu_truth_{runtime}_a1_torch_1.json").write_text(json.dumps(recording))
     text = cuda_table(tmp_path)
     assert text.startswith("Models of other libraries:")
-    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-2:]] == [
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-4:]]
+    assert [row[0] for row in rows[:2]] == ["**real** A1", "**real** A1, held out"]
+    assert rows[2:] == [
         ["A1", "3", "33.3 %", "33.3 %", "2.00 %", "100.00 %", "66.7 %", "66.7 %", "100.00 %"],
         ["A1, held out", "2", "0.0 %", "0.0 %", "2.00 %", "100.00 %", "50.0 %", "50.0 %", "100.00 %"],
     ]

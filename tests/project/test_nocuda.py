@@ -16,6 +16,7 @@ from benchmarks.nocuda.cards import CARDS, card_names, card_path
 from benchmarks.nocuda.headers import read_prototypes
 from benchmarks.nocuda.stubs import source
 from tests.truth.releases import from_release
+from torchsummary_plus.memory.contexts import context_bytes
 from torchsummary_plus.memory.gpus import find_gpu
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,7 @@ def test_a_card_has_its_properties_and_their_sources(name: str) -> None:
     known = find_gpu(card["name"])
     assert known.compute_capability == (card["major"], card["minor"])
     assert known.usable_bytes == card["memory_mib"] << 20
-    assert known.context_bytes[1] == card["context_mib"] << 20
+    assert context_bytes(known.compute_capability, environment={}, cuda=13)[1] == card["context_mib"] << 20
     assert set(card["sources"]) == {"chip", "limits", "memory", "context"} and all(card["sources"].values())
 
 

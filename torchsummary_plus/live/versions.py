@@ -15,6 +15,8 @@ def parsed(version: str) -> tuple[int, int]:
 
 
 _THIS = parsed(torch.__version__)
+CUDA = parsed(torch.version.cuda)[0] if torch.version.cuda else 0
+"""The major version of CUDA that the running torch was built for, 0 for a build without CUDA."""
 
 
 def since(release: str) -> bool:

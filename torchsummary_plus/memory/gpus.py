@@ -363,7 +363,7 @@ KNOWN: tuple[GpuRow, ...] = (
     ("RTX 4080", "Ada", (8, 9), 16, 16_376, 16_049, PRINTED),
     ("RTX 4080 SUPER", "Ada", (8, 9), 16, 16_376, 15_944, PRINTED),
     ("RTX 4090", "Ada", (8, 9), 24, 24_564, 24_081, PRINTED),
-    ("H100 SXM", "Hopper", (9, 0), 80, 81_559, 81_082, TABULATED),
+    ("H100 SXM", "Hopper", (9, 0), 80, 81_559, 81_079, TABULATED),
     ("H100 PCIe", "Hopper", (9, 0), 80, 81_559, 81_008, PRINTED),
     ("H100 NVL", "Hopper", (9, 0), 94, 95_830, 95_232, f"{PRINTED}; ali-vilab/VACE#56"),
     ("H200", "Hopper", (9, 0), 141, 143_771, 143_156, TABULATED),
