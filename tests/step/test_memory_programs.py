@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from benchmarks.memory_programs import Child, judged, shrunk, summary
 from benchmarks.programs_grammar import draw
@@ -28,6 +30,7 @@ from benchmarks.programs_judge import (
 from benchmarks.programs_text import HEADER, Program, Statement, StepText
 from tests.truth.random_models import law
 from tests.truth.warm import python
+from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.processor import has_tiles
 from torchsummary_plus.step.workspace import HALF_FROM
@@ -195,6 +198,99 @@ UNSEEN = PACKED.format("""
 torch.backends.quantized.engine = "qnnpack"
 model = quantize_dynamic(nn.Sequential(nn.LSTM(32, 48, batch_first=True)), {nn.LSTM})
 inputs = torch.randn(4, 5, 32),""")
+
+
+SCRIPTED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(48, 16)
+        self.scripted = torch.jit.script({0})
+    def forward(self, x):
+        made = self.first(x)
+        self.scripted({1})
+        return made
+model = Model()
+inputs, outside, options = (torch.randn(4, 16, 48),), [], {{"optimizer": "sgd"}}
+"""
+"""Without a mode, ``linear`` adds its bias in place unless its input is 2-d or dense; TorchScript calls it in C++."""
+
+
+@pytest.mark.parametrize("given", ["made.transpose(1, 2)", "made[:, ::2]", "made", "made.view(4, 4, 4, 16)"])
+def test_a_scripted_linear_layer(given: str, child: Child) -> None:
+    verdict = child.judge(SCRIPTED.format("nn.Linear(16, 16)", given))
+    assert verdict.word == EXACT, str(verdict)
+
+
+AVERAGED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = {0}(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+inputs = (torch.randn(4, 8),)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+shadow = {{key: value.clone() for key, value in model.state_dict().items()}}
+def train_step(model, x):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for key, value in model.state_dict().items():
+            shadow[key].copy_(shadow[key] * 0.9 + value * 0.1)
+        [parameter.sum() for parameter in model{1}.parameters()]
+outside, options = [optimizer, shadow], dict(train_step=train_step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "inside"),
+    [("nn.DataParallel", ".module"), ("", ""), ("(lambda model: nn.DataParallel(nn.DataParallel(model)))", ".module")],
+)
+def test_a_step_is_given_the_models_wrapper(wrapper: str, inside: str, child: Child) -> None:
+    verdict = child.judge(AVERAGED.format(wrapper, inside))
+    assert verdict.word == EXACT, str(verdict)
+
+
+def test_a_step_is_given_a_compiled_models_wrapper() -> None:
+    seen = []
+
+    def train_step(model: nn.Module, x: torch.Tensor) -> None:
+        seen.extend(model.state_dict())
+        model(x).sum().backward()
+
+    estimate_memory(torch.compile(nn.Linear(8, 4)), (8,), 2, train_step=train_step)
+    assert set(seen) == {"_orig_mod.weight", "_orig_mod.bias"}
+
+
+PULLED_BACK = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+    def forward(self, x):
+        made = self.layer(x)
+        {0}
+        return made
+model, inputs, outside = Model(), (torch.randn(4, 16),), []
+def train_step(model, x):
+    value, push = torch.func.vjp(lambda given: model(given).square().mean(), x)
+    push(torch.ones_like(value))
+    model(x).sum().backward()
+    model.zero_grad()
+options = dict(train_step=train_step)
+"""
+
+
+@pytest.mark.parametrize("write", ["made[0].div_(2.0)", "made[0].mul_(2.0)", "made[0].div_(2.0); made[1:].mul_(3.0)"])
+def test_a_number_written_to_a_slice_under_a_transform_is_kept_once(write: str, child: Child) -> None:
+    verdict = child.judge(PULLED_BACK.format(write))
+    assert verdict.word == EXACT, str(verdict)
 
 
 def test_frees_that_the_profiler_does_not_see(child: Child) -> None:

@@ -40,6 +40,8 @@ class ModuleTree:
         """Modules that kept their mode when the model's was last set, with the reason."""
         self.left_out: tuple[str, ...] = ()
         """What the model's wrappers do and this tree does not."""
+        self.called = model
+        """What a user's step is given: the model in its wrappers."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()
@@ -225,13 +227,22 @@ _CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
 
 def graph_constants(module: nn.Module) -> list[torch.Tensor]:
     """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
-    if not isinstance(module, torch.jit.ScriptModule):
-        return []
-    graphs = [compat.script_method(module._c, name).graph for name in compat.script_methods(module._c)]
-    nodes = [node for graph in graphs for kind in _CONSTANTS for node in graph.findAllNodes(kind)]
+    nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
     held = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
     readers = {"t": lambda node: node.t("value"), "ts": lambda node: node.ts("value"), "ival": _constant}
     return all_tensors([readers[kind](node) for node, kind in zip(nodes, held) if kind in readers])
+
+
+def calls_in_script(module: nn.Module, operator: str) -> bool:
+    """Whether a scripted module calls an operator, such as "aten::linear", itself or in a submodule."""
+    return any(method.inlined_graph.findNode(operator) is not None for method in _methods(module))
+
+
+def _methods(module: nn.Module) -> list[Any]:
+    """Return a scripted module's methods; none of another module."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    return [compat.script_method(module._c, name) for name in compat.script_methods(module._c)]
 
 
 def _constant(node: Any) -> Any:

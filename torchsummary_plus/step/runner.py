@@ -137,7 +137,8 @@ class Steps:
 
     def assumptions(self, others: Sequence[str]) -> tuple[str, ...]:
         """Return the assumptions about the loss and the modules' modes, and the others."""
-        return (*self.notes, *self.tree.own_modes, *self.tree.left_out, *others)
+        left_out = self.tree.left_out if self.step.train_step is None else ()
+        return (*self.notes, *self.tree.own_modes, *left_out, *others)
 
     def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""
@@ -151,7 +152,7 @@ class Steps:
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
             self.doing = "train_step"
-            self.step.train_step(self.model, *args, **kwargs)
+            self.step.train_step(self.tree.called, *args, **kwargs)
         elif optimizer is not None and needs_closure(optimizer):
             self._step_by_closure(args, kwargs, optimizer)
         elif self._run_micro_batches(args, kwargs):

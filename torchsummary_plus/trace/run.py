@@ -75,7 +75,9 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
         tree.left_out = _hooks_around(model)
         _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
         if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = materialised(tree, example)
+            left_out, tree = tree.left_out, materialised(tree, example)
+            tree.left_out = left_out
+        tree.called = _wrapped(model, tree.modules[0])
         return tree
 
 
@@ -122,6 +124,18 @@ def _hooks_around(model: nn.Module) -> tuple[str, ...]:
             lines.append(f"hooks of the {name} around the model do not run; register them on the model inside")
         model = inside
     return tuple(lines)
+
+
+def _wrapped(model: nn.Module, inside: nn.Module) -> nn.Module:
+    """Return a copy of a model's wrappers that calls the module inside: a step may use their names and methods."""
+    if (next_inside := _inside(model)) is None:
+        return inside
+    called = _wrapped(next_inside, inside)
+    wrapper = object.__new__(type(model))
+    vars(wrapper).update(vars(model))
+    name = "module" if isinstance(model, _PARALLEL) else "_orig_mod"
+    vars(wrapper).update(_modules={**model._modules, name: called}, forward=called)
+    return wrapper
 
 
 def materialised(tree: ModuleTree, example: Example) -> ModuleTree:

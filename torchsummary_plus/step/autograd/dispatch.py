@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
+from ...live.modules import calls_in_script
 from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
@@ -48,6 +49,8 @@ class StepKernels(ValuedKernels):
         super().__init__(device, answers)
         self.writers: dict[int, tuple[int, Any]] = {}
         """By storage: the autograd node in which it was last written to, and the operator."""
+        self.scripted: dict[int, bool] = {}
+        """By module: whether it is scripted and calls ``linear``."""
         self.renewed: RenewedViews | None = None
         """Views whose nodes the engine may have replaced before its first operator."""
 
@@ -77,9 +80,7 @@ class StepKernels(ValuedKernels):
         state = self.watch.state
         if compat.is_tracing_graph():
             raise UnfakeableError(f"torch traces {func} into a graph, which keeps tensors alive")
-        if func is aten.add.Tensor and (
-            state.composite is Composite.ATTENTION or (state.composite is Composite.RECURRENCE and _adds_bias(*args))
-        ):
+        if func is aten.add.Tensor and self._adds_in_composite(*args):
             func, args = aten.alias.default, args[:1]
         if state.composite is Composite.VALUES and func in _WITH_VECTORS:
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
@@ -108,6 +109,23 @@ class StepKernels(ValuedKernels):
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
             self.writers[self.meta_storages.of(out.untyped_storage())._cdata] = number, func
         return out
+
+    def _adds_in_composite(self, summed: Any, added: Any) -> bool:
+        """Whether a composite function that adds in place without a mode makes this addition."""
+        if self.watch.state.composite is Composite.ATTENTION:
+            return True
+        if not isinstance(summed, torch.Tensor) or not _adds_bias(summed, added):
+            return False
+        return self.watch.state.composite is Composite.RECURRENCE or self._in_scripted_linear()
+
+    def _in_scripted_linear(self) -> bool:
+        """Whether TorchScript, whose calls no function mode sees, runs a module that calls ``linear``."""
+        number = self.module()
+        if self.watch.state.in_engine or number == OUTSIDE:
+            return False
+        if number not in self.scripted:
+            self.scripted[number] = calls_in_script(self.watch.tree.modules[number], "aten::linear")
+        return self.scripted[number]
 
     def _off_meta(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments with the device of the first fake where C++ asked for it and got meta."""

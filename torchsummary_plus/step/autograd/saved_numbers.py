@@ -42,6 +42,8 @@ class SavedNumbers:
         self._is_view = False
         self._of_views: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
         """Numbers kept by nodes of writes to views, by the nodes' sequence numbers."""
+        self._written: tuple[Callable[[], torch.UntypedStorage | None], int] = (lambda: None), 0
+        """The number kept by the last write to a view, and the number of its node at the least."""
         self._shared: torch.UntypedStorage | None = None
         """The last operator's number, if it is the gradient of a write to a view: a new node saves the same storage."""
 
@@ -86,10 +88,21 @@ class SavedNumbers:
         A wrapper is a tensor of a ``torch.func`` transform, or of a subclass such as ``NestedTensor``.
         """
         while is_transformed(out):
-            self._record_other(out)
+            if not self._shares_number(out):
+                self._record_other(out)
             out = compat.functorch_unwrapped(out)
         if compat.is_wrapper_subclass(out):
             self._record_other(out)
+
+    def _shares_number(self, out: Any) -> bool:
+        """Whether a wrapper was written to as a view: the write's node at its level saves the inner node's number."""
+        node = None if out._base is None else out._base.grad_fn
+        storage, number = self._written
+        if node is None or node._sequence_nr() < number or (held := storage()) is None:
+            return False
+        self._of_views[node._sequence_nr()] = held
+        node.register_hook(_Until(held, self.keeps_graph))
+        return True
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
         """Return the bytes of a gradient operator's number if it is not a new tensor but the one the node kept."""
@@ -106,6 +119,7 @@ class SavedNumbers:
             storage = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
             self._record(storage)
             self._of_views[node._sequence_nr()] = storage
+            self._written = weakref.ref(storage), number
             node.register_hook(_Until(storage, self.keeps_graph))
 
 
