@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from benchmarks.gpu_truth_files import DATA
 from torchsummary_plus.api.step_options import figures_of
 from torchsummary_plus.memory.gpus import GPUS, find_gpu
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
 
 
 def test_every_card_from_turing_on_has_figures() -> None:
@@ -36,3 +41,21 @@ def test_a_card_with_a_file_has_its_own_figures() -> None:
     properties = json.loads(card.properties(13000))
     assert properties["deviceVer"] == 900 and properties["multiProcessorCount"] == 132
     assert local_card() is None or local_card().multiprocessors > 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("cudnn_handle_*.json")), ids=lambda path: path.stem)
+def test_a_handle_of_the_gpu_takes_what_cudnn_says_without_it_or_in_its_range(path: Path) -> None:
+    recording = json.loads(path.read_text())
+    cudnn = Cudnn(figures_of(find_gpu(recording["gpu"])))
+    assert len(recording["plans"]) > 1000
+    same = 0
+    for *_, real, said in recording["plans"]:
+        low, high = cudnn.split(said, said)
+        assert low <= real <= high
+        same += real == said
+    assert 0.7 < same / len(recording["plans"]) < 1
+
+
+@pytest.mark.parametrize("name", ["A100 80GB", "RTX 4090", "T4"])
+def test_a_gpu_without_clusters_takes_what_cudnn_says(name: str) -> None:
+    assert Cudnn(figures_of(find_gpu(name))).split(50 << 20, 60 << 20) == (50 << 20, 60 << 20)

@@ -99,3 +99,15 @@ def test_products_of_bytes_need_no_workspace() -> None:
     a, b, out = meta(64, 128, dtype=torch.int8), meta(128, 256, dtype=torch.int8), meta(64, 256, dtype=torch.int32)
     assert Workspaces("cuda", AMPERE).lasting("aten::_int_mm", (a, b), {}, out) == ()
     assert len(Workspaces("cuda", AMPERE).lasting("aten::mm", (meta(64, 128), meta(128, 256)), {}, meta(64, 256))) == 1
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize("place", [0, 1])
+def test_sparse_matrices_are_multiplied_by_cusparse(place: int) -> None:
+    """As seen on an H100: without cuBLAS's workspace."""
+    factors = [torch.ones(8, 8), torch.ones(8, 8)]
+    mm = Workspaces("cuda", AMPERE).lasting("aten::mm", tuple(factors), {}, meta(8, 8))
+    factors[place] = factors[place].to_sparse_csr()
+    assert len(mm) == 1
+    assert Workspaces("cuda", AMPERE).lasting("aten::mm", tuple(factors), {}, meta(8, 8)) == ()
+    assert Workspaces("cuda", AMPERE).lasting("aten::addmm", (torch.ones(8, 8), *factors), {}, meta(8, 8)) == ()

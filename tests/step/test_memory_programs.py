@@ -293,6 +293,27 @@ def test_a_number_written_to_a_slice_under_a_transform_is_kept_once(write: str, 
     assert verdict.word == EXACT, str(verdict)
 
 
+DROPPED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), {0})
+inputs, outside = (torch.randn(4, 5, 8),), []
+held = {{name: parameter.detach() for name, parameter in model.named_parameters()}}
+def train_step(model, x):
+    def loss(given):
+        return torch.func.functional_call(model, given, (x,)).square().mean()
+    torch.func.grad_and_value(loss)(held)
+options = dict(train_step=train_step)
+"""
+
+
+@pytest.mark.parametrize("module", ["nn.Dropout(0.1)", "nn.Dropout1d(0.5), nn.Linear(8, 8)", "nn.AlphaDropout(0.1)"])
+def test_a_small_random_mask_under_a_transform(module: str, child: Child) -> None:
+    verdict = child.judge(DROPPED.format(module))
+    assert verdict.word == EXACT, str(verdict)
+
+
 def test_frees_that_the_profiler_does_not_see(child: Child) -> None:
     verdict = child.judge(UNSEEN)
     assert verdict.word == INSIDE, str(verdict)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MIN_BLOCK = 512
+"""Every block of CUDA's allocator is a multiple of this, unless ``roundup_power2_divisions`` says otherwise."""
+
 
 def ceil_div(number: int, step: int) -> int:
     """Return a number divided by a step, rounded up.

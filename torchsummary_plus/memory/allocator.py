@@ -22,10 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..data.errors import InputError
+from ..data.rounding import MIN_BLOCK
 from ..data.units import MIB
 from ..live.versions import since
 from .addresses import AgeOrder, DriverOrder
-from .allocator_options import MIN_BLOCK, AllocatorOptions
+from .allocator_options import AllocatorOptions
 from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
 
 SMALL_REQUEST = MIB

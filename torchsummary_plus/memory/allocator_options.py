@@ -13,11 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..data.errors import InputError, UnsupportedError, choice_error
-from ..data.rounding import round_up
+from ..data.rounding import MIN_BLOCK, round_up
 from ..data.units import MIB, describe
-
-MIN_BLOCK = 512
-"""Every block is a multiple of this, unless ``roundup_power2_divisions`` says otherwise."""
 
 INTERVALS = 16
 """Number of intervals of ``roundup_power2_divisions``: below 2 MiB, [2, 4) MiB, ... from 32 GiB up."""

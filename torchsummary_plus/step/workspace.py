@@ -9,6 +9,7 @@ from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
+from ..data.rounding import MIN_BLOCK, round_up
 from ..data.units import MIB
 from ..live.structures import all_tensors
 from ..live.versions import since
@@ -41,7 +42,6 @@ AT_LAST = Phase(ALL_RESULTS, 0)
 Place = tuple[bool, int]
 """What libraries' handles belong to: whether it is autograd's thread, and the stream."""
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
-
 
 LARGEST_LASTING = 32 * MIB
 """The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper, which an operator may request."""
@@ -311,6 +311,6 @@ def _guessed(phases: Any) -> tuple[Phase, ...] | Course:
 
 
 def _reach(*values: Any) -> int:
-    """Return the most that an operator without a rule is assumed to use, by its arguments' and results' bytes."""
-    storages = {id(tensor): tensor.numel() * tensor.element_size() for tensor in all_tensors(values)}
-    return DOUBT * sum(storages.values()) + LEAST_DOUBT
+    """Return the most that an operator without a rule is assumed to use, by its arguments' and results' blocks."""
+    blocks = {id(tensor): round_up(tensor.numel() * tensor.element_size(), MIN_BLOCK) for tensor in all_tensors(values)}
+    return DOUBT * sum(blocks.values()) + LEAST_DOUBT

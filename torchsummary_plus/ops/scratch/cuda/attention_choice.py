@@ -105,7 +105,7 @@ def _is_for_cudnn(capability: Capability, call: Attention) -> bool:
     widest = 256 if capability == (9, 0) else 128
     return bool(
         not requires_determinism()
-        and (capability >= (8, 0) and call.dropout * 16 % 1 == 0)
+        and (capability >= (8, 0) and (call.dropout * 16 % 1 == 0 or not since("2.12")))
         and (_is_half(capability, call) and call.has_heads(grouped=True) and call.has_rows(but_single=True))
         and min(call.query.shape[2], call.key.shape[2]) > 1
         and (width % 8 == wide % 8 == 0 and max(width, wide) <= widest)

@@ -73,7 +73,7 @@ def passing_bytes(capability: Capability) -> int:
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
 def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""
-    return () if _is_empty(*args[:2]) else (("cublas", workspace_bytes(capability)),)
+    return () if _needs_no_handle(*args[:3]) else (("cublas", workspace_bytes(capability)),)
 
 
 @lasting("cuda", "aten::bmm", source=HANDLES, band=0.0, by_capability=True)
@@ -99,9 +99,14 @@ def _has_outer_products() -> bool:
     return kernel.is_dir() and has_triton and os.environ.get("TORCH_DISABLE_NATIVE_JIT", "0") != "1"
 
 
-def _is_empty(*factors: Any) -> bool:
-    """Whether a product of matrices has no elements to add up, for which torch requests no handle."""
-    return any(getattr(factor, "ndim", 0) > 1 and not factor.numel() for factor in factors)
+def _needs_no_handle(*factors: Any) -> bool:
+    """Whether a product has no elements to add up, or sparse factors, which cuSPARSE multiplies with its own handle.
+
+    Source: aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp.
+    """
+    tensors = [factor for factor in factors if isinstance(factor, torch.Tensor)]
+    is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
+    return is_sparse or any(tensor.dim() > 1 and not tensor.numel() for tensor in tensors)
 
 
 ONE_WORKSPACE_SINCE = "2.13"
@@ -116,7 +121,7 @@ def cublas_with_bias(
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
-    own = () if _is_empty(a, b) else (("cublas", workspace_bytes(capability)),)
+    own = () if _needs_no_handle(a, b) else (("cublas", workspace_bytes(capability)),)
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
     if not own or _is_shared() or not is_row or beta != 1 or min(b.shape) <= 1:
         return own
