@@ -27,7 +27,7 @@ from .mixed_dtypes import ATTENTION, check_dtypes
 from .real_kernels import called
 from .recipes import copied_whole, from_recipe, recipe_of
 from .sparse import MAKE_SPARSE, by_sparse_kernel
-from .value_dependence import asks_values, gives_at_most, has_integer_indices, wants_weights
+from .value_dependence import asks_values, gives_at_most, has_integer_indices, makes_random_mask, wants_weights
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
@@ -119,11 +119,9 @@ class FakeKernels:
         return self.is_small(func, args, kwargs, operands)
 
     def is_small(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
-        """Whether an operator on values has small enough inputs and results; no code depends on a random mask's."""
-        if torch.Tag.nondeterministic_seeded in func.tags and any(tensor.numel() > 1 for tensor in operands):
-            return False
+        """Whether an operator on values has small enough inputs and results."""
         if all(tensor.numel() <= SMALL for tensor in operands) or viewed(func, args, kwargs) is not None:
-            return True
+            return not makes_random_mask(func, operands)
         most = self.most_known(operands)
         if any(tensor.numel() > most for tensor in operands):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -36,3 +37,8 @@ def gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
     rule = ruled(func, args, kwargs)
     outs = rule if isinstance(rule, list) else [rule]
     return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
+
+
+def makes_random_mask(func: OpOverload, operands: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator draws several random numbers, such as dropout's mask: no code depends on their values."""
+    return torch.Tag.nondeterministic_seeded in func.tags and any(tensor.numel() > 1 for tensor in operands)
