@@ -46,7 +46,7 @@ from .compiling import refused_to_torch
 from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
-from .optimizers import fakes_in_foreach
+from .optimizers import fakes_in_foreach, listed_once
 from .real_steps import ForwardTangents, SparseResults
 from .recorded_steps import RecordedSteps, follow_meta_storages
 from .runner import Step, with_loss
@@ -87,7 +87,7 @@ def record_step(
     fakes, the log is that of a real step.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
-    with one_pass():
+    with one_pass(), listed_once():
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE

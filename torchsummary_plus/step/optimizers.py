@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -97,9 +98,22 @@ def set_to_train(optimizer: Any) -> None:
 _STEPPING = frozenset((optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScaler))
 
 
+_walks: list[Callable[[], list[Any]]] = [partial(objects_of, _STEPPING)]
+
+
 def stepping() -> list[Any]:
     """Return every live optimizer, scheduler and gradient scaler, since a user's step may change any of them."""
-    return objects_of(_STEPPING)
+    return _walks[-1]()
+
+
+@contextmanager
+def listed_once() -> Iterator[None]:
+    """Have ``stepping`` walk over all objects only once: each repetition of a step leaves them as they were."""
+    _walks.append(cache(_walks[0]))
+    try:
+        yield
+    finally:
+        _walks.pop()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from .compiling import Operands, compiled_for_torch, operand_bytes, with_operand
 from .measuring import copied, own_arguments, profiled
 from .runner import Step, Steps
 from .saved_storages import SavedStorages, TooLargeError
-from .surroundings import Surroundings
+from .surroundings import reached_by
 
 
 @dataclass(frozen=True)
@@ -174,5 +174,5 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:
     """Return the bytes of the tensors that a real step copies."""
-    reached = [*tree.tensors(), *Surroundings(tree, step).reach.tensors]
+    reached = [*tree.tensors(), *reached_by(tree, step).tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())

@@ -29,6 +29,11 @@ from .runner import Step
 UNSEEN = "what they keep for their backward is not counted, since torch shows it only from 2.10 on"
 
 
+def reached_by(tree: ModuleTree, step: Step) -> Reached:
+    """Return what the code of a model and its step reaches."""
+    return Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+
+
 class Surroundings:
     """Everything a step's code reaches: its own functions, the model's hooks, and all objects held from there.
 
@@ -42,7 +47,7 @@ class Surroundings:
         parameters = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
         steps_itself = step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
         self.stepping = stepping() if steps_itself else []
-        self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+        self.reach = reached_by(tree, step)
         self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
         self._lone = RebindableContainers(self.reach)
         self.alone = RebindableTensors(self.reach, references_in_graphs(self.reach.tensors))
