@@ -16,7 +16,10 @@ from benchmarks.nocuda.cards import card_names
 from benchmarks.nocuda.runtime import activate
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ("numpy", "pytest", "hypothesis", "jsonschema", "transformers>=4.44", "tabulate>=0.9", "jinja2>=3.1")
+LIBRARIES = (
+    *("numpy", "pytest", "expecttest", "hypothesis", "jsonschema"),
+    *("transformers>=4.44", "tabulate>=0.9", "jinja2>=3.1"),
+)
 
 
 def main() -> None:

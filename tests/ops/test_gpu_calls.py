@@ -76,4 +76,14 @@ def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
         assert low <= record["peak_bytes"] <= high, record["name"]
         exact += estimate.peak_bytes == record["peak_bytes"]
         assert estimate.peak_bytes == record["peak_bytes"] or dict(estimate.unknown), record["name"]
-    assert exact >= 0.94 * len(records) >= 180
+    assert exact >= 0.95 * len(records) >= 180
+
+
+def test_the_random_states_of_recurrent_dropout_are_as_large_as_on_a_real_gpu() -> None:
+    known = {call.name: call for call in calls()}
+    records = [r for r in REAL["records"] if r["name"].startswith("recurrent") and "dropout=0.1" in r["name"]]
+    assert len(records) == 2
+    for record in records:
+        call = known[record["name"]]
+        asked = {"input_data": call.inputs("meta"), "device": "cuda", "gpu": REAL["gpu"], "steps": 1}
+        assert estimate_memory(call.build(), progress=False, **asked).peak_bytes == record["peak_bytes"]

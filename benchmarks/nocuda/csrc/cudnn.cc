@@ -107,4 +107,4 @@ API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle, int, in
 API int cudnnGetBatchNormalizationBackwardExWorkspaceSize(Handle, int, int, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, size_t *bytes) { *bytes = 0; return 0; }
 API int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle, int, int, Descriptor, Descriptor, size_t *bytes) { *bytes = 0; return 0; }
 // A rule without a source: 6 bytes per resident thread of the GPU (README).
-API int cudnnDropoutGetStatesSize(Handle, size_t *bytes) { *bytes = size_t(card().multiprocessors) * card().threads_per_multiprocessor * 6; return 0; }
+API int cudnnDropoutGetStatesSize(Handle, size_t *bytes) { *bytes = size_t(card().multiprocessors) * card().threads_per_multiprocessor * 24; return 0; }
