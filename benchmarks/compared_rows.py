@@ -256,7 +256,7 @@ def hooks(tool: Tool) -> Any:
     except Exception as error:  # The forward is meant to fail; the question is what it leaves behind.
         if isinstance(error, AbsentError):
             raise
-    return not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def shows(key: str, group: str, words: str) -> None:

@@ -74,11 +74,11 @@ class Summary(Tool):
     def _text(self, model: nn.Module, args: Args) -> str:
         from torchsummary import summary
 
-        sizes = [tuple(one.shape[1:]) for one in args]
+        sizes = [tuple(arg.shape[1:]) for arg in args]
         return printed(lambda: summary(model, sizes, args[0].shape[0], device="cpu"))
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        if kwargs or not all(isinstance(one, torch.Tensor) for one in args):
+        if kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
             raise AbsentError
         return self._text(model, args)
 

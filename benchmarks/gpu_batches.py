@@ -66,13 +66,13 @@ class Asked:
         """Return the largest batch, and whether it and the next one were traced."""
         small = self.at(2)
         model = small.build()
-        asked: dict[str, Any] = {"input_data": small.inputs("meta"), "progress": False}
+        options: dict[str, Any] = {"input_data": small.inputs("meta"), "progress": False}
         if isinstance(self.one, Configuration):
-            limit = max_batch_size(model, None, gpu, optimizer=OPTIMIZERS["adamw"], **asked)
+            limit = max_batch_size(model, None, gpu, optimizer=OPTIMIZERS["adamw"], **options)
         else:
             with flags(self.one.way), autocast_available():
                 own = self.one.step(model) if self.one.way.mode == "train" else None
-                limit = max_batch_size(model, None, gpu, mode=self.one.way.mode, train_step=own, **asked)
+                limit = max_batch_size(model, None, gpu, mode=self.one.way.mode, train_step=own, **options)
         return limit.batch_size, limit.is_proved
 
 

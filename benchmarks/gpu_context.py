@@ -92,8 +92,8 @@ class Unmeasured(Meter):
 
 def configured(family: str, precision: str) -> None:
     """Run two steps of a configuration of ``benchmarks.gpu_truth``."""
-    one = Configuration(family, 0, precision, "adamw")
-    record(one, one.build(), "cuda", Unmeasured())
+    configuration = Configuration(family, 0, precision, "adamw")
+    record(configuration, configuration.build(), "cuda", Unmeasured())
 
 
 FP32 = ("resnet50", "bert", "convnext")
@@ -158,9 +158,9 @@ def main() -> None:
     for setting, environment in SETTINGS.items():
         for name in USES if not setting else FEW:
             if re.search(options.only, name):
-                found = in_child(partial(measured, name, environment))
-                print(f"{name:40} {setting:26} {found.get('context_bytes', 0) / 2**20:8,.0f} MiB", flush=True)
-                records.append({"name": name, "setting": setting, **found})
+                result = in_child(partial(measured, name, environment))
+                print(f"{name:40} {setting:26} {result.get('context_bytes', 0) / 2**20:8,.0f} MiB", flush=True)
+                records.append({"name": name, "setting": setting, **result})
     path = options.out or DATA / f"gpu_context_{versions(header)}.json"
     lines = ",\n".join(json.dumps(one) for one in records)
     path.write_text(f'{json.dumps(header)[:-1]},\n"records":[\n{lines}\n]}}\n')

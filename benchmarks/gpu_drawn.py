@@ -222,9 +222,9 @@ def judged(one: Any, card: str) -> str:
 
 
 def main() -> None:
-    asked = requested("benchmarks.gpu_drawn", __doc__, count=50)
-    cards = asked.cards
-    print_verdicts(judged(Drawn(asked.seed, number), cards[number % len(cards)]) for number in asked.numbers)
+    options = requested("benchmarks.gpu_drawn", __doc__, count=50)
+    cards = options.cards
+    print_verdicts(judged(Drawn(options.seed, number), cards[number % len(cards)]) for number in options.numbers)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ class Maps(nn.Module):
         stages, downs, widths = [], [], [width]
         for _ in range(rng.choice([2, 3])):
             layers = [block(rng, widths[-1], axes) for _block in range(rng.choice([1, 2, 3]))]
-            stages.append(nn.Sequential(*(Checkpointed(one) if repeats else one for one in layers)))
+            stages.append(nn.Sequential(*(Checkpointed(layer) if repeats else layer for layer in layers)))
             wider = widths[-1] * rng.choice([1, 2])
             downs.append(self._down(rng, widths[-1], wider))
             widths.append(wider)
@@ -336,7 +336,8 @@ class Sequences(nn.Module):
             layers = [recurrent(width, width, rng.choice([1, 2]), batch_first=True)]
         else:
             layers = [Layer(rng, width, heads, causal) for _ in range(rng.choice([1, 2, 4]))]
-        self.layers = nn.ModuleList(Checkpointed(one) if repeats and kind != "recurrent" else one for one in layers)
+        wraps = repeats and kind != "recurrent"
+        self.layers = nn.ModuleList(Checkpointed(layer) if wraps else layer for layer in layers)
         self.pools = rng.random() < 0.3
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 10 if self.pools else vocabulary, bias=False)

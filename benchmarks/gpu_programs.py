@@ -142,9 +142,9 @@ def print_verdicts(verdicts: Iterable[str]) -> None:
 
 
 def main() -> None:
-    asked = requested("benchmarks.gpu_programs", __doc__, count=500)
-    cards = asked.cards
-    print_verdicts(judged(asked.seed, number, cards[number % len(cards)]) for number in asked.numbers)
+    options = requested("benchmarks.gpu_programs", __doc__, count=500)
+    cards = options.cards
+    print_verdicts(judged(options.seed, number, cards[number % len(cards)]) for number in options.numbers)
 
 
 if __name__ == "__main__":

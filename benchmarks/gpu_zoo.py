@@ -102,12 +102,12 @@ def programs(library: str, only: str, seed: int) -> Iterator[Shown]:
 
 
 def main() -> None:
-    asked = requested(
+    options = requested(
         "benchmarks.gpu_zoo", __doc__, 40, library="the library, as in memory_zoo", only="a part of the models' names"
     )
-    every = list(programs(asked.library or "timm", asked.only or "", asked.seed))
-    cards = asked.cards
-    chosen = [(number, every[number]) for number in asked.numbers if number < len(every)]
+    every = list(programs(options.library or "timm", options.only or "", options.seed))
+    cards = options.cards
+    chosen = [(number, every[number]) for number in options.numbers if number < len(every)]
     print_verdicts(judged(one, cards[number % len(cards)]) for number, one in chosen)
 
 

@@ -215,10 +215,10 @@ def in_process(name: str, optimizer: str) -> dict[str, Any]:
 
 def case(name: str, optimizer: str) -> dict[str, Any]:
     """Return the measured peak, and each tool's bytes and CPU seconds, or why it failed."""
-    asked = Asked(name, optimizer)
-    answers: dict[str, Any] = {tool: asked_of(make, asked) for tool, make in TOOLS.items()}
-    model, inputs = asked.build()
-    return {"measured": measure(model, inputs, optimizer=asked.optimizer, steps=STEPS).peak_bytes, "tools": answers}
+    question = Asked(name, optimizer)
+    answers: dict[str, Any] = {tool: asked_of(make, question) for tool, make in TOOLS.items()}
+    model, inputs = question.build()
+    return {"measured": measure(model, inputs, optimizer=question.optimizer, steps=STEPS).peak_bytes, "tools": answers}
 
 
 def asked_of(make: Callable[[Asked], Ready], asked: Asked) -> dict[str, Any]:

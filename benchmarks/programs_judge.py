@@ -92,7 +92,7 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
     named = "; ".join(
         [
             *(f"{name} x {count}" for name, count in estimate.unknown),
-            *(one for one in estimate.assumptions if one != SUMMED),
+            *(assumption for assumption in estimate.assumptions if assumption != SUMMED),
         ]
     )
     low, high = estimate.peak_range

@@ -188,7 +188,7 @@ def main() -> None:
             f"predicted {value:6.2f} ({error:+.1%}), {time.perf_counter() - begun:.0f} s"
             + (f"; not like for like: {row.why_not}" if row.why_not else "")
         )
-    errors = [abs(one["predicted"] / one["published"] - 1) for one in records]
+    errors = [abs(record["predicted"] / record["published"] - 1) for record in records]
     if errors:
         near = sum(error <= 0.12 for error in errors) / len(errors)
         print(f"{len(records)} like for like, median error {statistics.median(errors):.1%}, {near:.0%} within 12 %")

@@ -36,7 +36,7 @@ WORLDS = (2, 4)
 
 def parameters(name: str) -> int:
     """Return the number of parameters of a case's model, all of them in float32."""
-    return sum(one.numel() for one in MODELS[CASES[name].model].make().parameters())
+    return sum(parameter.numel() for parameter in MODELS[CASES[name].model].make().parameters())
 
 
 def tracker(name: str, world_size: int) -> int | None:
@@ -80,11 +80,11 @@ def deepspeed(name: str, world_size: int) -> int | None:
     if name in ("llama zero", "llama fsdp keep"):
         return int(two(parameters(name), world_size, 1, cpu_offload=False)[1])
     largest = max(
-        sum(one.numel() for one in module.parameters(recurse=False))
+        sum(parameter.numel() for parameter in module.parameters(recurse=False))
         for module in MODELS[CASES[name].model].make().modules()
     )
-    asked = {"cpu_offload": False, "cpu_offload_params": False, "zero_init": True}
-    return int(three(parameters(name), largest, world_size, 1, **asked)[1])
+    options = {"cpu_offload": False, "cpu_offload_params": False, "zero_init": True}
+    return int(three(parameters(name), largest, world_size, 1, **options)[1])
 
 
 def megatron(name: str, world_size: int) -> int | None:

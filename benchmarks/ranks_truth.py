@@ -91,7 +91,7 @@ def measured(names: list[str], world_size: int, seconds: float | None = None) ->
             raise RuntimeError(f"the processes of ranks {failed} failed")
         lines = [line for file in Path(folder).glob("*.json") for line in file.read_text().splitlines()]
     records = [json.loads(line) for line in lines]
-    return [Truth(**{**one, "log": tuple(map(tuple, one["log"]))}) for one in records]
+    return [Truth(**{**record, "log": tuple(map(tuple, record["log"]))}) for record in records]
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float | None) -> bool:

@@ -68,9 +68,9 @@ def test_summary_string_is_the_text_and_two_ints(capsys: pytest.CaptureFixture[s
 
 
 def test_sizes_leave_the_batch_out() -> None:
-    one = quiet(nn.Linear(4, 2), (4,))
-    assert quiet(nn.Linear(4, 2), [(4,)]).rows == one.rows
-    assert one.inputs == TensorSpec((1, 4), "float32", 16, batch_axes=(0,))
+    result = quiet(nn.Linear(4, 2), (4,))
+    assert quiet(nn.Linear(4, 2), [(4,)]).rows == result.rows
+    assert result.inputs == TensorSpec((1, 4), "float32", 16, batch_axes=(0,))
     assert quiet(nn.Linear(4, 2), (4,), 5).inputs == TensorSpec((5, 4), "float32", 80)
 
 

@@ -43,11 +43,11 @@ def figures(comparison: Comparison) -> dict[str, list[Any]]:
 @LAW
 @given(st.lists(summaries(), min_size=2, max_size=4))
 def test_the_figures_are_the_summaries_own(results: list[ModelSummary]) -> None:
-    found = figures(compare(*results))
+    result = figures(compare(*results))
     for name in FIGURES:
         known = [name not in ("total_mult_adds", "input_bytes") or one.run.kind != "none" for one in results]
         expected = [getattr(one, name) if there else None for one, there in zip(results, known)]
-        assert found.get(name, [None] * len(results)) == expected
+        assert result.get(name, [None] * len(results)) == expected
 
 
 @st.composite
@@ -175,14 +175,14 @@ def test_one_model_in_several_settings() -> None:
         memory={"optimizer": "sgd"},
     )
     assert [entry.name for entry in comparison.entries] == ["Sequential (1)", "Sequential (2)", "inference", "Conv1d"]
-    found = figures(comparison)
+    result = figures(comparison)
     sgd, adamw = (
         estimate_memory(model, (8,), batch, optimizer=name).peak_bytes for batch, name in ((2, "sgd"), (4, "adamw"))
     )
     inference = [estimate_memory(model, (8,), batch, mode="eval").peak_bytes for batch in (2, 4, 2)]
-    assert found["training_peak_bytes"][:3] == [sgd, adamw, None]
-    assert found["inference_peak_bytes"][:3] == inference
-    assert "max_batch_size" not in found
+    assert result["training_peak_bytes"][:3] == [sgd, adamw, None]
+    assert result["inference_peak_bytes"][:3] == inference
+    assert "max_batch_size" not in result
 
 
 def test_the_largest_batch_is_that_of_max_batch_size() -> None:
@@ -212,11 +212,11 @@ def test_each_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @from_release("2.6", "fully_shard")
 def test_one_rank_of_many_is_compared() -> None:
     memory = {"world_size": 2, "build": mlp, "optimizer": "sgd"}
-    found = figures(compare(mlp(), mlp(), input_size=(8,), memory=memory))
+    result = figures(compare(mlp(), mlp(), input_size=(8,), memory=memory))
     training, inference = (
         estimate_memory(mlp, (8,), world_size=2, **step).peak_bytes for step in ({"optimizer": "sgd"}, {"mode": "eval"})
     )
-    assert found["training_peak_bytes"] == [training] * 2 and found["inference_peak_bytes"] == [inference] * 2
+    assert result["training_peak_bytes"] == [training] * 2 and result["inference_peak_bytes"] == [inference] * 2
 
 
 @pytest.mark.skipif(since("2.5"), reason="this torch has distributed tensors")
@@ -227,9 +227,9 @@ def test_ranks_on_a_torch_without_distributed_tensors_are_an_error() -> None:
 
 def test_summaries_bring_what_they_know_of_their_step() -> None:
     trained, bare = summary(mlp(), (8,), 2, memory="train", verbose=0), summary(mlp(16), (8,), 2, verbose=0)
-    found = figures(compare(trained, bare))
+    result = figures(compare(trained, bare))
     assert trained.memory is not None
-    assert found["training_peak_bytes"] == [trained.memory.peak_bytes, None]
+    assert result["training_peak_bytes"] == [trained.memory.peak_bytes, None]
     both = compare(trained, trained, col_names=["saved_bytes", "num_params"])
     assert [field.name for field in both.tables()[1].fields][1:3] == [
         "Sequential (1).saved_bytes",
@@ -271,8 +271,8 @@ class Positions(nn.Module):
         self.rnn = nn.LSTM(12, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.body(x + self.embed(torch.arange(8, device=x.device)))
-        states: torch.Tensor = self.rnn(found.transpose(0, 1))[0]
+        result = self.body(x + self.embed(torch.arange(8, device=x.device)))
+        states: torch.Tensor = self.rnn(result.transpose(0, 1))[0]
         return states
 
 

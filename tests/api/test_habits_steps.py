@@ -81,12 +81,12 @@ def test_kinds_of_steps_and_batches_are_answered_by_call() -> None:
 
 def test_an_optimizer_that_is_there_already() -> None:
     model = net()
-    given = torch.optim.AdamW(model.parameters(), lr=1e-4, amsgrad=True)
-    estimate = estimate_memory(model, (256,), 8, optimizer=given)
-    measured = measure_memory(model, (256,), 8, optimizer=given)
+    result = torch.optim.AdamW(model.parameters(), lr=1e-4, amsgrad=True)
+    estimate = estimate_memory(model, (256,), 8, optimizer=result)
+    measured = measure_memory(model, (256,), 8, optimizer=result)
     assert estimate.peak_bytes == measured.peak_bytes and "AdamW" in str(estimate.info)
     plain = estimate_memory(model, (256,), 8, optimizer="adamw").at_peak["optimizer_state"]
-    assert estimate.at_peak["optimizer_state"] > plain and not given.state
+    assert estimate.at_peak["optimizer_state"] > plain and not result.state
     with pytest.raises(InputError, match="the optimizer has 2 parameters, but 4 require gradients"):
         estimate_memory(model, (256,), 8, optimizer=torch.optim.SGD(model[2].parameters()))  # type: ignore[index]
 

@@ -24,9 +24,9 @@ def trained(path: Path, callback: Any, **options: Any) -> Any:
     model = transformers.LlamaForCausalLM(config)
     tokens = torch.arange(32)
     data = [{"input_ids": tokens + shift, "labels": tokens + shift} for shift in range(16)]
-    asked = {"max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True, "report_to": [], **options}
+    settings = {"max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True, "report_to": [], **options}
     arguments = transformers.TrainingArguments(
-        str(path), disable_tqdm=True, save_strategy="no", logging_strategy="no", **asked
+        str(path), disable_tqdm=True, save_strategy="no", logging_strategy="no", **settings
     )
     trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback])
     trainer.train()

@@ -66,8 +66,8 @@ def test_the_object_gives_the_figures_of_its_fields() -> None:
 
 def test_an_argument_goes_before_the_object_and_the_device_of_the_object_before_a_default() -> None:
     on_cuda = StepOptions(optimizer="adam", device="cuda", gpu="T4")
-    found = estimate_memory(net(), (64,), options=on_cuda, optimizer="sgd").info
-    assert (found.optimizer, found.device, found.gpu) == ("sgd", "cuda:0", "T4")
+    info = estimate_memory(net(), (64,), options=on_cuda, optimizer="sgd").info
+    assert (info.optimizer, info.device, info.gpu) == ("sgd", "cuda:0", "T4")
     assert estimate_memory(net(), (64,), device="cpu", options=StepOptions(device="cuda")).info.device == "cpu"
     assert max_batch_size(net(), (64,), 1 << 24, options=StepOptions(device="cpu")).info.device == "cpu"
     assert max_batch_size(net(), (64,), 1 << 32, options=StepOptions()).info.device == "cuda:0"
@@ -81,8 +81,8 @@ class Scaled(nn.Linear):
 
 
 def test_another_batch_for_the_step_keeps_the_arguments_of_the_forward() -> None:
-    asked = {"batch_size": 4, "mode": "eval"}
-    table = summary(Scaled(64, 64), (64,), scale=2.0, memory=asked, verbose=0)
+    options = {"batch_size": 4, "mode": "eval"}
+    table = summary(Scaled(64, 64), (64,), scale=2.0, memory=options, verbose=0)
     fixed = summary(Scaled(64, 64), (64,), 4, scale=2.0, memory="eval", verbose=0)
     assert table.memory == fixed.memory and table.row_memory == fixed.row_memory
     assert table.memory is not None and table.memory.info.batch_size == 4 and table.row_memory[0].peak_bytes

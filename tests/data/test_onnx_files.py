@@ -16,19 +16,19 @@ onnx: Any = pytest.importorskip("onnx")
 
 
 def tensor(name: str, shape: list[int], kind: str = "FLOAT", raw: int | None = None) -> Any:
-    made = onnx.TensorProto(name=name, dims=shape, data_type=onnx.TensorProto.DataType.Value(kind))
+    result = onnx.TensorProto(name=name, dims=shape, data_type=onnx.TensorProto.DataType.Value(kind))
     size = 1
     for axis in shape:
         size *= axis
-    made.raw_data = bytes(-(-size * onnx_files.BITS.get(kind, 8) // 8) if raw is None else raw)
-    return made
+    result.raw_data = bytes(-(-size * onnx_files.BITS.get(kind, 8) // 8) if raw is None else raw)
+    return result
 
 
 def external(name: str, shape: list[int], **told: str) -> Any:
-    made = onnx.TensorProto(name=name, dims=shape, data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    result = onnx.TensorProto(name=name, dims=shape, data_type=1, data_location=onnx.TensorProto.EXTERNAL)
     for key, value in told.items():
-        made.external_data.add(key=key, value=value)
-    return made
+        result.external_data.add(key=key, value=value)
+    return result
 
 
 def saved(path: Path, *tensors: Any, nodes: tuple[Any, ...] = ()) -> Path:
@@ -46,15 +46,15 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
     far = external("a.far", [8, 4], location="weights.bin", length="128")
     half = tensor("a.four", [3], "INT4")
     path = saved(tmp_path / "m.onnx", tensor("a.w", [4, 3]), far, half, nodes=(constant, branch))
-    found = weights(path)
-    assert {one.name: (one.shape, one.dtype, one.nbytes, one.file) for one in found.tensors} == {
+    result = weights(path)
+    assert {one.name: (one.shape, one.dtype, one.nbytes, one.file) for one in result.tensors} == {
         "a.w": ((4, 3), "FLOAT", 48, "m.onnx"),
         "a.far": ((8, 4), "FLOAT", 128, "weights.bin"),
         "a.four": ((3,), "INT4", 2, "m.onnx"),
         "k": ((3,), "INT64", 24, "m.onnx"),
         "then.w": ((2, 2), "FLOAT16", 8, "m.onnx"),
     }
-    assert WeightsFile.from_json(found.to_json()) == found
+    assert WeightsFile.from_json(result.to_json()) == result
     assert main([str(path), "--depth", "1"]) == 0
     assert "Total params: 54" in capsys.readouterr().out
 

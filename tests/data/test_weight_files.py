@@ -26,12 +26,12 @@ def stored(path: Path, header: object, data: int = 0, length: int | None = None)
 def test_they_are_what_safetensors_wrote(tmp_path: Path) -> None:
     safetensors: Any = pytest.importorskip("safetensors.torch")
     safetensors.save_file(STATE, path := tmp_path / "model.safetensors", {"format": "pt"})
-    found = weights(path)
-    assert {entry.name: entry.shape for entry in found.tensors} == {name: tuple(t.shape) for name, t in STATE.items()}
-    assert found.total_params == sum(t.numel() for t in STATE.values())
-    assert found.total_bytes == sum(t.numel() * t.element_size() for t in STATE.values())
-    assert WeightsFile.from_json(found.to_json()) == found
-    assert found.to_dataframe(depth=1)["num_params"].tolist() == [16, 8]
+    result = weights(path)
+    assert {entry.name: entry.shape for entry in result.tensors} == {name: tuple(t.shape) for name, t in STATE.items()}
+    assert result.total_params == sum(t.numel() for t in STATE.values())
+    assert result.total_bytes == sum(t.numel() * t.element_size() for t in STATE.values())
+    assert WeightsFile.from_json(result.to_json()) == result
+    assert result.to_dataframe(depth=1)["num_params"].tolist() == [16, 8]
 
 
 def test_an_index_reads_its_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,11 +100,11 @@ def test_a_gguf_header_is_read(tmp_path: Path) -> None:
     entries += text("scores") + struct.pack("<IIQ2f", 9, 6, 2, 0.0, 1.0)
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf([("w", (4, 64), 2), ("b", (64,), 0)], entries, 3))
-    found = weights(path)
-    assert [(one.name, one.shape, one.dtype, one.nbytes) for one in found.tensors] == [
+    result = weights(path)
+    assert [(tensor.name, tensor.shape, tensor.dtype, tensor.nbytes) for tensor in result.tensors] == [
         ("w", (4, 64), "Q4_0", 4 * 2 * 18), ("b", (64,), "F32", 256),
     ]  # fmt: skip
-    assert found.total_params == 320
+    assert result.total_params == 320
 
 
 @pytest.mark.parametrize(

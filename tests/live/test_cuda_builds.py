@@ -42,12 +42,12 @@ def operators(log: MemoryLog) -> set[str]:
 
 def test_what_is_one_kernel_on_cuda_is_one_operator() -> None:
     estimate = estimate_memory(Normed(), (64,), 8, "cuda", optimizer="sgd")
-    made = operators(estimate.log)
-    assert {"silu_backward", "mish_backward"} <= made
+    result = operators(estimate.log)
+    assert {"silu_backward", "mish_backward"} <= result
     if not since("2.9"):
         pytest.skip("torch 2.9 has a kernel for RMSNorm first")
-    assert {"_fused_rms_norm", "_fused_rms_norm_backward"} <= made
-    assert not {"sigmoid", "rsqrt", "pow.Tensor_Scalar"} & made
+    assert {"_fused_rms_norm", "_fused_rms_norm_backward"} <= result
+    assert not {"sigmoid", "rsqrt", "pow.Tensor_Scalar"} & result
     rows = 8 * 64 * 4
     footprints = {module.path: module.own for module in estimate.by_module}
     assert footprints["norm"] == Footprint(rows, rows + 8 * 4, 64 * 4, 64 * 4, 0)
@@ -309,8 +309,8 @@ def test_torchs_own_fake_mode_may_have_been_there_before() -> None:
     with FakeTensorMode():
         torch.ones(3, device="cuda")
     model, x = Dropped(), torch.randn(8, 64)
-    found = [estimate_memory(model, input_data=x, device="cuda", train_step=plain).peak_bytes for _ in range(3)]
-    assert found[0] == found[1] == found[2]
+    peaks = [estimate_memory(model, input_data=x, device="cuda", train_step=plain).peak_bytes for _ in range(3)]
+    assert peaks[0] == peaks[1] == peaks[2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

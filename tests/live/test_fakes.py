@@ -96,10 +96,10 @@ def test_cuda_needs_no_gpu(fake_cuda: FakeKernels, name: str) -> None:
 
 
 def test_a_pass_on_cuda_makes_tensors_and_autocasts_there(fake_cuda: FakeKernels) -> None:
-    made = torch.zeros(3, 3, device="cuda")
+    result = torch.zeros(3, 3, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
-        product = made @ made
-    assert (made.device, product.dtype, made.cpu().device) == (CUDA, torch.bfloat16, CPU)
+        product = result @ result
+    assert (result.device, product.dtype, result.cpu().device) == (CUDA, torch.bfloat16, CPU)
 
 
 def test_the_cuda_guard_leaves_the_registry_as_it_was() -> None:
@@ -156,8 +156,8 @@ def test_a_fake_outside_its_pass_is_refused() -> None:
 
 
 def test_values_written_in_a_forward_go_to_a_card_that_is_not_there(fake_cuda: FakeKernels) -> None:
-    made = torch.tensor([1.5, 2.5], device="cuda")
-    assert (type(made), made.device, made.dtype) == (Fake, CUDA, torch.float32)
+    result = torch.tensor([1.5, 2.5], device="cuda")
+    assert (type(result), result.device, result.dtype) == (Fake, CUDA, torch.float32)
 
 
 def test_models_are_told_of_the_card_that_is_meant() -> None:

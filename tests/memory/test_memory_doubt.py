@@ -103,11 +103,11 @@ def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
 ) -> None:
     ids = torch.arange(tokens) % 100
     for model in (nn.Embedding(100, 32, sparse=True), nn.EmbeddingBag(100, 32, sparse=True)):
-        asked: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
+        options: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
         truth = measure(model, (ids.view(-1, 4),), "train", optimizer=optimizer).peak_bytes
-        assert estimate_memory(model, **asked).peak_bytes == truth
+        assert estimate_memory(model, **options).peak_bytes == truth
         monkeypatch.setattr(saved_storages, "LARGEST", 0)
-        estimate = estimate_memory(model, **asked)
+        estimate = estimate_memory(model, **options)
         monkeypatch.undo()
         low, high = estimate.peak_range
         assert estimate.unknown

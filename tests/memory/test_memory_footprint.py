@@ -37,12 +37,12 @@ def named(estimate: MemoryEstimate) -> dict[str, ModuleMemory]:
 
 def test_a_layer_and_its_activation_by_hand() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
-    found = named(estimate_memory(model, (8,), 3, "cuda", optimizer="adam"))
+    result = named(estimate_memory(model, (8,), 3, "cuda", optimizer="adam"))
     floats = 4 * 3
-    assert found["0"].own == Footprint(4 * floats, 0, 36 * 4, 36 * 4, 2 * 36 * 4)
-    assert found["1"].own == Footprint(4 * floats, 4 * floats)
-    assert found["2"].own == Footprint(4 * floats, 4 * floats + 4 * 3)
-    assert found["3"].own == Footprint(2 * floats, 0, 10 * 4, 10 * 4, 2 * 10 * 4)
+    assert result["0"].own == Footprint(4 * floats, 0, 36 * 4, 36 * 4, 2 * 36 * 4)
+    assert result["1"].own == Footprint(4 * floats, 4 * floats)
+    assert result["2"].own == Footprint(4 * floats, 4 * floats + 4 * 3)
+    assert result["3"].own == Footprint(2 * floats, 0, 10 * 4, 10 * 4, 2 * 10 * 4)
 
 
 def test_the_step_counts_of_adam_are_on_the_cpu_unless_it_is_fused() -> None:
@@ -59,26 +59,26 @@ def test_the_step_counts_of_adam_are_on_the_cpu_unless_it_is_fused() -> None:
 
 
 def test_an_inference_step_saves_nothing() -> None:
-    found = named(estimate_memory(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 3, mode="eval"))
-    assert found[""].inclusive == Footprint(output_bytes=2 * 4 * 12, param_bytes=36 * 4)
+    result = named(estimate_memory(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 3, mode="eval"))
+    assert result[""].inclusive == Footprint(output_bytes=2 * 4 * 12, param_bytes=36 * 4)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_tied_weight_stands_with_its_first_holder_once(device: str) -> None:
     model = Tied()
-    found = named(estimate_memory(model, (5,), 3, device, optimizer="sgd"))
+    result = named(estimate_memory(model, (5,), 3, device, optimizer="sgd"))
     weight = 11 * 8 * 4
-    assert (found["words"].own.param_bytes, found["words"].own.grad_bytes) == (weight, weight)
-    assert (found["head"].own.param_bytes, found["head"].own.grad_bytes) == (0, 0)
-    assert found[""].inclusive.param_bytes == storage_bytes(model.parameters())
+    assert (result["words"].own.param_bytes, result["words"].own.grad_bytes) == (weight, weight)
+    assert (result["head"].own.param_bytes, result["head"].own.grad_bytes) == (0, 0)
+    assert result[""].inclusive.param_bytes == storage_bytes(model.parameters())
 
 
 def test_a_module_called_twice_adds_both_calls_and_one_gradient() -> None:
-    found = named(estimate_memory(Tied(), (5,), 3, "cpu"))
+    result = named(estimate_memory(Tied(), (5,), 3, "cpu"))
     row = 3 * 5 * 8 * 4
-    assert found["layer.1"].own == Footprint(output_bytes=2 * row, saved_bytes=2 * row)
-    assert found["layer.0"].own.grad_bytes == (8 * 8 + 8) * 4
-    assert found["layer"].own == Footprint()
+    assert result["layer.1"].own == Footprint(output_bytes=2 * row, saved_bytes=2 * row)
+    assert result["layer.0"].own.grad_bytes == (8 * 8 + 8) * 4
+    assert result["layer"].own == Footprint()
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -56,15 +56,15 @@ STEPS: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", STEPS)
 def test_every_event_is_of_its_phase(take: Callable[..., MemoryEstimate], name: str) -> None:
     options, expected = STEPS[name]
-    found = take(net(), (64,), 128, **options)
-    assert phases(found) == expected
-    assert found.log.moments[found.log.events[-1][0]].phase == "end"
+    result = take(net(), (64,), 128, **options)
+    assert phases(result) == expected
+    assert result.log.moments[result.log.events[-1][0]].phase == "end"
 
 
 @pytest.mark.parametrize("take", [estimate_memory, measure_memory])
 def test_gradients_inside_a_loss_do_not_end_the_forward(take: Callable[..., MemoryEstimate]) -> None:
-    found = take(net(), (64,), 128, train_step=penalised)
-    assert phases(found) == ["forward", "backward", "forward", "backward", "end"]
+    result = take(net(), (64,), 128, train_step=penalised)
+    assert phases(result) == ["forward", "backward", "forward", "backward", "end"]
 
 
 def test_figures_and_reports_show_the_end() -> None:

@@ -66,10 +66,10 @@ def test_cudnn_answers_as_it_was_recorded() -> None:
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             if answer is not None:
-                found = plans(
+                result = plans(
                     question, known_cards()[card], Settings(tensor_cores=tensor_cores), worker_client.workspaces
                 )
-                assert found.tried[0] == answer, name_of(card, numbers, last, kind)
+                assert result.tried[0] == answer, name_of(card, numbers, last, kind)
                 checked += 1
     assert checked > 50
 
@@ -211,8 +211,8 @@ def test_the_kernels_of_the_backward_are_asked_about_in_the_forward(monkeypatch:
 def test_a_shared_library_without_code_calls_python() -> None:
     answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
     shared_object.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
-    found = ctypes.CDLL("libof_a_test.so.7")
-    assert found.one_more(41) == 42 and found.as_well(1) == 2
+    result = ctypes.CDLL("libof_a_test.so.7")
+    assert result.one_more(41) == 42 and result.as_well(1) == 2
 
 
 @needs_cudnn

@@ -24,10 +24,10 @@ RECORDINGS = ((RECORDED, CARDS), (read(OLD_ANSWERS), OLD_CARDS))
 @pytest.mark.parametrize(("recorded", "cards"), RECORDINGS, ids=["current", "volta"])
 def test_the_table_holds_convolutions_that_it_was_not_fitted_to(recorded: Any, cards: tuple[str, ...]) -> None:
     assert len(recorded["answers"]) >= 200
-    found = list(errors(recorded["answers"][1::2], cards))
-    offs = sorted(off for _, off, _ in found)
-    assert len(found) > 1_000 and statistics.median(offs) < 0.01
-    assert sum(holds for _, _, holds in found) / len(found) > 0.96
+    items = list(errors(recorded["answers"][1::2], cards))
+    offs = sorted(off for _, off, _ in items)
+    assert len(items) > 1_000 and statistics.median(offs) < 0.01
+    assert sum(holds for _, _, holds in items) / len(items) > 0.96
     assert offs[len(offs) * 3 // 4] < 0.25
 
 
@@ -41,9 +41,9 @@ def test_a_small_convolution_takes_at_most_parts_or_transforms(recorded: Any, ca
             if answer is None or whole >= SMALL:
                 continue
             most = max(PARTS * whole, transforms(asked))
-            found = guess(asked, known_cards()[card].capability, tensor_cores)
+            result = guess(asked, known_cards()[card].capability, tensor_cores)
             assert answer <= most
-            assert found.low <= found.nbytes <= found.high <= max(most, found.nbytes + COPIES * whole)
+            assert result.low <= result.nbytes <= result.high <= max(most, result.nbytes + COPIES * whole)
 
 
 def test_the_table_is_small() -> None:

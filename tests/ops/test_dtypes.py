@@ -49,6 +49,6 @@ def test_a_comparison_casts_to_the_common_dtype(name: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return COMPARISONS[name](x)
 
-    asked = {"input_size": (50_000,), "batch_size": 1, "mode": "eval"}
-    predicted, measured = estimate_memory(Compared(), **asked), measure_memory(Compared(), **asked)
+    options = {"input_size": (50_000,), "batch_size": 1, "mode": "eval"}
+    predicted, measured = estimate_memory(Compared(), **options), measure_memory(Compared(), **options)
     assert predicted.peak_bytes == measured.peak_bytes

@@ -46,9 +46,9 @@ def recorded_kinds() -> Iterator[Any]:
         for kind in EXACT:
             records = [record for record in recording["records"] if record["name"].startswith(f"{kind}(")]
             if records:
-                found = {**recording, "records": records[::EVERY]}
+                by_name = {**recording, "records": records[::EVERY]}
                 marks = as_recorded if kind == "attention" else ()
-                yield pytest.param(found, kind, id=f"{path.stem}-{kind}", marks=marks)
+                yield pytest.param(by_name, kind, id=f"{path.stem}-{kind}", marks=marks)
 
 
 @pytest.mark.parametrize(("recording", "kind"), recorded_kinds())
@@ -70,8 +70,8 @@ def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
     exact = 0
     for record in records:
         call = known[record["name"]]
-        asked = {"input_data": call.inputs("meta"), "device": "cuda", "gpu": REAL["gpu"], "steps": 1}
-        estimate = estimate_memory(call.build(), progress=False, **asked)
+        options = {"input_data": call.inputs("meta"), "device": "cuda", "gpu": REAL["gpu"], "steps": 1}
+        estimate = estimate_memory(call.build(), progress=False, **options)
         low, high = estimate.peak_range
         assert low <= record["peak_bytes"] <= high, record["name"]
         exact += estimate.peak_bytes == record["peak_bytes"]
@@ -85,5 +85,5 @@ def test_the_random_states_of_recurrent_dropout_are_as_large_as_on_a_real_gpu() 
     assert len(records) == 2
     for record in records:
         call = known[record["name"]]
-        asked = {"input_data": call.inputs("meta"), "device": "cuda", "gpu": REAL["gpu"], "steps": 1}
-        assert estimate_memory(call.build(), progress=False, **asked).peak_bytes == record["peak_bytes"]
+        options = {"input_data": call.inputs("meta"), "device": "cuda", "gpu": REAL["gpu"], "steps": 1}
+        assert estimate_memory(call.build(), progress=False, **options).peak_bytes == record["peak_bytes"]

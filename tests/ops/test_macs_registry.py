@@ -32,9 +32,9 @@ def packets() -> Iterator[tuple[str, Any]]:
 
 
 def test_every_formula_can_be_called_as_its_operator_is() -> None:
-    found = dict(packets())
-    assert len(found) > 100
-    for name, packet in found.items():
+    options = dict(packets())
+    assert len(options) > 100
+    for name, packet in options.items():
         macs_registry._check_signature(macs_registry.FORMULAS[name], packet, name)
 
 

@@ -34,8 +34,8 @@ def meta(*shape: int) -> torch.Tensor:
     ],
 )
 def test_the_function_of_a_variant(name: str, function: str, copies: bool) -> None:
-    found = variant_of(name)
-    assert (found.function, found.copies) == (function, copies)
+    result = variant_of(name)
+    assert (result.function, result.copies) == (function, copies)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,6 @@ class Product(nn.Module):
 @from_release("2.8", "out_dtype")
 def test_a_product_into_another_dtype() -> None:
     """On the no-op H100 (benchmarks/nocuda), torch 2.13 requests cuBLAS's workspace beside the result."""
-    found = estimate_memory(Product(), (4,), 1, mode="eval", steps=1, gpu="H100", progress=False)
+    estimate = estimate_memory(Product(), (4,), 1, mode="eval", steps=1, gpu="H100", progress=False)
     weight, x, result = 256 * 256 * 2, 512, 256 * 256 * 4
-    assert found.peak_bytes == weight + x + result + (32 << 20)
+    assert estimate.peak_bytes == weight + x + result + (32 << 20)

@@ -89,8 +89,8 @@ def test_columns_are_allocated_as_aten_does(case: str, monkeypatch: pytest.Monke
     bias = meta((8,))
     assert changes("aten::convolution", [out], x, weight, bias, *how) == FORWARD[case]
     grad = out.contiguous(memory_format=torch.channels_last if axes == 2 else torch.channels_last_3d)
-    found = changes("aten::convolution_backward", [x, weight, bias], grad, x, weight, [8], *how, [True] * 3)
-    assert found == BACKWARD[case]
+    result = changes("aten::convolution_backward", [x, weight, bias], grad, x, weight, [8], *how, [True] * 3)
+    assert result == BACKWARD[case]
 
 
 @pytest.mark.parametrize("case", ["groups", "transposed groups", "dilated"])
@@ -121,8 +121,8 @@ def test_the_sum_of_a_large_gradient_is_staged(
     x, weight, bias = meta((4, 4, 512, 512)), meta(kernel), meta((4,))
     how = ([1, 1], [dilation] * 2, [dilation] * 2, transposed, [0, 0], 1)
     results = [x, weight, bias]
-    found = changes("aten::convolution_backward", results, x, x, weight, [4], *how, [True] * 3)
-    assert staged in found
+    result = changes("aten::convolution_backward", results, x, x, weight, [4], *how, [True] * 3)
+    assert staged in result
 
 
 def test_a_depthwise_volume_sums_the_bias_while_its_copies_live(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_a_depthwise_volume_sums_the_bias_while_its_copies_live(monkeypatch: pyt
     grad = meta(DEEP).contiguous(memory_format=torch.channels_last_3d)
     how = ([1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 16)
     results = [x, weight, bias]
-    found = changes("aten::convolution_backward", results, grad, x, weight, [16], *how, [True] * 3)
-    assert found[:4] == [x.nbytes, weight.nbytes, grad.nbytes, bias.nbytes]
-    assert -grad.nbytes not in found
+    result = changes("aten::convolution_backward", results, grad, x, weight, [16], *how, [True] * 3)
+    assert result[:4] == [x.nbytes, weight.nbytes, grad.nbytes, bias.nbytes]
+    assert -grad.nbytes not in result
     last = x.contiguous(memory_format=torch.channels_last_3d)
     frozen = changes("aten::convolution_backward", [weight], grad, last, weight, None, *how, [False, True, False])
     assert frozen == [weight.nbytes, grad.nbytes, x.nbytes]

@@ -161,27 +161,27 @@ def verdicts(count: int, seed: int, is_last: bool) -> Counter[str]:
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_random_convolutions_are_predicted_to_the_byte(threads: None) -> None:
-    found = verdicts(80, seed=8, is_last=False)
-    assert not found["beyond"] and found["exact"] >= (0.99 if not since(TRANSPOSED_UNTIL) else 0.6) * found.total()
+    result = verdicts(80, seed=8, is_last=False)
+    assert not result["beyond"] and result["exact"] >= (0.99 if not since(TRANSPOSED_UNTIL) else 0.6) * result.total()
 
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_those_in_channels_last_layout_lie_within_their_range(threads: None) -> None:
-    found = verdicts(60, seed=9, is_last=True)
-    assert not found["beyond"] and found["exact"] >= (0.85 if not since(TRANSPOSED_UNTIL) else 0.5) * found.total()
+    result = verdicts(60, seed=9, is_last=True)
+    assert not result["beyond"] and result["exact"] >= (0.85 if not since(TRANSPOSED_UNTIL) else 0.5) * result.total()
 
 
 @pytest.mark.parametrize("threads", [1, 4, 8], indirect=True)
 def test_kernels_for_special_shapes_lie_within_their_range(threads: None) -> None:
-    found = Counter(verdict(one) for pair in seen(list(islice(special_cases(10), 60))) for one in pair)
-    assert not found["beyond"] and found["exact"] >= 0.85 * found.total()
+    counter = Counter(verdict(one) for pair in seen(list(islice(special_cases(10), 60))) for one in pair)
+    assert not counter["beyond"] and counter["exact"] >= 0.85 * counter.total()
 
 
 @pytest.mark.parametrize("threads", [1, 4], indirect=True)
 def test_wide_kernels_are_predicted_to_the_byte(threads: None) -> None:
     """How much code a row takes, with and without padding at its ends, decides on AVX-512's kernels."""
-    found = Counter(verdict(one) for pair in seen(list(islice(wide_cases(1), 80))) for one in pair)
-    assert not found["beyond"] and found["exact"] >= 0.97 * found.total()
+    counter = Counter(verdict(one) for pair in seen(list(islice(wide_cases(1), 80))) for one in pair)
+    assert not counter["beyond"] and counter["exact"] >= 0.97 * counter.total()
 
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
@@ -242,8 +242,8 @@ def test_a_kernel_as_large_as_the_input_is_one_product(name: str) -> None:
 
     def step(model: nn.Module, x: torch.Tensor) -> None:
         loss = model(x).square().mean()
-        found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
-        (loss + sum(grad.square().sum() for grad in found)).backward()
+        result = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+        (loss + sum(grad.square().sum() for grad in result)).backward()
         model.zero_grad()
 
     for train_step in (None, step):

@@ -64,8 +64,8 @@ def test_an_estimate_counts_the_conversion() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x > 0).count_nonzero()
 
-    found = estimate_memory(Counts(), (1000,), 100, "cuda", mode="eval", progress=False)
-    assert found.at_peak["workspace"] >= 8 * 100 * 1000
+    estimate = estimate_memory(Counts(), (1000,), 100, "cuda", mode="eval", progress=False)
+    assert estimate.at_peak["workspace"] >= 8 * 100 * 1000
 
 
 @pytest.mark.parametrize("rows", [1, 7])

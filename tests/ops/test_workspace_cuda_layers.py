@@ -88,11 +88,11 @@ def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch
     weights = [meta(24, width, dtype=dtype) for layer in (8, 12) for _ in range(2) for width in (layer, 6)]
     args = (x, weights, 2, meta(0), hx, hx, 2, 6, 0, 2, False, 0.0, True, True, [], None)
     func = torch.ops.aten._cudnn_rnn.default
-    found: Any = ruled(func, args, {})
-    assert found is not None
-    assert [one[0] for one in found[:4]] == [tuple(one.shape) for one in func(*args)[:4]]
+    rule: Any = ruled(func, args, {})
+    assert rule is not None
+    assert [one[0] for one in rule[:4]] == [tuple(one.shape) for one in func(*args)[:4]]
     copied = sum(weight.numel() for weight in weights) if dtype is torch.bfloat16 else 0
-    assert (found[4][0], found[4][2]) == ((copied,), dtype)
+    assert (rule[4][0], rule[4][2]) == ((copied,), dtype)
 
 
 # Normalisation
@@ -101,16 +101,16 @@ def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch
 def test_layer_norm_allocates_its_output_before_the_statistics() -> None:
     x, row = meta(8, 50, 64).transpose(0, 1), meta(64)
     out = meta(50, 8, 64), meta(50, 8, 1), meta(50, 8, 1)
-    found = course("aten::native_layer_norm", (x, [64], row, row, 1e-5), out)
-    assert found == [8 * 50 * 64 * 4, "result 0", "result 1", "result 2"]
+    result = course("aten::native_layer_norm", (x, [64], row, row, 1e-5), out)
+    assert result == [8 * 50 * 64 * 4, "result 0", "result 1", "result 2"]
 
 
 def test_the_gradients_of_a_layer_norms_weights_are_summed_one_after_the_other() -> None:
     """70,000 rows: two buffers of partial sums, then for each a result, partial sums of its own and counters."""
     x, row, of_rows = meta(70_000, 768), meta(768), meta(70_000, 1)
-    found = course("aten::native_layer_norm_backward", (x, x, [768], of_rows, of_rows, row, row), (x, row, row))
-    assert found[:5] == ["result 0", "result 1", "result 2", 1365 * 768 * 4, 1365 * 768 * 4]
-    first, second = found[5 : 5 + len(found[5:]) // 2], found[5 + len(found[5:]) // 2 :]
+    result = course("aten::native_layer_norm_backward", (x, x, [768], of_rows, of_rows, row, row), (x, row, row))
+    assert result[:5] == ["result 0", "result 1", "result 2", 1365 * 768 * 4, 1365 * 768 * 4]
+    first, second = result[5 : 5 + len(result[5:]) // 2], result[5 + len(result[5:]) // 2 :]
     assert first == second and first[0] == 768 * 4 and sum(first) == 0
 
 
@@ -162,8 +162,8 @@ def test_batch_norms_backward_has_no_gradient_of_an_input_that_does_not_want_one
     """The decomposition that stands for the kernel returns one."""
     x, row = meta(8, 4, 5), meta(4)
     func = torch.ops.aten.native_batch_norm_backward.default
-    found: Any = ruled(func, (x, x, row, row, row, row, row, True, 1e-5, (False, True, True)), {})
-    assert found is not None and found[0] is None and found[1] is not None
+    rule: Any = ruled(func, (x, x, row, row, row, row, row, True, 1e-5, (False, True, True)), {})
+    assert rule is not None and rule[0] is None and rule[1] is not None
 
 
 HALF_VOLUME = meta(4, 16, 16, 32, 32, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last_3d)
@@ -187,8 +187,8 @@ def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_pre
     given = row if weighted else None
     args = (x, given, given, row, row, training, 0.1, 1e-5)
     with torch.backends.cudnn.flags(enabled=False):
-        found = course("aten::native_batch_norm", args, (x, row, row), (9, 0))
-    assert found == ["result 0", "result 1", "result 2", *buffers]
+        result = course("aten::native_batch_norm", args, (x, row, row), (9, 0))
+    assert result == ["result 0", "result 1", "result 2", *buffers]
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_a_scan_needs_storage_if_its_axis_holds_all_elements(
 ) -> None:
     out = x.contiguous()
     results = (out, out.long()) if operator == "cummax" else out
-    found = course(f"aten::{operator}", (x, dim), results)
-    assert [step for step in found if isinstance(step, int) and step > 0] == buffers
+    result = course(f"aten::{operator}", (x, dim), results)
+    assert [step for step in result if isinstance(step, int) and step > 0] == buffers
 
 
 def test_distances_copy_what_is_not_contiguous_or_has_another_batch() -> None:
@@ -291,9 +291,9 @@ def test_the_buffers_of_synchronised_statistics(
     mean = meta(shape[1], dtype=torch.float64)
     workspaces = Workspaces("cuda", AMPERE)
     given = (x, x, mean, mean, mean, True, True, True)
-    made = workspaces.scratch("aten::batch_norm_stats", (x, 1e-5), {}, (mean, mean))
+    result = workspaces.scratch("aten::batch_norm_stats", (x, 1e-5), {}, (mean, mean))
     reduced = workspaces.scratch("aten::batch_norm_backward_reduce", given, {}, (mean, mean, mean, mean))
-    for phases, wanted in ((made, stats), (reduced, backward)):
+    for phases, wanted in ((result, stats), (reduced, backward)):
         assert sum(-(-nbytes // 512) * 512 for _, nbytes in phases[0].blocks) == wanted  # type: ignore[union-attr]
 
 

@@ -79,7 +79,7 @@ def disagreeing(calls: list[Call]) -> list[str]:
         phases = workspaces.scratch(operator.name(), tuple(args), {}, out)
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors(out)]
         low, high = (
-            max(sum(sizes[: one.results]) + int(one.nbytes * (1 + sign * one.band)) for one in phases)
+            max(sum(sizes[: phase.results]) + int(phase.nbytes * (1 + sign * phase.band)) for phase in phases)
             for sign in (-1, 1)
         )
         high = max(high, sum(sizes) + workspaces.take_doubt()[0])
@@ -266,6 +266,6 @@ def test_narrower_instruction_sets() -> None:
 def test_a_sums_gradient_reaches_a_half_precision_convolution_on_fakes(kind: type[nn.Module]) -> None:
     size = (1, 2, 6, 8, 10)[: 5 if "3d" in kind.__name__ else 4 if "2d" in kind.__name__ else 3]
     model, x = kind(2, 8, 3, padding=1), torch.randn(size)  # type: ignore[call-arg]
-    found = estimate_memory(model, input_data=x, autocast=torch.bfloat16)
-    assert not any("real step" in line for line in found.assumptions)
-    assert found.peak_range[0] <= measure(model, (x,), autocast=torch.bfloat16).peak_bytes <= found.peak_range[1]
+    estimate = estimate_memory(model, input_data=x, autocast=torch.bfloat16)
+    assert not any("real step" in line for line in estimate.assumptions)
+    assert estimate.peak_range[0] <= measure(model, (x,), autocast=torch.bfloat16).peak_bytes <= estimate.peak_range[1]

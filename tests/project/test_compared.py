@@ -15,8 +15,8 @@ from docs.compared import PAGE, RECORD, page
 
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
-    return found
+    data: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return data
 
 
 def test_the_page_is_generated_from_the_record(record: dict[str, Any]) -> None:

@@ -134,9 +134,9 @@ def test_what_a_release_cannot_shard_is_said(monkeypatch: pytest.MonkeyPatch) ->
 @runs_fully_shard
 def test_kinds_and_modules_add_up() -> None:
     for build in (fsdp, partial(fsdp, reshard_after_forward=False), ddp):
-        found = estimated(build, 4)
-        assert sum(found.at_peak.values()) == found.peak_bytes
-        assert sum(module.own_bytes for module in found.by_module) == found.peak_bytes
+        result = estimated(build, 4)
+        assert sum(result.at_peak.values()) == result.peak_bytes
+        assert sum(module.own_bytes for module in result.by_module) == result.peak_bytes
 
 
 def test_states_of_ddp_are_those_of_one_device_and_the_buckets() -> None:
@@ -253,12 +253,12 @@ def test_a_script_that_begins_its_own_group_is_in_the_world_already() -> None:
 
 
 def test_streams_and_communicators_on_a_card() -> None:
-    found = estimated(partial(fsdp, "cuda"), 8, gpu="H100")
-    assert len(set(found.log.streams)) > 1
-    assert found.log.communicators == 1
-    context, most = found.device_bytes[0] - found.reserved_bytes, found.device_bytes[1] - found.reserved_bytes
+    result = estimated(partial(fsdp, "cuda"), 8, gpu="H100")
+    assert len(set(result.log.streams)) > 1
+    assert result.log.communicators == 1
+    context, most = result.device_bytes[0] - result.reserved_bytes, result.device_bytes[1] - result.reserved_bytes
     assert context > COMMUNICATOR_BYTES[0] and most > COMMUNICATOR_BYTES[1]
-    assert found.fits("H100")
+    assert result.fits("H100")
     assert estimated(partial(ddp, "cuda"), 8, gpu="H100").at_peak["buckets"]
     assert not torch.cuda.is_initialized()
 
@@ -266,8 +266,8 @@ def test_streams_and_communicators_on_a_card() -> None:
 @runs_fully_shard
 def test_the_largest_batch_of_a_rank() -> None:
     room = 4 << 20
-    found = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
-    assert found.peak_bytes <= room < found.next_peak_bytes
+    limit = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
+    assert limit.peak_bytes <= room < limit.next_peak_bytes
 
 
 def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,8 +336,8 @@ def test_a_builder_may_name_its_gpu_as_scripts_do(name: str) -> None:
         return nn.parallel.DistributedDataParallel(model, device_ids=[number], output_device=number)
 
     own = torch.device, torch.nn.parallel._functions._streams  # type: ignore[attr-defined]
-    found = [estimated(build, 4, gpu="H100", rank=rank) for rank in (0, 3)]
-    assert found[0].peak_bytes == found[1].peak_bytes
+    estimates = [estimated(build, 4, gpu="H100", rank=rank) for rank in (0, 3)]
+    assert estimates[0].peak_bytes == estimates[1].peak_bytes
     assert own == (torch.device, torch.nn.parallel._functions._streams)  # type: ignore[attr-defined]
     assert not torch.cuda.is_initialized()
 

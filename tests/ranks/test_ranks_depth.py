@@ -88,8 +88,8 @@ def scheduled(name: str, loss: Callable[..., Tensor] | None = None, **options: A
         sharded_on(mesh["shard"], model, **options)
         place = torch.device("cuda", 0)
         stages.append(pipelining.PipelineStage(model, number, 4 * each, place, group=mesh.get_group("stage")))
-    made: Any = getattr(pipelining, name)
-    return made(stages if each > 1 else stages[0], 5, loss_fn=loss or _mean)
+    kind: Any = getattr(pipelining, name)
+    return kind(stages if each > 1 else stages[0], 5, loss_fn=loss or _mean)
 
 
 def _mean(out: Tensor, ids: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ def sharded_on(mesh: Any, model: nn.Module, **options: Any) -> None:
 
 
 def staged_estimate(build: Callable[[], Any], rank: int = 2) -> MemoryEstimate:
-    asked: dict[str, Any] = {**WORLD, "world_size": 8, "rank": rank, "gpu": "H100", "optimizer": "adamw"}
-    return estimate_memory(build, (16,), 5, **asked)
+    options: dict[str, Any] = {**WORLD, "world_size": 8, "rank": rank, "gpu": "H100", "optimizer": "adamw"}
+    return estimate_memory(build, (16,), 5, **options)
 
 
 @needs_schedules
@@ -125,13 +125,13 @@ def test_micro_batches_that_were_only_noted_leave_what_they_leave(
 
     monkeypatch.setattr("torchsummary_plus.ranks.record.filled", counted)
     build = partial(scheduled, name, reshard_after_forward=False)
-    found = staged_estimate(build, rank=rank)
+    result = staged_estimate(build, rank=rank)
     assert noted[-1] == copied
     monkeypatch.setattr(micro_batches, "FIRST", 5)
     whole = staged_estimate(build, rank=rank)
     assert noted[-1] == 0
     for part in ("moments", "events", "storages", "streams", "calls", "doubts", "unknown"):
-        assert getattr(found.log, part) == getattr(whole.log, part), part
+        assert getattr(result.log, part) == getattr(whole.log, part), part
 
 
 @needs_schedules
@@ -150,14 +150,14 @@ def test_micro_batches_that_are_not_alike_all_run(
         calls.clear()
         return scheduled("Schedule1F1B", loss=loss, reshard_after_forward=reshards)
 
-    found = staged_estimate(build, rank=rank)
+    result = staged_estimate(build, rank=rank)
     monkeypatch.setattr(micro_batches, "FIRST", 5)
-    assert found.log.events == staged_estimate(build, rank=rank).log.events
+    assert result.log.events == staged_estimate(build, rank=rank).log.events
 
 
 def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
-    asked: dict[str, Any] = {"optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100", **options}
-    return estimate_memory(build, (16,), 2, **WORLD, **asked)
+    settings: dict[str, Any] = {"optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100", **options}
+    return estimate_memory(build, (16,), 2, **WORLD, **settings)
 
 
 @pytest.mark.parametrize(
@@ -177,18 +177,18 @@ def test_a_log_grown_from_few_layers_is_that_of_all(
 ) -> None:
     whole = estimated(build, **options)
     logs = logs_that_are_grown(monkeypatch)
-    found = estimated(build, **options)
+    result = estimated(build, **options)
     assert logs == [3]
-    assert_equal(found, whole)
+    assert_equal(result, whole)
 
 
 def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimated(sharded, ranks=(0, 3))
     logs = logs_that_are_grown(monkeypatch)
-    found = estimated(sharded, ranks=(0, 3))
+    result = estimated(sharded, ranks=(0, 3))
     assert logs == [3, 2]
-    assert found.log.events == whole.log.events
-    assert_equal(found, whole)
+    assert result.log.events == whole.log.events
+    assert_equal(result, whole)
 
 
 def logs_that_are_grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -263,8 +263,8 @@ class Widening(nn.Module):
 def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimate_memory(Widening, (8,), 4, world_size=2, optimizer="sgd", progress=False)
     monkeypatch.setattr(cut, "WORTH", 7)
-    found = estimate_memory(Widening, (8,), 4, world_size=2, optimizer="sgd", progress=False)
-    assert (found.peak_bytes, found.log.events) == (whole.peak_bytes, whole.log.events)
+    estimate = estimate_memory(Widening, (8,), 4, world_size=2, optimizer="sgd", progress=False)
+    assert (estimate.peak_bytes, estimate.log.events) == (whole.peak_bytes, whole.log.events)
 
 
 class Adapted(nn.Module):
@@ -303,15 +303,16 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
 ) -> None:
     model = make()
     before = [(name, id(module)) for name, module in model.named_modules()]
-    asked: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
-    whole = estimate_memory(model, (16,), 2, **asked)
+    settings: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
+    whole = estimate_memory(model, (16,), 2, **settings)
     taken: list[int] = []
     monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.WORTH", 7)
     monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.grown", _counting(taken))
-    found = estimate_memory(model, (16,), 2, **asked)
+    estimate = estimate_memory(model, (16,), 2, **settings)
     assert taken == [SHAPE.depth]
-    assert (found.at_peak, found.by_module, found.phase_peaks) == (whole.at_peak, whole.by_module, whole.phase_peaks)
-    assert (found.reserved_bytes, found.peak_range) == (whole.reserved_bytes, whole.peak_range)
+    assert (estimate.at_peak, estimate.by_module) == (whole.at_peak, whole.by_module)
+    assert estimate.phase_peaks == whole.phase_peaks
+    assert (estimate.reserved_bytes, estimate.peak_range) == (whole.reserved_bytes, whole.peak_range)
     assert [(name, id(module)) for name, module in model.named_modules()] == before
 
 
@@ -345,6 +346,6 @@ def test_a_long_axis_is_sharded_over_machines_and_within_each() -> None:
     """Torch 2.11 computes where the parts of such a strided shard begin with tensors of indices, by their values."""
     shape = replace(SHAPE, depth=2, heads=8, kv_heads=8, vocabulary=1 << 17)
     options = WORLD | {"world_size": 16, "optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100"}
-    found = estimate_memory(partial(tensor_parallel, shape, 16), (16,), **options)
+    estimate = estimate_memory(partial(tensor_parallel, shape, 16), (16,), **options)
     of_embeddings = 2 * shape.vocabulary * shape.width * 4 // 16
-    assert of_embeddings < found.at_peak["parameters"] < 1.01 * of_embeddings
+    assert of_embeddings < estimate.at_peak["parameters"] < 1.01 * of_embeddings

@@ -42,8 +42,8 @@ def sharded(strategy: str = "FULL_SHARD", model: Any = Llama, **options: Any) ->
 
 
 def estimated(build: Any, **options: Any) -> MemoryEstimate:
-    asked = {"optimizer": "adamw", "loss": "cross_entropy", "world_size": 8, "gpu": "H100", **options}
-    return estimate_memory(build, (LENGTH,), 2, dtypes=torch.long, progress=False, **asked)
+    settings = {"optimizer": "adamw", "loss": "cross_entropy", "world_size": 8, "gpu": "H100", **options}
+    return estimate_memory(build, (LENGTH,), 2, dtypes=torch.long, progress=False, **settings)
 
 
 def at_the_optimizer(found: MemoryEstimate) -> Counter[str | None]:
@@ -62,8 +62,8 @@ def test_states_on_a_gpu_are_split_as_the_strategy_says(keeps_parameters: bool) 
     whole = 4 * sum(parameter.numel() for parameter in Llama().parameters())
     strategies = {"FULL_SHARD": 8, "SHARD_GRAD_OP": 8, "HYBRID_SHARD": 4, "NO_SHARD": 1}
     for number, (strategy, parts) in enumerate(strategies.items()):
-        found = estimated(partial(sharded, strategy, use_orig_params=keeps_parameters), rank=number)
-        states = at_the_optimizer(found)
+        result = estimated(partial(sharded, strategy, use_orig_params=keeps_parameters), rank=number)
+        states = at_the_optimizer(result)
         assert states["parameters"] == states["gradients"], strategy
         assert parts * states["parameters"] == pytest.approx(whole, rel=0.02), strategy
         assert states["optimizer_state"] == pytest.approx(2 * states["parameters"], rel=0.02), strategy
@@ -72,9 +72,9 @@ def test_states_on_a_gpu_are_split_as_the_strategy_says(keeps_parameters: bool) 
 def test_what_is_offloaded_takes_no_memory_of_the_gpu() -> None:
     from torch.distributed.fsdp import CPUOffload
 
-    found = estimated(partial(sharded, cpu_offload=CPUOffload(offload_params=True)))
-    assert found.at_peak["parameters"] == found.at_peak["optimizer_state"] == 0
-    assert found.at_peak["unsharded_parameters"] > 0
+    result = estimated(partial(sharded, cpu_offload=CPUOffload(offload_params=True)))
+    assert result.at_peak["parameters"] == result.at_peak["optimizer_state"] == 0
+    assert result.at_peak["unsharded_parameters"] > 0
 
 
 class Deep(Llama):
@@ -125,10 +125,10 @@ def test_a_model_is_freed_after_its_estimate() -> None:
 
 
 def test_a_transformers_model_under_accelerates_first_plugin() -> None:
-    found = estimated(under_accelerate(1), loss="causal_lm", world_size=4)
-    assert found.at_peak["unsharded_parameters"]
+    result = estimated(under_accelerate(1), loss="causal_lm", world_size=4)
+    assert result.at_peak["unsharded_parameters"]
 
 
 def test_a_wrapper_on_the_cpu_is_that_of_the_benchmark() -> None:
-    found = estimated(lambda: fsdp1(Llama()), gpu=None, world_size=2)
-    assert found.at_peak["unsharded_parameters"] > 0
+    result = estimated(lambda: fsdp1(Llama()), gpu=None, world_size=2)
+    assert result.at_peak["unsharded_parameters"] > 0

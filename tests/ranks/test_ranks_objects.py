@@ -53,10 +53,10 @@ def test_objects_are_those_of_the_rank(device: str) -> None:
         dist.monitored_barrier(timeout=timedelta(seconds=1))
         told.extend([everyone, at_root, settings, mine])
 
-    found = stepped(exchange, device)
-    one = {"rank": 0, "names": ["a", "b"]}
-    assert told[:4] == [[one] * WORLD, ["loss"] * WORLD, [{"lr": 1e-3}], ["part 0"]]
-    assert any(AGREED in assumption for assumption in found.assumptions)
+    result = stepped(exchange, device)
+    by_name = {"rank": 0, "names": ["a", "b"]}
+    assert told[:4] == [[by_name] * WORLD, ["loss"] * WORLD, [{"lr": 1e-3}], ["part 0"]]
+    assert any(AGREED in assumption for assumption in result.assumptions)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -159,14 +159,14 @@ PATTERNS = [with_a_copy, with_a_gloo_group, with_a_hook_for_nccl, made_on_meta, 
 @pytest.mark.parametrize("build", PATTERNS, ids=lambda build: build.__name__)
 def test_what_scripts_do_on_gpus(build: Callable[[], nn.Module]) -> None:
     """Copies, groups of another backend, NCCL's hooks, random shards and synchronised statistics need no GPU."""
-    found = estimate_memory(build, (8,), 2, world_size=WORLD, gpu="H100", optimizer="adamw", progress=False)
-    assert found.peak_bytes > 0
-    assert not found.unknown or not since("2.11")  # CUDA rules were measured on 2.11.
+    estimate = estimate_memory(build, (8,), 2, world_size=WORLD, gpu="H100", optimizer="adamw", progress=False)
+    assert estimate.peak_bytes > 0
+    assert not estimate.unknown or not since("2.11")  # CUDA rules were measured on 2.11.
 
 
 def test_synchronised_statistics_are_gathered_from_all_ranks() -> None:
-    found = estimate_memory(synchronised, (8,), 2, world_size=WORLD, gpu="H100", progress=False)
-    names = [moment.operator for moment in found.log.moments]
+    estimate = estimate_memory(synchronised, (8,), 2, world_size=WORLD, gpu="H100", progress=False)
+    names = [moment.operator for moment in estimate.log.moments]
     forward = ["aten::batch_norm_stats", "aten::batch_norm_gather_stats_with_counts", "aten::batch_norm_elemt"]
     assert [name for name in names if name in forward] == forward * 2
-    assert found.log.communicators == 1
+    assert estimate.log.communicators == 1

@@ -38,8 +38,8 @@ def pipeline(name: str, device: str = "cpu") -> Any:
 
 
 def estimated(build: Any, **options: Any) -> MemoryEstimate:
-    asked = {"optimizer": "adamw", "world_size": STAGES, "batch_size": MICROBATCHES, **options}
-    return estimate_memory(build, (LENGTH,), dtypes=torch.long, progress=False, **asked)
+    settings = {"optimizer": "adamw", "world_size": STAGES, "batch_size": MICROBATCHES, **options}
+    return estimate_memory(build, (LENGTH,), dtypes=torch.long, progress=False, **settings)
 
 
 needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")
@@ -100,8 +100,8 @@ def test_shards_of_few_elements_are_offloaded() -> None:
     """They have values while the builder runs, unlike larger ones."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
-    found = estimated(partial(on_few_elements, "cuda", offload_policy=CPUOffloadPolicy()), gpu="H100")
-    assert found.at_peak["parameters"] == found.at_peak["optimizer_state"] == 0
+    result = estimated(partial(on_few_elements, "cuda", offload_policy=CPUOffloadPolicy()), gpu="H100")
+    assert result.at_peak["parameters"] == result.at_peak["optimizer_state"] == 0
 
 
 @runs_fully_shard
@@ -170,8 +170,8 @@ def test_what_a_builder_puts_into_the_environment_goes_with_it() -> None:
 def test_a_transformers_model_under_accelerates_plugin() -> None:
     accelerate = pytest.importorskip("accelerate")
     before = dict(accelerate.PartialState._shared_state)
-    found = estimated(under_accelerate(2), gpu="H100", loss="causal_lm")
-    assert found.at_peak["unsharded_parameters"]
+    result = estimated(under_accelerate(2), gpu="H100", loss="causal_lm")
+    assert result.at_peak["unsharded_parameters"]
     assert accelerate.PartialState._shared_state == before
 
 
@@ -259,7 +259,7 @@ def test_what_a_builder_on_meta_holds_beside_its_model_is_named(is_buffer: bool)
             return Rotating(is_buffer)
 
     step = estimate_memory(build, (64,), 4, world_size=2, gpu="H100", progress=False)
-    said = [one for one in step.assumptions if "register them as buffers" in one]
+    said = [assumption for assumption in step.assumptions if "register them as buffers" in assumption]
     assert (step.at_peak["buffers"] == 2**20, not said) == (is_buffer, is_buffer)
     assert is_buffer or "1.00 MB" in said[0]
     assert sum(step.at_peak.values()) == step.peak_bytes
@@ -355,9 +355,9 @@ def test_context_parallel_attention_goes_round_the_ring() -> None:
             model(x).sum().backward()
 
     own = nn.functional.scaled_dot_product_attention
-    given: dict[str, Any] = {"dtypes": torch.bfloat16, "gpu": "H100", "train_step": train, "progress": False}
-    step = estimate_memory(build, (512, 256), 2, world_size=4, **given)
-    ran = Counter(one.operator for one in step.log.moments if one.step == 1)
+    options: dict[str, Any] = {"dtypes": torch.bfloat16, "gpu": "H100", "train_step": train, "progress": False}
+    step = estimate_memory(build, (512, 256), 2, world_size=4, **options)
+    ran = Counter(moment.operator for moment in step.log.moments if moment.step == 1)
     assert ran["aten::_scaled_dot_product_flash_attention"] == ran["_c10d_functional::all_to_all_single"] == 4
     assert ran["aten::_scaled_dot_product_flash_attention_backward"] == 4
     assert nn.functional.scaled_dot_product_attention is own

@@ -55,7 +55,7 @@ def processor_time(driver: WebDriver) -> Callable[[], float]:
 
     def now() -> float:
         metrics: list[dict[str, Any]] = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+        return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
     last = 0.0
 

@@ -83,9 +83,9 @@ def value(text: str) -> int:
     """Evaluate an arithmetic expression with Python."""
     names = {"floor": lambda x: x.__floor__(), "ceil": lambda x: x.__ceil__()}
     fractions = re.sub(r"(\d+)", r"F(\1)", text.replace(",", "").replace(" x ", " * "))
-    found = eval(fractions, {"F": Fraction, "__builtins__": {}}, names)
-    assert found == int(found)
-    return int(found)
+    result = eval(fractions, {"F": Fraction, "__builtins__": {}}, names)
+    assert result == int(result)
+    return int(result)
 
 
 @pytest.mark.parametrize("name", LAYERS)

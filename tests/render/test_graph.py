@@ -209,8 +209,8 @@ def test_names_in_dot_mean_only_themselves() -> None:
 
 def test_wider_edges_carry_more() -> None:
     model = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 1))
-    found = re.findall(r"penwidth=([\d.]+)", graph(model, (4,)).to_dot(width="bytes"))
-    assert [float(width) for width in found] == [1.25, 5.0, 0.62]
+    result = re.findall(r"penwidth=([\d.]+)", graph(model, (4,)).to_dot(width="bytes"))
+    assert [float(width) for width in result] == [1.25, 5.0, 0.62]
     assert "penwidth" not in graph(model, (4,)).to_dot()
 
 

@@ -110,7 +110,7 @@ def test_pandas_reads_the_csv_and_gets_the_frame(result: ModelSummary, look: Any
 
 def _as_text(shapes: Any) -> Any:
     """Shapes as the CSV has them."""
-    texts = [None if one is None else _shape_text(one) for one in shapes]
+    texts = [None if shape is None else _shape_text(shape) for shape in shapes]
     return pandas.array(texts, "string")
 
 
@@ -284,15 +284,15 @@ def test_random_tables_compile_and_have_the_numbers(results: list[ModelSummary],
 
 
 def test_files_of_other_minor_versions_are_read() -> None:
-    made = summary(nn.Sequential(nn.Linear(4, 4)), (4,), memory="train", style="tree", verbose=0)
-    data = made.to_dict()
+    result = summary(nn.Sequential(nn.Linear(4, 4)), (4,), memory="train", style="tree", verbose=0)
+    data = result.to_dict()
     older = {**data, "version": 1, "view": {name: data["view"][name] for name in ("style", "depth", "col_names")}}
-    assert ModelSummary.from_json(json.dumps(older)) == made
-    newer = json.loads(made.to_json())
+    assert ModelSummary.from_json(json.dumps(older)) == result
+    newer = json.loads(result.to_json())
     newer.update(version="1.9", spirit="unheard of")
     newer["rows"][0]["mood"] = "good"
     newer["memory"]["info"]["weather"] = "fine"
-    assert ModelSummary.from_json(json.dumps(newer)) == made
+    assert ModelSummary.from_json(json.dumps(newer)) == result
     with pytest.raises(InputError, match="its fields"):
         ModelSummary.from_json(json.dumps({**newer, "version": data["version"]}))
     with pytest.raises(InputError, match=r"version 2\.0; accepted: ModelSummary, 1\.\d+ or another 1\.x"):

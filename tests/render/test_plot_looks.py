@@ -76,7 +76,7 @@ def test_every_text_is_readable(name: str, style: str) -> None:
     with pyplot.style.context(style):
         ax, texts = drawn(name)
         papers = {matplotlib.colors.to_hex(ax.get_facecolor()), matplotlib.colors.to_hex(ax.figure.get_facecolor())}
-        faint = [text.get_text() for text in texts if min(contrast(text.get_color(), one) for one in papers) < 4.5]
+        faint = [text.get_text() for text in texts if min(contrast(text.get_color(), paper) for paper in papers) < 4.5]
     assert texts and faint == []
 
 

@@ -281,23 +281,23 @@ def test_a_figure_of_its_own_is_pyplots_and_leaves_nothing_when_closed() -> None
 
 @pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
 def test_a_file_is_of_its_kind_and_touches_no_figure(suffix: str, tmp_path: Path) -> None:
-    made = gpt2().save(tmp_path / f"one{suffix}", memory="A100 40GB").read_bytes()
-    assert made == gpt2().save(tmp_path / f"two{suffix}", memory="A100 40GB").read_bytes()
-    assert resnet().save(tmp_path / f"bars{suffix}", by="mult_adds", top=3).read_bytes() != made
-    assert compared().save(tmp_path / f"models{suffix}").read_bytes() != made
+    result = gpt2().save(tmp_path / f"one{suffix}", memory="A100 40GB").read_bytes()
+    assert result == gpt2().save(tmp_path / f"two{suffix}", memory="A100 40GB").read_bytes()
+    assert resnet().save(tmp_path / f"bars{suffix}", by="mult_adds", top=3).read_bytes() != result
+    assert compared().save(tmp_path / f"models{suffix}").read_bytes() != result
     assert not pyplot.get_fignums()
     if suffix == ".svg":
-        words = "".join(ElementTree.fromstring(made).itertext())
+        words = "".join(ElementTree.fromstring(result).itertext())
         assert "saved activations" in words and "peak" in words
-        assert b"<image" not in made
+        assert b"<image" not in result
     elif suffix == ".pdf":
-        assert made.startswith(b"%PDF-") and made.rstrip().endswith(b"%%EOF")
-        assert b"/Type3" not in made and b"/FontFile2" in made
-        assert b"/Subtype /Image" not in made
-        box = re.search(rb"/MediaBox \[ ?0 0 ([0-9.]+) ", made)
+        assert result.startswith(b"%PDF-") and result.rstrip().endswith(b"%%EOF")
+        assert b"/Type3" not in result and b"/FontFile2" in result
+        assert b"/Subtype /Image" not in result
+        box = re.search(rb"/MediaBox \[ ?0 0 ([0-9.]+) ", result)
         assert box is not None and float(box[1]) == pytest.approx(3.3 * 72)
     else:
-        assert made.startswith(b"\x89PNG")
+        assert result.startswith(b"\x89PNG")
 
 
 @pytest.mark.filterwarnings("error")

@@ -41,8 +41,8 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
 def test_the_estimate_is_the_measured_step(name: str, optimizer: str | None, micro_batches: int) -> None:
     build, size = MODELS[name]
     model = build()
-    asked = {"optimizer": optimizer, "loss": "cross_entropy", "gradient_accumulation_steps": micro_batches}
-    estimate, measured = (call(model, size, 16, **asked) for call in (estimate_memory, measure_memory))
+    options = {"optimizer": optimizer, "loss": "cross_entropy", "gradient_accumulation_steps": micro_batches}
+    estimate, measured = (call(model, size, 16, **options) for call in (estimate_memory, measure_memory))
     assert (estimate.peak_bytes, estimate.steady_bytes) == (measured.peak_bytes, measured.steady_bytes)
     assert estimate.info.micro_batches == measured.info.micro_batches == micro_batches
 
@@ -61,10 +61,10 @@ def test_it_is_the_loop_that_people_write() -> None:
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     own = measure_memory(model, (64,), 16, train_step=step)
-    asked = estimate_memory(
+    estimate = estimate_memory(
         model, (64,), 16, optimizer="sgd", loss="cross_entropy", targets=((), torch.long), gradient_accumulation_steps=4
     )
-    assert asked.peak_bytes == own.peak_bytes
+    assert estimate.peak_bytes == own.peak_bytes
 
 
 def test_gradients_stay_and_work_adds_up() -> None:
@@ -81,8 +81,8 @@ def test_gradients_stay_and_work_adds_up() -> None:
 
 
 def test_closures_accumulate_too() -> None:
-    asked = {"optimizer": partial(torch.optim.LBFGS, max_iter=2), "gradient_accumulation_steps": 2}
-    estimate, measured = (call(nn.Linear(8, 8), (8,), 4, **asked) for call in (estimate_memory, measure_memory))
+    options = {"optimizer": partial(torch.optim.LBFGS, max_iter=2), "gradient_accumulation_steps": 2}
+    estimate, measured = (call(nn.Linear(8, 8), (8,), 4, **options) for call in (estimate_memory, measure_memory))
     assert estimate.peak_range[0] <= measured.peak_bytes <= estimate.peak_range[1]
 
 

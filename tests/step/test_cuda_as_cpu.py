@@ -101,7 +101,7 @@ def test_each_thread_that_multiplies_gets_a_workspace() -> None:
     moments = tuple(Moment(operator, -1, phase, 0) for phase, operator in zip(phases, operators))
     events = tuple((number, number, 100) for number in range(len(moments)))
     log = MemoryLog(moments, events, (StorageSpec(100, None, -1),) * len(moments), (), doubts=(Doubt(3, 2, 1),))
-    found = with_cublas(log, (9, 0))
-    assert [moment for moment, _, nbytes in found.events if nbytes == 32 << 20] == [2, 3]
-    assert [moment for moment, _, _ in found.events] == [0, 1, 2, 2, 3, 3, 4, 5]
-    assert found.events[found.doubts[0].event] == (3, 7, 32 << 20)
+    result = with_cublas(log, (9, 0))
+    assert [moment for moment, _, nbytes in result.events if nbytes == 32 << 20] == [2, 3]
+    assert [moment for moment, _, _ in result.events] == [0, 1, 2, 2, 3, 3, 4, 5]
+    assert result.events[result.doubts[0].event] == (3, 7, 32 << 20)

@@ -52,11 +52,11 @@ def test_its_operator_is_unknown_and_the_range_open(
     truth = estimate(device)
     monkeypatch.setattr(Workspaces, "is_strict", False)
     fail(rules, device, operator)
-    found = estimate(device)
-    assert operator in dict(found.unknown) and not truth.unknown
-    low, high = found.peak_range
+    result = estimate(device)
+    assert operator in dict(result.unknown) and not truth.unknown
+    low, high = result.peak_range
     assert low <= truth.peak_bytes <= high and low < high
-    assert not any("CPU" in line for line in found.assumptions)
+    assert not any("CPU" in line for line in result.assumptions)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

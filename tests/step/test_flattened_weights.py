@@ -31,8 +31,8 @@ def estimate(model: nn.Module, **how: Any) -> MemoryEstimate:
 
 def test_weights_of_a_recurrent_layer_are_one_block() -> None:
     """Torch 2.13 on the no-op T4 reserves 77,594,624 bytes; apart, the weights would fit the small pool."""
-    found = estimate(Recurrent())
-    sizes = [storage.nbytes for storage in found.log.storages if storage.kind == "parameters" and storage.nbytes]
+    result = estimate(Recurrent())
+    sizes = [storage.nbytes for storage in result.log.storages if storage.kind == "parameters" and storage.nbytes]
     assert sizes == [LAYER, 10_240, 40]
 
 
@@ -60,8 +60,8 @@ def test_gradients_are_cast_from_the_last_weight_to_the_first() -> None:
 
     layer = nn.LSTM(64, 128)
     layer.bias_hh_l0.requires_grad_(False)
-    found = estimate_memory(layer, (64,), 8, gpu="T4", train_step=step, steps=1, progress=False)
-    log = found.log
+    prediction = estimate_memory(layer, (64,), 8, gpu="T4", train_step=step, steps=1, progress=False)
+    log = prediction.log
     cast = [
         nbytes
         for moment, _, nbytes in log.events

@@ -60,9 +60,9 @@ def built(family: str) -> Any:
 def measured(model: nn.Module, prompt: int, new_tokens: int, cache: str, cache_dtype: str | None = None) -> Any:
     """The same generation, run for real."""
     ids = torch.ones(2, prompt, dtype=torch.long)
-    given = {"input_ids": ids, "attention_mask": ids.clone()}
+    options = {"input_ids": ids, "attention_mask": ids.clone()}
     step: Callable[..., None] = generation_step(model, new_tokens, as_choice(cache, cache_dtype))
-    return measure_memory(model, input_data=given, mode="eval", train_step=step, steps=1)
+    return measure_memory(model, input_data=options, mode="eval", train_step=step, steps=1)
 
 
 @pytest.mark.parametrize(("family", "cache"), [*((name, "dynamic") for name in FAMILIES), ("gemma2", "static")])
@@ -218,10 +218,10 @@ def test_blocks_hold_what_was_read() -> None:
         own = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         choice = as_choice(cache, "int8" if cache == "quantized" else None)
         made = cache_maker(model, choice, 17)()
-        found = model.generate(
+        result = model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, past_key_values=made
         )
-        assert found.tolist() == own.tolist()
+        assert result.tolist() == own.tolist()
 
 
 @pytest.mark.parametrize(

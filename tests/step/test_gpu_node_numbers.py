@@ -135,9 +135,9 @@ def test_functions_in_python_that_the_engine_calls_leave_the_order_open() -> Non
         slope.square().sum().backward()
 
     for doubles in (False, True):
-        found = estimate_memory(nn.Linear(4, 4), (4,), 2, "cuda", train_step=penalised)
-        assert (SECOND_ORDER in dict(found.unknown)) == doubles
-        by_order = round(ORDER_BAND * sum(found.at_peak.get(kind, 0) for kind in OF_AUTOGRAD)) if doubles else 0
-        low, high = found.peak_range
-        assert found.peak_bytes - low >= by_order and high - found.peak_bytes >= by_order
-        assert bool(by_order) == doubles == (high > found.peak_bytes)
+        estimate = estimate_memory(nn.Linear(4, 4), (4,), 2, "cuda", train_step=penalised)
+        assert (SECOND_ORDER in dict(estimate.unknown)) == doubles
+        by_order = round(ORDER_BAND * sum(estimate.at_peak.get(kind, 0) for kind in OF_AUTOGRAD)) if doubles else 0
+        low, high = estimate.peak_range
+        assert estimate.peak_bytes - low >= by_order and high - estimate.peak_bytes >= by_order
+        assert bool(by_order) == doubles == (high > estimate.peak_bytes)

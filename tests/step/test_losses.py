@@ -91,9 +91,9 @@ def test_each_named_loss_is_predicted_to_the_byte(name: str) -> None:
         model, size, dtypes = Tokens(), (12,), torch.long
     else:
         model, size, dtypes = net(bounded=name == "bce"), (16,), None  # type: ignore[assignment]
-    asked: dict[str, Any] = {"batch_size": 32, "dtypes": dtypes, "loss": name, "optimizer": "adamw"}
-    predicted = estimate_memory(model, size, **asked)
-    same(predicted, measure_memory(model, size, **asked))
+    options: dict[str, Any] = {"batch_size": 32, "dtypes": dtypes, "loss": name, "optimizer": "adamw"}
+    predicted = estimate_memory(model, size, **options)
+    same(predicted, measure_memory(model, size, **options))
     assert predicted.info.loss == name and SUMMED not in predicted.assumptions
 
 
@@ -141,9 +141,9 @@ TARGETS: dict[str, tuple[Any, int]] = {
 def test_targets_are_inputs_and_grow_with_the_batch(name: str) -> None:
     targets, nbytes = TARGETS[name]
     for batch in (8, 24):
-        asked = {"batch_size": batch, "loss": squared, "targets": targets}
-        predicted = estimate_memory(net(), (16,), **asked)
-        same(predicted, measure_memory(net(), (16,), **asked))
+        options = {"batch_size": batch, "loss": squared, "targets": targets}
+        predicted = estimate_memory(net(), (16,), **options)
+        same(predicted, measure_memory(net(), (16,), **options))
         assert predicted.at_peak["inputs"] == batch * 16 * 4 + nbytes * batch // 8
     limit = max_batch_size(net(), (16,), 1 << 20, device="cpu", loss=squared, targets=targets)
     assert limit.is_proved
@@ -177,9 +177,9 @@ def test_causal_lm_is_the_loss_that_such_models_have() -> None:
 
 
 def test_pixels_have_their_classes_in_axis_1() -> None:
-    asked: dict[str, Any] = {"batch_size": 2, "loss": "cross_entropy"}
+    options: dict[str, Any] = {"batch_size": 2, "loss": "cross_entropy"}
     model = nn.Conv2d(3, 5, 3, padding=1)
-    predicted = estimate_memory(model, (3, 12, 12), **asked)
+    predicted = estimate_memory(model, (3, 12, 12), **options)
     assert predicted.assumptions == ("targets of cross_entropy: int64 [2, 12, 12], of 5 classes (axis 1)",)
     assert predicted.at_peak["inputs"] == 2 * 3 * 12 * 12 * 4 + 2 * 12 * 12 * 8
 
@@ -199,16 +199,16 @@ class Weighted(nn.Module):
 def test_the_tensors_of_a_loss_are_booked_and_trained() -> None:
     loss = Weighted()
     kept = [tensor.clone() for tensor in (*loss.parameters(), *loss.buffers())]
-    asked = {"batch_size": 32, "loss": loss, "targets": ((), torch.long), "optimizer": "adamw"}
-    predicted = estimate_memory(net(), (16,), **asked)
-    same(predicted, measure_memory(net(), (16,), **asked))
+    options = {"batch_size": 32, "loss": loss, "targets": ((), torch.long), "optimizer": "adamw"}
+    predicted = estimate_memory(net(), (16,), **options)
+    same(predicted, measure_memory(net(), (16,), **options))
     plain = estimate_memory(net(), (16,), 32, loss="cross_entropy", optimizer="adamw")
     assert predicted.at_peak["parameters"] - plain.at_peak["parameters"] == 400
     assert predicted.at_peak["buffers"] == 40
     assert predicted.at_peak["optimizer_state"] - plain.at_peak["optimizer_state"] == 804
     assert all(map(torch.equal, kept, (*loss.parameters(), *loss.buffers())))
     assert all(p.grad is None for p in loss.parameters())
-    on_card = estimate_memory(net(), (16,), gpu="T4", **asked)
+    on_card = estimate_memory(net(), (16,), gpu="T4", **options)
     assert on_card.info.device == "cuda:0"
 
 
@@ -218,8 +218,8 @@ def test_a_sum_that_stands_in_is_said_everywhere() -> None:
     for text in (str(estimate), estimate.to_markdown(), estimate.to_latex(caption="A step"), estimate.to_html()):
         assert "no loss was given" in text
     assert SUMMED not in estimate_memory(net(), (16,), mode="eval").assumptions
-    one = estimate_memory(net(), (16,), 32, loss=lambda out: out.sum())
-    assert one.assumptions == () and one.peak_bytes == estimate.peak_bytes
+    prediction = estimate_memory(net(), (16,), 32, loss=lambda out: out.sum())
+    assert prediction.assumptions == () and prediction.peak_bytes == estimate.peak_bytes
 
 
 def test_a_callable_of_the_output_stays_one() -> None:
@@ -231,8 +231,8 @@ def test_a_callable_of_the_output_stays_one() -> None:
 
 
 def test_under_autocast_targets_are_single_precision() -> None:
-    asked: dict[str, Any] = {"batch_size": 32, "loss": "mse", "autocast": torch.bfloat16}
-    assert targets_of(estimate_memory(net(), (16,), **asked)) == ["targets of mse: float32 [32, 10]"]
+    options: dict[str, Any] = {"batch_size": 32, "loss": "mse", "autocast": torch.bfloat16}
+    assert targets_of(estimate_memory(net(), (16,), **options)) == ["targets of mse: float32 [32, 10]"]
     half = estimate_memory(net().bfloat16(), (16,), 32, loss="mse")
     assert targets_of(half) == ["targets of mse: bfloat16 [32, 10]"]
 
@@ -264,8 +264,8 @@ def test_what_cannot_be_a_loss_is_named(words: dict[str, Any], message: str) -> 
 
 
 def test_models_are_compared_under_a_loss() -> None:
-    found = compare(net(), net(), input_size=(16,), memory={"loss": "mse", "optimizer": "sgd"}, names=["a", "b"])
-    peaks = found.entries[0].peaks
+    comparison = compare(net(), net(), input_size=(16,), memory={"loss": "mse", "optimizer": "sgd"}, names=["a", "b"])
+    peaks = comparison.entries[0].peaks
     assert peaks is not None and peaks.training_peak_bytes
     assert peaks.training_peak_bytes == estimate_memory(net(), (16,), loss="mse", optimizer="sgd").peak_bytes
 
@@ -274,10 +274,10 @@ SETTINGS = ("RTX 3060 12GB", "adamw", "autocast to bfloat16", "loss: mse")
 
 
 def test_every_result_says_what_its_step_is() -> None:
-    asked: dict[str, Any] = {"gpu": "RTX 3060", "optimizer": "adamw", "loss": "mse", "autocast": "bfloat16"}
-    step = estimate_memory(net(), (16,), 32, **asked)
-    table = summary(net(), (16,), 32, memory=asked, verbose=0)
-    models = compare(net(), net(), input_size=(16,), memory=asked, names=["a", "b"])
+    options: dict[str, Any] = {"gpu": "RTX 3060", "optimizer": "adamw", "loss": "mse", "autocast": "bfloat16"}
+    step = estimate_memory(net(), (16,), 32, **options)
+    table = summary(net(), (16,), 32, memory=options, verbose=0)
+    models = compare(net(), net(), input_size=(16,), memory=options, names=["a", "b"])
     steps = compare(step, step, names=["one", "two"])
     for result in (step, table, models, steps):
         shown = (str(result), result.to_markdown(), result.to_html(), result.to_latex(caption="Ours"))
@@ -299,8 +299,8 @@ def test_reports_say_what_their_step_is(tmp_path: Path) -> None:
 
 
 def test_a_limit_says_what_was_asked() -> None:
-    asked: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
-    limit = max_batch_size(net(), (16,), "RTX 3060", **asked)
+    options: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
+    limit = max_batch_size(net(), (16,), "RTX 3060", **options)
     assert (limit.memory, limit.memory_bytes, limit.info.gpu) == ("RTX 3060", 11_910 << 20, "RTX 3060 12GB")
     assert limit.context_bytes == 990 << 20
     assert (limit.info.mode, limit.info.optimizer, limit.info.batch_size) == ("train", "sgd", limit.batch_size)

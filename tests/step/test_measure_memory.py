@@ -305,8 +305,8 @@ def test_an_input_that_is_given_twice_is_there_once() -> None:
             return self.linear(x) - wanted
 
     x = torch.ones(512, 64)
-    asked: dict[str, Any] = {"input_data": {"x": x, "wanted": x}}
-    assert measure_memory(Compared(), **asked).peak_bytes == estimate_memory(Compared(), **asked).peak_bytes
+    options: dict[str, Any] = {"input_data": {"x": x, "wanted": x}}
+    assert measure_memory(Compared(), **options).peak_bytes == estimate_memory(Compared(), **options).peak_bytes
 
 
 FIRST = """

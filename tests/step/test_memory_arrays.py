@@ -54,18 +54,18 @@ def settings(read: Read) -> dict[str, Any]:
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_arrays_on_the_cpu_are_the_real_step_s(read: Read) -> None:
-    asked = settings(read)
-    estimate = estimate_memory(classifier(), **asked)
+    result = settings(read)
+    estimate = estimate_memory(classifier(), **result)
     assert not any("measured" in line for line in estimate.assumptions)
-    assert estimate.peak_range == (measure_memory(classifier(), **asked).peak_bytes,) * 2
+    assert estimate.peak_range == (measure_memory(classifier(), **result).peak_bytes,) * 2
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_arrays_on_a_gpu_come_from_a_real_step_or_are_assumed(read: Read) -> None:
     """A step without values has the same peak, since all its counts add up alike."""
-    asked = settings(read)
-    real = estimate_memory(classifier(), device="cuda", gpu="H100", **asked)
-    assumed = estimate_memory(classifier().to("meta"), device="cuda", gpu="H100", **asked)
+    result = settings(read)
+    real = estimate_memory(classifier(), device="cuda", gpu="H100", **result)
+    assumed = estimate_memory(classifier().to("meta"), device="cuda", gpu="H100", **result)
     assert real.assumptions[0].endswith("value taken from a real step")
     assert "value assumed to be" in assumed.assumptions[0]
     assert real.unknown or real.peak_range == (real.peak_bytes,) * 2
@@ -83,8 +83,8 @@ def test_an_array_that_steers_the_step_has_a_real_step_s_values() -> None:
 
     model = nn.Linear(1, 1, bias=False)
     model.weight = nn.Parameter(weight)
-    asked: dict[str, Any] = {"input_data": torch.ones(1 << 15, 1), "mode": "eval", "train_step": run}
-    assert estimate_memory(model, **asked).peak_bytes == measure_memory(model, **asked).peak_bytes
+    options: dict[str, Any] = {"input_data": torch.ones(1 << 15, 1), "mode": "eval", "train_step": run}
+    assert estimate_memory(model, **options).peak_bytes == measure_memory(model, **options).peak_bytes
 
 
 def test_an_array_of_a_tensor_on_a_gpu_or_with_a_gradient_is_refused_as_in_torch() -> None:

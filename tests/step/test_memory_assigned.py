@@ -56,9 +56,9 @@ def test_what_is_assigned_is_booked_as_measured(step: Any) -> None:
 
 @pytest.mark.parametrize("step", [emptied_and_put_back, made_anew, small, an_input])
 def test_what_is_assigned_goes_along_to_a_card(step: Any) -> None:
-    found = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
+    estimate = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
     plain = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=trained, device="cuda")
-    assert found.at_peak["workspace"] == plain.at_peak["workspace"]
+    assert estimate.at_peak["workspace"] == plain.at_peak["workspace"]
 
 
 def by_hand(model: Any, x: Tensor) -> None:
@@ -84,7 +84,7 @@ def an_attack(model: Any, x: Tensor) -> None:
 @pytest.mark.parametrize("step", [by_hand, an_attack])
 def test_leaves_of_a_step_have_gradients_on_a_card(step: Any) -> None:
     """Also on a CUDA build without a GPU, whose engine asks for the stream of a leaf that was assigned or created."""
-    found = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
+    estimate = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
     plain = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=trained, device="cuda")
-    assert found.peak_bytes > plain.peak_bytes
-    assert not found.unknown and not found.assumptions
+    assert estimate.peak_bytes > plain.peak_bytes
+    assert not estimate.unknown and not estimate.assumptions

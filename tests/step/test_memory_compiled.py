@@ -46,15 +46,15 @@ def by_function() -> Made:
 def test_compiled_code_is_named_and_its_range_is_open(make: Callable[[], Made]) -> None:
     """At least, what exists between the steps is needed."""
     model, options = make()
-    found = estimate_memory(model, (8,), 16, "cuda", progress=False, **options)
-    low, high = found.peak_range
-    assert COMPILED in found.assumptions
-    assert found.at_peak["parameters"] < low < found.peak_bytes < high
+    estimate = estimate_memory(model, (8,), 16, "cuda", progress=False, **options)
+    low, high = estimate.peak_range
+    assert COMPILED in estimate.assumptions
+    assert estimate.at_peak["parameters"] < low < estimate.peak_bytes < high
 
 
 @from_release("2.11", "the release that CUDA rules were measured on")
 def test_a_source_that_is_not_compiled_is_exact() -> None:
     torch.compile(plain())
-    found = estimate_memory(plain(), (8,), 16, "cuda", progress=False)
-    assert COMPILED not in found.assumptions
-    assert found.peak_range == (found.peak_bytes, found.peak_bytes)
+    estimate = estimate_memory(plain(), (8,), 16, "cuda", progress=False)
+    assert COMPILED not in estimate.assumptions
+    assert estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)

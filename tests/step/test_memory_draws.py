@@ -143,8 +143,8 @@ def test_a_real_pass_that_draws_nothing_runs_once(monkeypatch: pytest.MonkeyPatc
     calls = []
     whole = task.rehearse
     monkeypatch.setattr(task, "rehearse", lambda *given: calls.append(1) or whole(*given))
-    found = estimate_memory(Masked(), input_data=torch.randn(16, 8), mode="eval")
-    assert len(calls) == 1 and found.peak_range == (found.peak_bytes, found.peak_bytes)
+    estimate = estimate_memory(Masked(), input_data=torch.randn(16, 8), mode="eval")
+    assert len(calls) == 1 and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
 
 
 @pytest.mark.parametrize("drawn", ["torch"])

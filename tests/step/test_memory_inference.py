@@ -169,10 +169,10 @@ class Padded(nn.Module):
 @pytest.mark.parametrize(("length", "copies"), [(1024, 3), (1025, 5)])
 def test_masked_scores_on_a_gpu_are_filled_first_if_their_rows_are_long(length: int, copies: int) -> None:
     """Source: ``masked_softmax_cuda`` in ATen/native/cuda/SoftMax.cu. cuBLAS's workspace is one more copy."""
-    found = estimate_memory(Padded(), (length, 16), 1, "cuda", mode="eval", progress=False)
+    estimate = estimate_memory(Padded(), (length, 16), 1, "cuda", mode="eval", progress=False)
     scores = 2 * length * length * 4
-    assert not any("CPU's kernels" in note for note in found.assumptions)
-    assert copies * scores < found.peak_bytes < (copies + 0.1) * scores
+    assert not any("CPU's kernels" in note for note in estimate.assumptions)
+    assert copies * scores < estimate.peak_bytes < (copies + 0.1) * scores
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ LOSSES: dict[str, Loss] = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_function_in_python_takes_what_it_takes_for_real(name: str) -> None:
-    given: dict[str, Any] = {"input_data": torch.randn(128, 32), "loss": LOSSES[name]}
-    predicted, measured = (call(nn.Linear(32, 32), **given).peak_bytes for call in (estimate_memory, measure_memory))
+    options: dict[str, Any] = {"input_data": torch.randn(128, 32), "loss": LOSSES[name]}
+    predicted, measured = (call(nn.Linear(32, 32), **options).peak_bytes for call in (estimate_memory, measure_memory))
 
     assert predicted == measured
 

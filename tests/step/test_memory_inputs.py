@@ -32,23 +32,23 @@ class Told(nn.Module):
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_attention_of_a_tensor_to_itself(mode: str, batch_first: bool, need_weights: bool) -> None:
     x = torch.rand(2, 16, 32)
-    given: dict[str, Any] = {"query": x, "key": x, "value": x, "need_weights": need_weights}
+    settings: dict[str, Any] = {"query": x, "key": x, "value": x, "need_weights": need_weights}
     layer = nn.MultiheadAttention(32, 4, batch_first=batch_first)
-    asked: dict[str, Any] = {"input_data": given, "mode": mode, "loss": lambda out: out[0].sum()}
+    options: dict[str, Any] = {"input_data": settings, "mode": mode, "loss": lambda out: out[0].sum()}
     if mode == "eval":
-        del asked["loss"]
-    predicted, measured = (call(layer, **asked).peak_bytes for call in (estimate_memory, measure_memory))
+        del options["loss"]
+    predicted, measured = (call(layer, **options).peak_bytes for call in (estimate_memory, measure_memory))
 
     assert predicted == measured
 
 
 def test_at_any_batch_size_and_in_a_table() -> None:
     x = torch.rand(4, 16)
-    found = max_batch_size(Told(), memory=1 << 20, input_data=(x, [x]), device="cpu", mode="eval")
-    grown = torch.rand(found.batch_size, 16)
+    limit = max_batch_size(Told(), memory=1 << 20, input_data=(x, [x]), device="cpu", mode="eval")
+    grown = torch.rand(limit.batch_size, 16)
 
     assert summary(Told(), input_data=(x, [x]), verbose=0).total_mult_adds == 4 * 16 * 64
-    assert found.peak_bytes == measure_memory(Told(), input_data=(grown, [grown]), mode="eval").peak_bytes
+    assert limit.peak_bytes == measure_memory(Told(), input_data=(grown, [grown]), mode="eval").peak_bytes
 
 
 def test_booking_a_backward_calls_no_functions_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

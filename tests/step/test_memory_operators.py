@@ -312,11 +312,11 @@ def test_lengths_of_ctc_are_not_kept_as_tensors() -> None:
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_autocast_reaches_the_product_inside_an_affine_grid(mode: str) -> None:
     model = Through(lambda x: F.affine_grid(x[:, :6].float().reshape(-1, 2, 3), [SIDE, 3, 4, 4], align_corners=False))
-    asked: dict[str, Any] = {"input_data": torch.randn(SIDE, SIDE), "mode": mode, "autocast": torch.bfloat16}
-    predicted, measured = (call(model, **asked) for call in (estimate_memory, measure_memory))
+    options: dict[str, Any] = {"input_data": torch.randn(SIDE, SIDE), "mode": mode, "autocast": torch.bfloat16}
+    predicted, measured = (call(model, **options) for call in (estimate_memory, measure_memory))
     assert predicted.peak_range[0] <= measured.peak_bytes <= predicted.peak_range[1]
-    forward = estimate_memory(model, **asked, keep_output=True).steady_bytes
-    assert forward == measure_memory(model, **asked, keep_output=True).steady_bytes
+    forward = estimate_memory(model, **options, keep_output=True).steady_bytes
+    assert forward == measure_memory(model, **options, keep_output=True).steady_bytes
 
 
 class LeafAsResult(torch.autograd.Function):

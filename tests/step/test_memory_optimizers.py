@@ -293,8 +293,8 @@ def test_a_foreach_operator_on_other_shapes_runs_as_in_torch(device: str) -> Non
     model = nn.Linear(WIDTH, 8)
 
     def found(others: Callable[[list[Tensor]], Any]) -> MemoryEstimate:
-        made = partial(Foreach, others=others)
-        return estimate_memory(model, input_data=rows(), device=device, optimizer=made, progress=False)
+        result = partial(Foreach, others=others)
+        return estimate_memory(model, input_data=rows(), device=device, optimizer=result, progress=False)
 
     alike = found(lambda own: [torch.zeros_like(p) for p in own])
     assert alike.peak_bytes > found(lambda own: [p[..., :1] for p in own]).peak_bytes

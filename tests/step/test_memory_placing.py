@@ -66,8 +66,8 @@ class Placeholders(nn.Module):
 def test_what_a_model_does_not_move_is_on_the_gpu_if_it_is_used_there() -> None:
     def there(model: nn.Module, device: str) -> int:
         log = estimate_memory(model, (8,), 4, device, mode="eval", progress=False).log
-        found = {storage for _, storage, _ in log.events if log.storages[storage].kind == "buffers"}
-        return sum(log.storages[storage].nbytes for storage in found)
+        storages = {storage for _, storage, _ in log.events if log.storages[storage].kind == "buffers"}
+        return sum(log.storages[storage].nbytes for storage in storages)
 
     assert there(Placeholders(False), "cpu") == there(Placeholders(True), "cpu") == 4000 + 32
     assert (there(Placeholders(False), "cuda"), there(Placeholders(True), "cuda")) == (0, 4000 + 32)

@@ -387,12 +387,12 @@ def test_the_least_program_keeps_what_fails_alone() -> None:
         Statement("v6 = v4 * 2", "v6", "v4"),
     )
     layers = {"m1": "self.m1 = nn.Linear(8, 8)"}
-    given = Program("torch.randn(4, 8)", statements, "v6", layers, {}, StepText(options={"mode": "'eval'"}))
+    program = Program("torch.randn(4, 8)", statements, "v6", layers, {}, StepText(options={"mode": "'eval'"}))
 
     def judge(source: str) -> Verdict:
         return Verdict(UNSAID if ".bad()" in source else EXACT)
 
-    least = shrunk(given, UNSAID, judge)
+    least = shrunk(program, UNSAID, judge)
     (left,) = least.statements
     assert [statement.text for statement in left.inner] == ["v5 = x.bad()"]
     assert (least.result, least.step) == ("v4", StepText())

@@ -220,7 +220,8 @@ def test_weights_that_do_not_unpack_are_named(monkeypatch: pytest.MonkeyPatch) -
     model = ao.convert(volumes)
     assert dict(summary(model, (3, 8, 8, 8), verbose=0).unknown_ops) == {"quantized.conv3d.new": 1}
     for call in (estimate_memory, measure_memory):
-        assert any("cannot unpack" in one for one in call(model, (3, 8, 8, 8), 2, mode="eval").assumptions)
+        result = call(model, (3, 8, 8, 8), 2, mode="eval")
+        assert any("cannot unpack" in assumption for assumption in result.assumptions)
 
 
 def traced(model: nn.Module) -> tuple[nn.Module, int]:
@@ -243,13 +244,13 @@ def test_a_scripted_quantised_model_holds_the_same_packed_weights(
 def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
     model = qlora()
     before = everything(model)
-    given = {"input_data": torch.rand(4, NARROW), "mode": mode}
-    estimate_memory(model, **given)
-    measure_memory(model, **given)
+    options = {"input_data": torch.rand(4, NARROW), "mode": mode}
+    estimate_memory(model, **options)
+    measure_memory(model, **options)
     for run in ("fake", "real"):
-        summary(model, **given, verbose=0, run=run)
+        summary(model, **options, verbose=0, run=run)
     assert everything(model) == before
-    model(given["input_data"])
+    model(options["input_data"])
 
 
 def test_a_frozen_model_holds_its_weights_as_constants() -> None:

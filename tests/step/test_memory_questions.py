@@ -33,8 +33,8 @@ def bernoulli(y: Tensor) -> Tensor:
 
 def multivariate(y: Tensor) -> Tensor:
     covariance = y[:4, :, None] * y[:4, None] + 100 * torch.eye(WIDTH)
-    made = distributions.MultivariateNormal(y[:4], covariance, validate_args=True)
-    return -made.log_prob(torch.zeros(WIDTH)).mean()
+    result = distributions.MultivariateNormal(y[:4], covariance, validate_args=True)
+    return -result.log_prob(torch.zeros(WIDTH)).mean()
 
 
 def asserted(y: Tensor) -> Tensor:

@@ -109,9 +109,10 @@ def test_a_container_that_each_step_fills_and_replaces(build: Callable[[str], An
         for _ in range(3):
             step(model, x)
 
-    asked: dict[str, Any] = {"batch_size": BATCH, "device": "cpu", "steps": 3}
+    options: dict[str, Any] = {"batch_size": BATCH, "device": "cpu", "steps": 3}
     predicted, measured = (
-        call(build(kind)[0], (WIDTH,), train_step=build(kind)[1], **asked) for call in (estimate_memory, measure_memory)
+        call(build(kind)[0], (WIDTH,), train_step=build(kind)[1], **options)
+        for call in (estimate_memory, measure_memory)
     )
     model, step = build(kind)
     x = torch.zeros(BATCH, WIDTH)

@@ -96,8 +96,8 @@ def two_optimizers(model: Any) -> TrainStep:
 
     def step(model: Any, x: Tensor) -> None:
         second.zero_grad()
-        made = model.made(x).detach()
-        (squared(model.judged(x)) - squared(model.judged(made))).backward()
+        result = model.made(x).detach()
+        (squared(model.judged(x)) - squared(model.judged(result))).backward()
         second.step()
         first.zero_grad()
         squared(model(x)).backward()
@@ -267,7 +267,7 @@ def test_mappings_of_others_are_not_asked_for_what_they_hold() -> None:
     model, x = block(), rows()
     others = [Lazy({1: 2}), Lazy()]
     assert estimate_memory(model, input_data=x, train_step=plain(model)).peak_bytes
-    assert [dict.__len__(one) for one in others] == [1, 0]
+    assert [dict.__len__(other) for other in others] == [1, 0]
 
 
 def test_hooks_that_step_in_the_backward_need_no_step_of_the_users_own() -> None:

@@ -90,8 +90,8 @@ def adapted(model: nn.Module, x: Tensor) -> None:
     """The gradient through a step of gradient descent."""
     held = dict(model.named_parameters())
     first = functional_call(model, held, (x,)).pow(2).mean()
-    found = torch.autograd.grad(first, list(held.values()), create_graph=True)
-    moved = {name: value - slope for (name, value), slope in zip(held.items(), found)}
+    result = torch.autograd.grad(first, list(held.values()), create_graph=True)
+    moved = {name: value - slope for (name, value), slope in zip(held.items(), result)}
     functional_call(model, moved, (x,)).pow(2).mean().backward()
     model.zero_grad()
 
@@ -111,8 +111,8 @@ def differentiated_twice(model: nn.Module, x: Tensor) -> None:
     for power in (1, 2):
         out = model(x) ** power
         out[:, 0] *= 3
-        found = torch.autograd.grad(out.pow(power).sum(), list(model.parameters()), create_graph=True)
-        torch.stack([slope.pow(2).sum() for slope in found]).sum().backward()
+        result = torch.autograd.grad(out.pow(power).sum(), list(model.parameters()), create_graph=True)
+        torch.stack([slope.pow(2).sum() for slope in result]).sum().backward()
         model.zero_grad()
 
 
@@ -146,8 +146,8 @@ def test_a_transformed_step_is_its_real_one(name: str) -> None:
     build, step = STEPS[name]
     torch.manual_seed(0)
     model, x = build(), torch.randn(16, WIDTH)
-    asked: dict[str, Any] = {"input_data": x, "train_step": step}
-    estimate, measured = estimate_memory(model, **asked), measure_memory(model, **asked)
+    options: dict[str, Any] = {"input_data": x, "train_step": step}
+    estimate, measured = estimate_memory(model, **options), measure_memory(model, **options)
 
     def run() -> None:
         for _ in range(2):
@@ -326,9 +326,9 @@ def test_a_view_of_a_tangent_of_zeros_takes_no_memory() -> None:
     """A linear layer's bias has no tangent; its zeros are expanded."""
     model = Tangent()
     estimate = estimate_memory(model, input_data=torch.randn(16, WIDTH), mode="eval", device="cuda")
-    made = {estimate.log.moments[moment].operator for moment, _, nbytes in estimate.log.events if nbytes}
-    assert "aten::addmm" in made
-    assert "aten::expand" not in made
+    operators = {estimate.log.moments[moment].operator for moment, _, nbytes in estimate.log.events if nbytes}
+    assert "aten::addmm" in operators
+    assert "aten::expand" not in operators
 
 
 def test_forward_tangents_on_a_gpu_open_the_range() -> None:
@@ -359,11 +359,11 @@ def test_moves_inside_a_transform_are_those_of_the_gpu(name: str) -> None:
     move = MOVES[name]
 
     def log(step: Callable[[nn.Module, Tensor], object]) -> tuple[int, list[int]]:
-        found = estimate_memory(
+        estimate = estimate_memory(
             nn.Linear(4, 4), input_data=torch.zeros(64, 100, 100), gpu="A100 80GB", train_step=step, steps=1,
             progress=False,
         )  # fmt: skip
-        return found.peak_bytes, [nbytes for _, _, nbytes in found.log.events if nbytes]
+        return estimate.peak_bytes, [nbytes for _, _, nbytes in estimate.log.events if nbytes]
 
     plain = log(lambda _, x: move(x))
     assert log(lambda _, x: vmap(move)(x)) == plain

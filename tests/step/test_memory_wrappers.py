@@ -168,10 +168,10 @@ def test_bytes_are_those_of_the_storages_inside() -> None:
 def test_a_model_is_left_as_it_was(name: str) -> None:
     model = MODELS[name]()
     before = everything(model)
-    given = {"input_data": torch.rand(4, WIDTH)}
-    estimate_memory(model, **given, optimizer="sgd")
+    options = {"input_data": torch.rand(4, WIDTH)}
+    estimate_memory(model, **options, optimizer="sgd")
     for run in ("fake", "real"):
-        summary(model, **given, verbose=0, run=run)
+        summary(model, **options, verbose=0, run=run)
     assert everything(model) == before
 
 

@@ -60,5 +60,5 @@ def test_a_loss_in_chunks(
     with torch.device("meta"):
         model = Model(OPTIONS(**options), reduction).to(dtype)
         x = torch.zeros(8, 512, dtype=torch.long)
-    found = estimate_memory(model, input_data=x, train_step=step, steps=2, gpu="H100", progress=False)
-    assert (found.peak_bytes, found.peak_range, found.unknown) == (peak, (peak, peak), ())
+    estimate = estimate_memory(model, input_data=x, train_step=step, steps=2, gpu="H100", progress=False)
+    assert (estimate.peak_bytes, estimate.peak_range, estimate.unknown) == (peak, (peak, peak), ())

@@ -54,9 +54,9 @@ def printed_counts(text: str) -> list[int]:
 
 
 def printed_total(text: str) -> int:
-    found = re.search(r"Total params: ([\d,]+)", text)
-    assert found is not None, text
-    return int(found.group(1).replace(",", ""))
+    result = re.search(r"Total params: ([\d,]+)", text)
+    assert result is not None, text
+    return int(result.group(1).replace(",", ""))
 
 
 @pytest.mark.parametrize("name", ZOO)

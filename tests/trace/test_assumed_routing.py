@@ -112,7 +112,7 @@ def test_a_loop_over_experts_on_meta_takes_what_it_takes_where_routing_is_balanc
     options: dict[str, Any] = {"optimizer": "adamw", "loss": "mse", "progress": False}
     asked = (TOKENS, WIDTH), 2
     real, on_meta = (estimate_memory(made(run, device), *asked, **options) for device in ("cpu", "meta"))
-    assert any(BALANCED in one for one in on_meta.assumptions)
+    assert any(BALANCED in assumption for assumption in on_meta.assumptions)
     if run is not selected:  # The real one's range is that of a mask's elements.
         assert on_meta.peak_bytes == real.peak_bytes
     assert on_meta.peak_range[0] <= real.peak_bytes <= on_meta.peak_range[1]
@@ -146,8 +146,8 @@ def test_many_experts_of_many_tokens_keep_their_masks() -> None:
 
     with torch.device("meta"):
         model = Many()
-    found = summary(model, (8,), 4096, verbose=0)
-    assert found.total_mult_adds == 4096 * 8 * 128 + 2 * (4096 * 8 // 128) * 8 * 8
+    result = summary(model, (8,), 4096, verbose=0)
+    assert result.total_mult_adds == 4096 * 8 * 128 + 2 * (4096 * 8 // 128) * 8 * 8
 
 
 def test_a_choice_among_other_things_stays_unknown() -> None:
@@ -161,6 +161,6 @@ def test_a_choice_among_other_things_stays_unknown() -> None:
 
     with torch.device("meta"):
         model = Picks()
-    found = estimate_memory(model, (8,), 4, progress=False)
-    assert not any(BALANCED in one for one in found.assumptions)
-    assert any("maximum size" in one for one in found.assumptions)
+    estimate = estimate_memory(model, (8,), 4, progress=False)
+    assert not any(BALANCED in one for one in estimate.assumptions)
+    assert any("maximum size" in one for one in estimate.assumptions)

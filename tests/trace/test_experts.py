@@ -40,8 +40,8 @@ def family(name: str) -> tuple[ModelSummary, ModelSummary]:
     transformers: Any = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     kind, settings, *_ = FAMILIES[name]
-    made = getattr(transformers, kind)
-    model = made(made.config_class(**settings)).eval()
+    result = getattr(transformers, kind)
+    model = result(result.config_class(**settings)).eval()
     tokens = torch.ones(2, 8, dtype=torch.long)
     data = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {})
     return summary(model, input_data=data, verbose=0), summary(model, verbose=0)
@@ -144,7 +144,7 @@ def test_equal_layers_are_no_experts() -> None:
     ran = summary(Plain(), (4,), verbose=0)
     assert ran.experts == () and ran.active_params == ran.total_params and "Active" not in str(ran)
     dense = summary(Dense(), (4,), batch_size=8, verbose=0)
-    assert [one.path for one in dense.experts] == ["head.experts"]
+    assert [expert.path for expert in dense.experts] == ["head.experts"]
 
 
 def test_stored_bytes_beside_parameters() -> None:
@@ -181,5 +181,5 @@ def test_an_inactive_adapter_is_said_to_be() -> None:
     base = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["0"]))
     model.add_adapter("other", peft.LoraConfig(r=4, target_modules=["1"]))
-    told = {one.name: (one.params, one.is_active) for one in summary(model, verbose=0).adapters}
+    told = {adapter.name: (adapter.params, adapter.is_active) for adapter in summary(model, verbose=0).adapters}
     assert told == {"default": (2 * 16, True), "other": (4 * 16, False)}

@@ -32,8 +32,8 @@ class Kept(nn.Module):
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_sizes_that_come_from_made_up_inputs_are_said(is_packed: bool) -> None:
     made_up = estimate_memory(Kept(is_packed), (5,), batch_size=3, dtypes=[torch.long], loss=loss)
-    given = estimate_memory(Kept(is_packed), input_data=torch.full((3, 5), 9), loss=loss)
+    estimate = estimate_memory(Kept(is_packed), input_data=torch.full((3, 5), 9), loss=loss)
     told = [line.rpartition(": ")[2] for line in made_up.assumptions]
     assert told == ["answered as if integer inputs were all zeros; pass real inputs as input_data="] * len(told) != []
-    assert given.assumptions == ()
-    assert given.peak_bytes > made_up.peak_bytes
+    assert estimate.assumptions == ()
+    assert estimate.peak_bytes > made_up.peak_bytes

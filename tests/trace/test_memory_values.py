@@ -135,14 +135,14 @@ def test_what_is_replaced_goes_after_a_question_too(mode: str) -> None:
 def test_the_experts_of_later_steps_are_those_of_changed_weights() -> None:
     torch.manual_seed(0)
     model, x = Experts(), rows()
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "input_data": x,
         "loss": loss,
         "optimizer": lambda ps: torch.optim.SGD(ps, 10.0),
         "steps": 3,
     }
-    estimate = estimate_memory(model, **asked)
-    assert estimate.peak_bytes == measure_memory(model, **asked).peak_bytes
+    estimate = estimate_memory(model, **options)
+    assert estimate.peak_bytes == measure_memory(model, **options).peak_bytes
 
 
 def test_without_a_real_step_the_range_has_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

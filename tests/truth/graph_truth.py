@@ -104,18 +104,18 @@ def graph_edges(drawing: ModelGraph) -> set[tuple[End, End]]:
     for edge in drawing.edges:
         if any("float" in tensor.dtype for tensor in edge.tensors):
             read[edge.target].append(edge.source)
-    found = set()
+    items = set()
     for target, end in ends.items():
         waiting, seen = list(read[target]), set()
         while waiting:
             source = waiting.pop()
             if source in ends:
-                found.add((ends[source], end))
+                items.add((ends[source], end))
             elif source not in seen:
                 seen.add(source)
                 assert nodes[source].kind == "function"
                 waiting += read[source]
-    return found
+    return items
 
 
 def leaves(drawing: ModelGraph) -> set[str]:

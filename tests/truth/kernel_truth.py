@@ -56,8 +56,8 @@ class OnlyQueries(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = tensors([*args, *(kwargs or {}).values()])
-        assert all(tensor.is_meta for tensor in given), f"the rule calls {func}"
+        result = tensors([*args, *(kwargs or {}).values()])
+        assert all(tensor.is_meta for tensor in result), f"the rule calls {func}"
         return func(*args, **(kwargs or {}))
 
 

@@ -12,8 +12,8 @@ def run(address: str, words: list[str]) -> int:
     """Hand over streams, folder and environment; return the exit code, or minus the signal that ended the program."""
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
-    asked = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
-    message = json.dumps(asked).encode() + b"\n"
+    options = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
+    message = json.dumps(options).encode() + b"\n"
     sent = socket.send_fds(server, [message], [0, 1, 2])
     server.sendall(message[sent:])
     for stream in (0, 1, 2):

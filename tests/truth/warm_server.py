@@ -69,15 +69,15 @@ def _forked(client: socket.socket, clients: dict[int, socket.socket]) -> list[st
         return None
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    asked = json.loads(message)
-    os.chdir(asked["folder"])
+    data = json.loads(message)
+    os.chdir(data["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
+    os.environ.update(data["environment"])
     for place, stream in enumerate(streams):
         os.dup2(stream, place)
         os.close(stream)
     sys.stdin, sys.stdout, sys.stderr = (open(place, mode) for place, mode in enumerate("rww"))  # noqa: SIM115
-    words: list[str] = asked["words"]
+    words: list[str] = data["words"]
     return words
 
 

@@ -65,8 +65,8 @@ class Play:
         storage.resize_(nbytes + self.choose.randrange(0, 64) * 8)
 
     def tie(self) -> None:
-        one = torch.zeros(self.choose.randrange(1, 90))
-        self.tensors += [one, torch.zeros(1).set_(one)]
+        result = torch.zeros(self.choose.randrange(1, 90))
+        self.tensors += [result, torch.zeros(1).set_(result)]
 
     def swap(self) -> None:
         held = torch.zeros(self.choose.randrange(1, 90))

@@ -81,14 +81,14 @@ def test_a_free_that_the_profile_left_out_is_taken_from_the_history() -> None:
 
 
 def test_blocks_are_taken_as_they_stand_and_requests_as_they_were_made() -> None:
-    found = on_the_cpu()
-    blocks, trace = as_on_a_card(found)
-    assert any(block.nbytes - change.nbytes > 512 for block, change in zip(blocks, found)), "one was not split"
+    result = on_the_cpu()
+    blocks, trace = as_on_a_card(result)
+    assert any(block.nbytes - change.nbytes > 512 for block, change in zip(blocks, result)), "one was not split"
     estimate, reader = measured(blocks, trace)
     levels = list(accumulate(block.nbytes for block in blocks))
     peak = levels.index(max(levels))
     assert estimate.peak_bytes == reader.peak_bytes() == levels[peak] == sum(estimate.at_peak.values())
-    assert estimate.requested_bytes == sum(change.nbytes for change in found[: peak + 1])
+    assert estimate.requested_bytes == sum(change.nbytes for change in result[: peak + 1])
     assert max(point.total_bytes for point in estimate.timeline) == estimate.peak_bytes
 
 
@@ -173,8 +173,8 @@ def test_a_cpu_has_no_history() -> None:
 def test_on_the_cpu_as_much_is_taken_as_is_asked_for() -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     for call in (estimate_memory, measure_memory):
-        found = call(model, (64,), 3, optimizer="adamw")
-        assert found.requested_bytes == found.peak_bytes
+        result = call(model, (64,), 3, optimizer="adamw")
+        assert result.requested_bytes == result.peak_bytes
 
 
 def test_from_what_is_asked_for_to_what_is_allocated() -> None:

@@ -73,12 +73,12 @@ def test_a_tensor_that_gets_another_storage_is_followed(tracker: MemTracker, kin
 
 
 def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: MemTracker) -> None:
-    one = torch.zeros(10)
+    result = torch.zeros(10)
     rest = tracker.track().tensor_bytes
-    backup = one.detach()
-    one.data = torch.zeros(1000)
+    backup = result.detach()
+    result.data = torch.zeros(1000)
     assert tracker.track().tensor_bytes - rest == 4000
-    del one, backup
+    del result, backup
 
 
 def test_threads_are_followed() -> None:
@@ -149,13 +149,13 @@ def test_a_gradient_that_the_program_has_asked_for_is_named_too(when: str) -> No
         tracker.track()
     net = nn.Linear(3, 5)
     net(torch.zeros(4, 3)).sum().backward()
-    asked = [parameter.grad for parameter in net.parameters()]
+    grads = [parameter.grad for parameter in net.parameters()]
     if when == "before the tracker":
         tracker.close()
         tracker = quiet()
     owners = {owner for group in tracker.track().appeared for owner in group.owners}
     tracker.close()
-    assert len(asked) == 2 and {"gradient of Linear.weight", "gradient of Linear.bias"} <= owners
+    assert len(grads) == 2 and {"gradient of Linear.weight", "gradient of Linear.bias"} <= owners
 
 
 def odd_tensors() -> dict[str, tuple[object, int]]:
@@ -179,9 +179,9 @@ def odd_tensors() -> dict[str, tuple[object, int]]:
 
 @pytest.mark.parametrize("name", odd_tensors())
 def test_odd_tensors(tracker: MemTracker, name: str) -> None:
-    made = odd_tensors()
-    kept, nbytes = made[name]
-    del made
+    result = odd_tensors()
+    kept, nbytes = result[name]
+    del result
     gc.collect()
     point = tracker.track()
     assert sum(group.nbytes for group in point.appeared) == nbytes

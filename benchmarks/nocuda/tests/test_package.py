@@ -48,10 +48,10 @@ PLANNED = from_release("2.13", "a cuDNN that plans grouped attention on the no-o
 @pytest.mark.parametrize("autocast", [None, pytest.param(torch.float16, marks=PLANNED)], ids=str)
 def test_grouped_attention_measured_is_as_predicted(autocast: torch.dtype | None) -> None:
     """By the kernels that the installed torch chooses, with the states that these keep."""
-    asked = {"optimizer": "sgd", "autocast": autocast}
+    options = {"optimizer": "sgd", "autocast": autocast}
     name = torch.cuda.get_device_name()
-    predicted = estimate_memory(Grouped(), (256, 64), 4, "cuda", gpu=name, progress=False, **asked)
-    measured = measure_memory(Grouped().cuda(), (256, 64), 4, "cuda", **asked)
+    predicted = estimate_memory(Grouped(), (256, 64), 4, "cuda", gpu=name, progress=False, **options)
+    measured = measure_memory(Grouped().cuda(), (256, 64), 4, "cuda", **options)
     assert measured.peak_bytes == predicted.peak_bytes
 
 

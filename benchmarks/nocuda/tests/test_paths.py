@@ -249,9 +249,9 @@ class Ragged(nn.Module):
 
 
 def test_attention_over_ragged_rows_is_named() -> None:
-    asked = {"device": "cuda", "steps": 1, "optimizer": "sgd"}
-    predicted = estimate_memory(Ragged(), (64,), 32, progress=False, **asked)
-    measured = measure_memory(Ragged().cuda(), (64,), 32, **asked)
+    options = {"device": "cuda", "steps": 1, "optimizer": "sgd"}
+    predicted = estimate_memory(Ragged(), (64,), 32, progress=False, **options)
+    measured = measure_memory(Ragged().cuda(), (64,), 32, **options)
     assert all("_attention_" in name for name in dict(predicted.unknown)) and predicted.unknown
     low, high = predicted.peak_range
     assert low <= measured.peak_bytes <= high
