@@ -56,7 +56,9 @@ def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:
 
 def _first_products(log: MemoryLog) -> Iterator[int]:
     """Yield the first event of a product in the backward, which runs on a thread of its own, and outside of it."""
-    products = {name for (backend, name), rule in LASTING.items() if backend == "cuda" and rule.source == HANDLES}
+    products = {
+        name for (backend, name), rule in LASTING.items() if backend == "cuda" and rule.source.startswith(HANDLES)
+    }
     seen = set()
     for event, (moment, _, nbytes) in enumerate(log.events):
         at = log.moments[moment]

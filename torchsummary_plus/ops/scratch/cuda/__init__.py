@@ -12,6 +12,7 @@ from . import (  # noqa: F401 - the modules register their rules
     distances,
     embeddings,
     images,
+    linalg,
     losses,
     norms,
     products,

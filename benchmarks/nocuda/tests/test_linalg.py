@@ -1,0 +1,70 @@
+"""Linear algebra that takes cuBLAS's workspace: the rules agree with torch, also where a library refuses the call."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
+from torchsummary_plus.step.workspace import Workspaces
+
+aten = torch.ops.aten
+ROWS = (1, 3, 8, 9, 16, 17, 32, 33, 64, 65, 100, 128, 129, 256, 257, 300)
+COLUMNS = (0, 1, 2, 3, 8, 9, 16, 64, 65, 300)
+BATCHES = ((), (), (1,), (2,), (3,), (8,), (4, 5), (33,))
+Case = tuple[Any, tuple[Any, ...]]
+
+
+def factors(batch: tuple[int, ...], rows: int, columns: int) -> Case:
+    pivots = torch.ones(*batch, rows, dtype=torch.int32)
+    return aten.linalg_lu_solve.default, (torch.ones(*batch, rows, rows), pivots, torch.ones(*batch, rows, columns))
+
+
+KINDS: dict[str, Callable[[tuple[int, ...], int, int], Case]] = {
+    "linalg_lu_solve": factors,
+    "triangular": lambda batch, rows, columns: (
+        aten.triangular_solve.default,
+        (torch.ones(*batch, rows, columns), torch.ones(*batch, rows, rows)),
+    ),
+    "cholesky_solve": lambda batch, rows, columns: (
+        aten.cholesky_solve.default,
+        (torch.ones(*batch, rows, columns), torch.ones(*batch, rows, rows)),
+    ),
+    "cholesky_inverse": lambda batch, rows, _: (aten.cholesky_inverse.default, (torch.ones(*batch, rows, rows),)),
+    "linalg_lu_factor_ex": lambda batch, rows, _: (aten.linalg_lu_factor_ex.default, (torch.ones(*batch, rows, rows),)),
+    "_linalg_slogdet": lambda batch, rows, _: (aten._linalg_slogdet.default, (torch.ones(*batch, rows, rows),)),
+    "linalg_qr": lambda batch, rows, columns: (aten.linalg_qr.default, (torch.ones(*batch, rows, max(1, columns)),)),
+}
+"""Operators and arguments by kind, given a batch and numbers of rows and columns."""
+
+
+def takes_workspace(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call leaves a workspace of cuBLAS behind, if it is the first one."""
+    torch._C._cuda_clearCublasWorkspaces()
+    gc.collect()
+    placed = [arg.cuda() if isinstance(arg, Tensor) else arg for arg in args]
+    before = torch.cuda.memory_allocated()
+    with suppress(RuntimeError):  # The no-op runtime refuses what cuBLAS and cuSOLVER would have to compute.
+        operator(*placed)
+    return torch.cuda.memory_allocated() - before >= workspace_bytes(torch.cuda.get_device_capability())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_operators_that_take_a_workspace_are_known(kind: str) -> None:
+    rng = random.Random(kind)
+    capability = torch.cuda.get_device_capability()
+    answers = set()
+    for _ in range(30):
+        operator, args = KINDS[kind](rng.choice(BATCHES), rng.choice(ROWS), rng.choice(COLUMNS))
+        fakes = [arg.to("meta") if isinstance(arg, Tensor) else arg for arg in args]
+        blocks = Workspaces("cuda", capability).lasting(operator.name(), tuple(fakes), {}, operator(*fakes))
+        answers.add(bool(blocks))
+        assert bool(blocks) == takes_workspace(operator, args), (operator, [arg.shape for arg in args])
+    assert answers == ({True} if kind == "triangular" else {True, False})

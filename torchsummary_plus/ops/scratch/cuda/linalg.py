@@ -1,0 +1,103 @@
+"""CUDA: linear algebra that requests a handle of cuBLAS, which comes with its workspace.
+
+Triangular solves and batches of factorizations are cuBLAS's or MAGMA's, whose queue borrows a handle of cuBLAS; single
+matrices are cuSOLVER's. What these libraries allocate themselves is unknown without a GPU.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ....data.capability import Capability
+from ..registry import lasting
+from .blas import HANDLES, workspace_bytes
+
+LINALG = f"{HANDLES}; aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
+Blocks = tuple[tuple[str, int], ...]
+
+FEW = 2
+"""Matrices up to which a solve is cuSOLVER's, one by one."""
+CUSOLVER_COLUMNS = ((8, 0), (32, None), (64, 64), (128, 2))
+"""Right-hand sides up to which it is, by the number of rows up to which this holds; None for any number."""
+BATCHED_QR_ROWS = 256
+
+
+def _batch(x: Any) -> int:
+    """Return the number of matrices."""
+    return int(prod(x.shape[:-2]))
+
+
+def _taken(capability: Capability, takes: bool) -> Blocks:
+    return (("cublas", workspace_bytes(capability)),) if takes else ()
+
+
+def _is_solved_by_cublas(rows: int, columns: int, matrices: int) -> bool:
+    """Whether factored systems are solved by cuBLAS instead of cuSOLVER (``lu_solve_kernel``)."""
+    if not rows * columns * matrices:
+        return False
+    limits = (limit for most_rows, limit in CUSOLVER_COLUMNS if rows <= most_rows)
+    limit = next(limits, 0)
+    return matrices > FEW or rows == columns or (limit is not None and columns > limit)
+
+
+@lasting("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=LINALG, band=0.0, by_capability=True)
+def triangular(capability: Capability, out: Any, *_: Any, **__: Any) -> Blocks:
+    """Also without right-hand sides."""
+    return _taken(capability, True)
+
+
+FACTORED = ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet")
+
+
+@lasting("cuda", *(f"aten::{name}" for name in FACTORED), source=LINALG, band=0.0, by_capability=True)
+def lu_factor(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
+    return _taken(capability, x.numel() and _batch(x) > 1)
+
+
+@lasting("cuda", "aten::linalg_lu_solve", source=LINALG, band=0.0, by_capability=True)
+def lu_solve(capability: Capability, out: Any, factors: Any, pivots: Any, b: Any, **_: Any) -> Blocks:
+    rows, matrices = int(factors.shape[-1]), _batch(out)
+    return _taken(capability, _is_solved_by_cublas(rows, _columns(b, rows, matrices), matrices))
+
+
+@lasting("cuda", "aten::_linalg_solve_ex", source=LINALG, band=0.0, by_capability=True)
+def solve(capability: Capability, out: Any, x: Any, b: Any, **_: Any) -> Blocks:
+    """Factors, then solutions."""
+    rows, matrices = int(x.shape[-1]), _batch(x)
+    solved = _is_solved_by_cublas(rows, _columns(out[0], rows, matrices), matrices)
+    return _taken(capability, (x.numel() and matrices > 1) or solved)
+
+
+@lasting("cuda", "aten::linalg_inv_ex", source=LINALG, band=0.0, by_capability=True)
+def inverse(capability: Capability, out: Any, x: Any, **_: Any) -> Blocks:
+    """A solve for the identity."""
+    return _taken(capability, x.numel())
+
+
+def _columns(b: Any, rows: int, matrices: int) -> int:
+    """Return the right-hand sides of each system, which stand on the right or, transposed, on the left."""
+    return int(b.numel()) // max(1, rows * matrices)
+
+
+@lasting("cuda", "aten::cholesky_solve", source=LINALG, band=0.0, by_capability=True)
+def cholesky_solve(capability: Capability, out: Any, b: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
+    return _taken(capability, _batch(out) > 1)
+
+
+@lasting("cuda", "aten::cholesky_inverse", source=LINALG, band=0.0, by_capability=True)
+def cholesky_inverse(capability: Capability, out: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
+    return _taken(capability, _batch(factor) > 1)
+
+
+@lasting("cuda", "aten::linalg_qr", "aten::geqrf", source=LINALG, band=0.0, by_capability=True)
+def qr(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
+    """Batches of small matrices, which cuBLAS factors (``geqrf_kernel``)."""
+    rows = int(x.shape[-2])
+    return _taken(capability, x.numel() and rows <= BATCHED_QR_ROWS and _batch(x) >= max(2, rows // 16))
+
+
+@lasting("cuda", "aten::linalg_lstsq", source=LINALG, band=0.0, by_capability=True)
+def least_squares(capability: Capability, out: Any, x: Any, b: Any, *_: Any, **__: Any) -> Blocks:
+    """The last step is a triangular solve."""
+    return _taken(capability, b.numel())
