@@ -108,9 +108,9 @@ def read() -> dict[str, list[Event]]:
 
 
 def differences(name: str, events: list[Event]) -> list[str]:
-    """Return where the allocator model differs from torch's allocator."""
+    """Return where the allocator model differs from torch 2.13's allocator, which was recorded."""
     setting, _, room = name.rpartition(" ")
-    allocator = CachingAllocator(AllocatorOptions.parse(setting), ROOM_MIB[room] * MIB)
+    allocator = CachingAllocator(AllocatorOptions.parse(setting), ROOM_MIB[room] * MIB, oldest_first=True)
     wrong, live = [], set()
     for number, (block, nbytes, allocated, reserved) in enumerate(events):
         if nbytes and not allocator.allocate(block, nbytes):

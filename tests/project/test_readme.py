@@ -70,10 +70,10 @@ def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
     if "peft" in page:
         pytest.importorskip("peft")
     printed = with_outputs(page)
-    if since("2.11"):
+    if since("2.13"):
         assert page == printed, "python -m docs.outputs writes it"
     else:
-        # CUDA rules were measured on later releases: their figures differ here.
+        # The allocator chooses other cached blocks, and CUDA's rules were measured on later releases.
         assert outline(page) == outline(printed)
 
 

@@ -89,7 +89,7 @@ class CpuAllocator:
 class CachingAllocator:
     """The CUDA allocator: allocated <= reserved <= limit, and blocks never overlap.
 
-    >>> cuda = CachingAllocator()
+    >>> cuda = CachingAllocator(oldest_first=True)
     >>> cuda.allocate(0, 1_000), cuda.allocate(1, 1 << 20)
     (0, 0)
     >>> cuda.segments()

@@ -104,7 +104,8 @@ def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
 def _read(cache: Any, number: int, layer: Any, count: int) -> None:
     if count:
         shapes = [(*shape[:-2], count, shape[-1]) for shape in kept_shapes(layer)]
-        keys, values = (torch.zeros(shape, dtype=layer.dtype, device=layer.device) for shape in shapes)
+        dtype = getattr(layer, "dtype", layer.keys.dtype)  # Transformers 5.24 has only the keys' own.
+        keys, values = (torch.zeros(shape, dtype=dtype, device=layer.device) for shape in shapes)
         cache.update(keys, values, number)
 
 
@@ -112,14 +113,14 @@ def _read(cache: Any, number: int, layer: Any, count: int) -> None:
 def _set_to(model: Any, new_tokens: int, cache: str, **options: Any) -> Iterator[None]:
     """Inside the block, have the model generate exactly ``new_tokens`` tokens, whatever they are."""
     own = model.generation_config
-    asked = copy.deepcopy(own)
+    config = copy.deepcopy(own)
     for name, value in {
         "max_new_tokens": new_tokens, "min_new_tokens": None, "max_length": None, "min_length": 0, "do_sample": False,
         "num_beams": 1, "eos_token_id": None, "pad_token_id": 0, "use_cache": True, "disable_compile": True,
         "cache_implementation": STATIC if cache == STATIC else None, "output_scores": False, **options,
     }.items():  # fmt: skip
-        setattr(asked, name, value)
-    model.generation_config = asked
+        setattr(config, name, value)
+    model.generation_config = config
     try:
         yield
     finally:
