@@ -146,6 +146,10 @@ def describe(device: str, which: str = "own") -> dict[str, Any]:
         header["runtime"] = "CUDA"
         if is_active():
             header.update(runtime="no-op", card=active_card_path().stem, unknown=UNKNOWN)
+    if which == "libraries":
+        from benchmarks.gpu_truth_libraries import installed
+
+        header["libraries"] = installed()
     return {**header, "torch": torch.__version__, "python": platform.python_version(), "steps": STEPS}
 
 

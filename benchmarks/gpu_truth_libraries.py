@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
@@ -316,6 +317,12 @@ def _graph(name: str) -> nn.Module:
     network = getattr(import_module("torch_geometric.nn"), name)
     model: nn.Module = network(in_channels=128, hidden_channels=256, num_layers=3, out_channels=64)
     return model
+
+
+def installed() -> dict[str, str]:
+    """Return the installed libraries' versions, since a model of one version may need other memory in the next."""
+    names = sorted({family.library for family in families().values()} - {"torch"})
+    return {name: version(name) for name in names if find_spec(name) is not None}
 
 
 def families() -> dict[str, Family]:

@@ -79,6 +79,12 @@ def test_the_harness_measures_on_the_cpu_what_is_predicted(name: str, tmp_path: 
     assert compare(read)["peak_bytes"][0] == estimate.peak_bytes / records[0]["peak_bytes"] - 1
 
 
+def test_a_recording_of_other_libraries_names_their_versions() -> None:
+    transformers = pytest.importorskip("transformers")
+    assert describe("cpu", "libraries")["libraries"]["transformers"] == transformers.__version__
+    assert "libraries" not in describe("cpu")
+
+
 def test_a_configuration_that_fails_or_comes_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [Configuration("mlp", 0, "fp32", "sgd", small=True)] * 2
     assert [record["error"] for record in record_all(chosen, "cpu", seconds=-1)[0]] == ["not reached"] * 2
