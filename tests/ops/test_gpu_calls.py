@@ -62,6 +62,7 @@ OUTER = "product(rows=1, inner=1024, columns=1, batch=3, form=turned, dtype=fp32
 """A batch of outer products, for which torch has a Triton kernel from 2.13 on."""
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
     """An H100 with torch 2.11; later releases choose another kernel for attention with some dropouts."""
     known = {call.name: call for call in calls()}

@@ -38,6 +38,7 @@ def test_the_function_of_a_variant(name: str, function: str, copies: bool) -> No
     assert (result.function, result.copies) == (function, copies)
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize(
     ("name", "args", "kwargs"),
     [
@@ -63,6 +64,7 @@ def test_variants_have_the_memory_of_their_functions(name: str, args: tuple[Any,
     assert any(found[0][0]) or len(found[0][1]) > 1 or "cumsum" in name
 
 
+@pytest.mark.usefixtures("kept_workspaces")
 def test_a_variant_that_copies_a_result_of_its_own_is_named() -> None:
     spaces = Workspaces("cuda", HOPPER)
     args, out = (meta(64, 64), meta(64)), meta(64)

@@ -18,6 +18,7 @@ from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.step.workspace import Workspaces
 
 aten = torch.ops.aten
+pytestmark = pytest.mark.usefixtures("kept_workspaces")
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -64,7 +65,6 @@ def test_batches_of_small_matrices_are_factored_by_cublas(batch: int, rows: int,
 
 
 @from_release("2.11", "the release that CUDA rules were measured on")
-@pytest.mark.usefixtures("kept_workspaces")
 def test_a_step_of_an_inverse_counts_a_workspace_of_each_thread() -> None:
     estimate = estimate_memory(Applied(torch.linalg.inv, 64, 64), (1,), gpu="H100", steps=1, progress=False)
     assert estimate.at_peak["workspace"] == 2 * workspace_bytes((9, 0))

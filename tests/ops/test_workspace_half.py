@@ -102,6 +102,47 @@ def test_products_in_half_precision() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+LAYOUTS = ("rows", "rows", "columns", "spaced")
+ADDED = ("addmm", "addmm_", "addmv", "addmv_", "baddbmm", "baddbmm_", "addbmm", "addbmm_")
+
+
+class Added(nn.Module):
+    """A product that is added to a tensor, of random sizes, layouts and factors."""
+
+    def __init__(self, kind: str, dtype: torch.dtype, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(f"{kind} {dtype} {seed}")
+        m, k, n = (draw.choice(SIZES[1:14]) for _ in range(3))
+        stacks = "bmm" in kind
+        batch = (draw.choice((1, 3, 4)),) if stacks else ()
+        shapes: list[tuple[int, int, tuple[int, ...]]]
+        shapes = [(m, n, () if "addbmm" in kind and "baddbmm" not in kind else batch), (m, k, batch), (k, n, batch)]
+        self.kind = kind
+        self.specs = [(*shape[:2], dtype, draw.choice(LAYOUTS), shape[2]) for shape in shapes]
+        self.factors = {"alpha": draw.choice((1, 1, 2)), "beta": draw.choice((1, 0, 2))}
+
+    def forward(self, x: Tensor) -> Tensor:
+        target, a, b = (matrix(*spec) for spec in self.specs)
+        if "mv" in self.kind:
+            target, b = target[:, 0].clone(), b[:, 0].clone()
+        result: Tensor = getattr(target, self.kind)(a, b, **self.factors)
+        return result * x
+
+
+@from_release("2.11", "the release that half-precision rules were measured on")
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("kind", ADDED)
+def test_products_added_to_a_tensor(kind: str) -> None:
+    """Also in place, and with a factor, which oneDNN reads from a tensor."""
+    for dtype, seed in product((*HALVES, torch.float32), range(8)):
+        model, x = Added(kind, dtype, seed), torch.ones((), dtype=dtype)
+        peak = measure(model, (x,), mode="eval", steps=1).peak_bytes
+        estimate = estimate_memory(model, input_data=x, mode="eval", steps=1, progress=False)
+        low, high = estimate.peak_range
+        assert low <= peak <= high, (model.specs, model.factors, low, high, peak)
+        assert low < high or estimate.peak_bytes == peak
+
+
 def reductions() -> Iterator[Call]:
     """Sums and means along axes that lie apart, or can be run through as one."""
     for shape, dims in (
@@ -229,6 +270,7 @@ SIMULATED = {
 
 HALF = (
     "tests/ops/test_workspace_half.py::test_products_in_half_precision[1]",
+    "tests/ops/test_workspace_half.py::test_products_added_to_a_tensor",
     "tests/ops/test_workspace_half.py::test_the_range_of_a_step_holds_the_truth",
     "tests/step/test_memory_models.py::test_a_model_of_any_kind[bfloat16]",
 )

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.live.versions import since
 
 OPTIONS: Any = getattr(nn, "LinearCrossEntropyOptions", None)
 
@@ -43,6 +44,7 @@ def infer(model: nn.Module, x: torch.Tensor) -> None:
 
 
 @from_release("2.13", "linear_cross_entropy")
+@pytest.mark.skipif(since("2.15"), reason="recorded on torch 2.13; its chunks differ from 2.15 on")
 @pytest.mark.parametrize(
     ("step", "reduction", "dtype", "options", "peak"),
     [

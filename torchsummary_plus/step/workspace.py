@@ -54,7 +54,10 @@ On older releases, each operator with a rule is named and its scratch is a guess
 
 HALF_PRODUCTS_UNTIL = "2.15"
 """The first release whose oneDNN multiplies matrices by vectors in half precision without the scratchpads of rules."""
-_PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv"))
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in ("mm", "addmm", "addmm_", "addbmm", "addbmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_")
+)
 
 
 class RuleError(SummaryError):

@@ -184,7 +184,8 @@ OF_CPU_LIBRARIES = frozenset(
 TRIED = OF_CPU_LIBRARIES | frozenset(
     f"aten::{name}"
     for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"),
+        *("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_"),
+        *("mv", "addmv", "addmv_", "dot", "vdot"),
         *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
         *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
     )

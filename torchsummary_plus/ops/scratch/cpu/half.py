@@ -35,7 +35,12 @@ def within(dtype: torch.dtype, nbytes: int, more: int, band: float) -> int | AtM
     return AtMost(more, (Phase(ALL_RESULTS, max(0, nbytes), band),))
 
 
-def of_matrices(a: Any, b: Any) -> int | AtMost:
+def _scaled(scratchpad: int | AtMost, alpha: complex) -> int | AtMost:
+    """Add the tensor that holds the product's factor, which oneDNN gets unless it is 1."""
+    return scratchpad if alpha == 1 else beside(FLOAT, scratchpad)
+
+
+def of_matrices(a: Any, b: Any, alpha: complex = 1) -> int | AtMost:
     """Return the scratchpad of a matrix product, passed column-major through BLAS's interface; 0 if torch multiplies.
 
     For a single-column result, oneDNN gets the transposed product. torch computes matrix-vector products itself if the
@@ -51,8 +56,8 @@ def of_matrices(a: Any, b: Any) -> int | AtMost:
     if along and (a.dtype is torch.float16 or not compat.has_avx512_bf16()):
         return 0
     if n == 1:
-        return _scratchpad(a.dtype, 1, 1, m, k, (False, not turned[0]))
-    return _scratchpad(a.dtype, 1, m, n, k, turned)
+        return _scaled(_scratchpad(a.dtype, 1, 1, m, k, (False, not turned[0])), alpha)
+    return _scaled(_scratchpad(a.dtype, 1, m, n, k, turned), alpha)
 
 
 def takes_batch(a: Any, b: Any) -> bool:
@@ -60,12 +65,24 @@ def takes_batch(a: Any, b: Any) -> bool:
     return _is_taken(a, b) and elements(a) * int(b.shape[-1]) > SMALL
 
 
-def of_batch(a: Any, b: Any) -> int | AtMost:
+def of_batch(a: Any, b: Any, alpha: complex = 1) -> int | AtMost:
     """Return the scratchpad of a batched product, plus copies of batches that are neither row- nor column-major."""
-    copies = sum(0 if _is_by_columns(x) else copied(x) for x in (a, b))
     turned = tuple(_is_by_columns(x) and not x.is_contiguous() for x in (a, b))
     sizes = len(a), int(a.shape[1]), int(b.shape[2]), int(a.shape[2])
-    return beside(copies, _scratchpad(a.dtype, *sizes, (turned[0], turned[1])))
+    return beside(_batch_copies(a, b), _scaled(_scratchpad(a.dtype, *sizes, (turned[0], turned[1])), alpha))
+
+
+def of_batch_into_strides(a: Any, b: Any, alpha: complex = 1) -> int | AtMost:
+    """As :func:`of_batch` if the result is not contiguous: kernels by blocks need no scratchpad then."""
+    if has_avx512_bf16() and not has_tiles():
+        return _scaled(_batch_copies(a, b), alpha)
+    known = of_batch(a, b, alpha)
+    return AtMost(known, (Phase(ALL_RESULTS, _batch_copies(a, b)),)) if isinstance(known, int) else known
+
+
+def _batch_copies(a: Any, b: Any) -> int:
+    """Return the copies of batches that are neither row- nor column-major."""
+    return sum(0 if _is_by_columns(x) else copied(x) for x in (a, b))
 
 
 def _is_taken(a: Any, b: Any) -> bool:
@@ -107,8 +124,8 @@ def at_most(m: int, n: int, k: int) -> AtMost:
     return AtMost(threads() * (FLOAT * (m * k + k * n + m * n) + BATCH_ELEMENT * k + 16 * 1024))
 
 
-@scratch("cpu", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, addmv_out", band=0.0)
-def _vector(out: Any, *args: Any, **scale: Any) -> int | AtMost:
+@scratch("cpu", "aten::mv", "aten::addmv", "aten::addmv_", source="aten/src/ATen/native/Blas.cpp, addmv_out", band=0.0)
+def _vector(out: Any, *args: Any, beta: complex = 1, alpha: complex = 1) -> int | AtMost:
     """A matrix-vector product, run as one with a single-column matrix."""
     matrix, vector = args[-2:]
     rows, columns = matrix.shape
@@ -118,7 +135,7 @@ def _vector(out: Any, *args: Any, **scale: Any) -> int | AtMost:
         return 0 if readable else nbytes(matrix)
     by_columns = matrix.stride() == (1, rows) and not matrix.is_contiguous()
     copies = copied(vector) + (0 if by_columns else copied(matrix))
-    return beside(copies, _scratchpad(matrix.dtype, 1, rows, 1, columns, (by_columns, False)))
+    return beside(copies, _scaled(_scratchpad(matrix.dtype, 1, rows, 1, columns, (by_columns, False)), alpha))
 
 
 @scratch("cpu", "aten::dot", "aten::vdot", source="aten/src/ATen/native/Blas.cpp, dot", band=0.0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..conjugates import is_resolved
 from ..registry import ALL_RESULTS, Alloc, AtMost, Course, Phase, scratch
 from ..sizes import elements, nbytes
@@ -45,8 +48,44 @@ def _mm(out: Any, a: Any, b: Any) -> int | AtMost:
 
 
 @scratch("cpu", "aten::addmm", "aten::_addmm_activation", source=BLAS, band=0.0)
-def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
-    return _after_copy(bias, out, half.beside(_copies(out, a, b), half.of_matrices(a, b)))
+def _addmm(out: Any, bias: Any, a: Any, b: Any, *, alpha: complex = 1, **_: Any) -> int | AtMost:
+    return _after_copy(bias, out, half.beside(_copies(out, a, b), half.of_matrices(a, b, alpha)))
+
+
+@scratch("cpu", "aten::addmm_", source=BLAS, band=0.0)
+def _addmm_in_place(out: Any, target: Any, a: Any, b: Any, *, alpha: complex = 1, **_: Any) -> int | AtMost:
+    return _added(target, a, b, alpha)
+
+
+@scratch("cpu", "aten::addbmm", "aten::addbmm_", source=f"{BLAS}; addbmm_impl_", band=0.0)
+def _addbmm(out: Any, target: Any, a: Any, b: Any, *, alpha: complex = 1, **_: Any) -> int | AtMost:
+    """One product after the other is added to the result."""
+    return _added(out, _first(a), _first(b), alpha) if elements(a) * elements(b) else 0
+
+
+def _added(target: Any, a: Any, b: Any, alpha: complex) -> int | AtMost:
+    """Return the memory of a product that is added to a matrix, or to a copy by columns if BLAS cannot write to it.
+
+    By columns, the product is passed as it is, else transposed.
+    """
+    copied = _copies(target, a, b) + _cloned(target)
+    rows, columns = target.shape
+    down, across = target.stride()
+    if columns > 1 and ((down == 1 and across >= max(1, rows)) or not _is_readable(target)):
+        a, b = _transposed(b), _transposed(a)
+    return half.beside(copied, half.of_matrices(a, b, alpha))
+
+
+def _first(batch: Any) -> Tensor:
+    """Return the first matrix of a batch, on meta."""
+    return torch.empty_strided(batch.shape[1:], batch.stride()[1:], dtype=batch.dtype, device="meta")
+
+
+def _transposed(matrix: Any) -> Tensor:
+    """Return a transposed matrix, or that of its copy by rows, on meta."""
+    rows, columns = matrix.shape
+    strides = matrix.stride() if _is_readable(matrix) else (columns, 1)
+    return torch.empty_strided((columns, rows), strides[::-1], dtype=matrix.dtype, device="meta")
 
 
 def _after_copy(bias: Any, out: Any, scratchpad: int | AtMost) -> int | AtMost:
@@ -65,13 +104,17 @@ def _is_batch_readable(batch: Any) -> bool:
     return (across == 1 and (rows == 1 or down >= columns)) or (down == 1 and (columns == 1 or across >= rows))
 
 
-def _one_by_one(a: Any, b: Any) -> int | AtMost:
+def _is_small(a: Any, b: Any) -> bool:
+    return elements(a) // max(1, len(a)) * int(b.shape[2]) < SMALL
+
+
+def _one_by_one(a: Any, b: Any, alpha: complex = 1) -> int | AtMost:
     """Nothing if BLAS takes the whole batch; else the copies for one product, since they run one after another."""
     if a.is_conj() or b.is_conj():
         return sum(nbytes(batch) for batch in (a, b) if batch.is_conj())
     if half.takes_batch(a, b):
-        return half.of_batch(a, b)
-    if elements(a) // len(a) * int(b.shape[2]) < SMALL or (_is_batch_readable(a) and _is_batch_readable(b)):
+        return half.of_batch(a, b, alpha)
+    if _is_small(a, b) or (_is_batch_readable(a) and _is_batch_readable(b)):
         return 0
     return (_cloned(a) + _cloned(b)) // len(a)
 
@@ -81,9 +124,20 @@ def _bmm(out: Any, a: Any, b: Any) -> int | AtMost:
     return _one_by_one(a, b)
 
 
+@scratch("cpu", "aten::baddbmm_", source=BLAS, band=0.0)
+def _baddbmm_in_place(out: Any, target: Any, a: Any, b: Any, *, alpha: complex = 1, **_: Any) -> int | AtMost:
+    """To a target that is not contiguous, BLAS writes one product after the other, and oneDNN by another kernel."""
+    if target.is_contiguous():
+        return _one_by_one(a, b, alpha)
+    if half.takes_batch(a, b):
+        return half.of_batch_into_strides(a, b, alpha)
+    product = 0 if _is_small(a, b) or _is_batch_readable(target) else _cloned(target) // len(target)
+    return half.beside(product, _one_by_one(a, b, alpha))
+
+
 @scratch("cpu", "aten::baddbmm", source=BLAS, band=0.0)
-def _baddbmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
-    return _one_by_one(a, b)
+def _baddbmm(out: Any, bias: Any, a: Any, b: Any, *, alpha: complex = 1, **_: Any) -> int | AtMost:
+    return _one_by_one(a, b, alpha)
 
 
 @scratch("cpu", "aten::_trilinear", source=SOURCE, band=0.0)
