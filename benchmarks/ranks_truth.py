@@ -19,9 +19,9 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -206,7 +206,7 @@ def explain(truth: Truth, estimate: MemoryEstimate) -> None:
         print(f"    {name}: " + ", ".join(f"{p} {n:,} x {c}" for p, n, c in shown[:12]))
 
 
-def main() -> None:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--explain", action="store_true")
@@ -216,7 +216,51 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="*", type=int, default=[0, 1, 2, 3])
     parser.add_argument("--worker")
     parser.add_argument("--rank", type=int)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def _record(truths: dict[tuple[str, int, int], Truth]) -> None:
+    """Add measurements to the recorded ones, in place of earlier measurements of the same cases."""
+    every = {**(recorded() if DATA.exists() else {}), **truths}
+    fields = ("case", "world_size", "rank", "peak_bytes", "left_bytes")
+    lines = [json.dumps({name: getattr(truth, name) for name in fields}) for _, truth in sorted(every.items())]
+    DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def _is_exact(name: str, world_size: int, rank: int, truth: Truth, explains: bool) -> bool:
+    """Print the estimate of a case beside its measurement, and return whether the peaks are equal."""
+    begun = time.perf_counter()
+    try:
+        estimate = predicted(case_of(name), world_size, rank)
+    except Exception as error:
+        print(f"{name} [{world_size}:{rank}] FAILED {type(error).__name__}: {str(error)[:300]}")
+        return False
+    difference = estimate.peak_bytes - truth.peak_bytes
+    print(
+        f"{name:32s} [{world_size}:{rank}] real {truth.peak_bytes:>11,} error {difference:>+10,} "
+        f"left {estimate.steady_bytes - truth.left_bytes:>+8,} {time.perf_counter() - begun:.1f} s"
+    )
+    if explains and difference:
+        explain(truth, estimate)
+    return difference == 0
+
+
+def _compare(cases: Sequence[tuple[str, int, int]], truths: dict[tuple[str, int, int], Truth], explains: bool) -> None:
+    """Print each case's estimate beside its measurement, and how many are exact."""
+    verdicts = []
+    for case in cases:
+        name, world_size, rank = case
+        if case in truths:
+            verdicts.append(_is_exact(name, world_size, rank, truths[case], explains))
+        else:
+            print(f"{name} [{world_size}:{rank}] is not recorded")
+    for what, why in NOT_ON_GLOO.items():
+        print(f"left out: {what}: {why}")
+    print(f"{sum(verdicts)} of {len(verdicts)} exact")
+
+
+def main() -> None:
+    options = _arguments()
     if options.worker:
         _worker(options.worker, options.only, options.world[0], options.rank)
         return
@@ -224,46 +268,17 @@ def main() -> None:
     with_same_kernels("benchmarks.ranks_truth")
     named = [name for name in CASES if name in options.exactly or any(part in name for part in options.only)]
     named += [name for name in options.exactly if name not in CASES]
-    named = named or list(CASES)
-    truths = {} if options.record or options.explain or not DATA.exists() else recorded()
-    exact = total = 0
-    for world_size in options.world:
-        names = [name for name in named if world_size in case_of(name).worlds]
-        if options.record or options.explain:
-            truths |= {truth.key: truth for truth in measured(names, world_size)}
-        if options.record:
-            continue
-        for name in names:
-            for rank in (rank for rank in range(world_size) if rank in options.ranks):
-                truth = truths.get((name, world_size, rank))
-                if truth is None:
-                    print(f"{name} [{world_size}:{rank}] is not recorded")
-                    continue
-                begun = time.perf_counter()
-                try:
-                    estimate = predicted(case_of(name), world_size, rank)
-                except Exception as error:
-                    print(f"{name} [{world_size}:{rank}] FAILED {type(error).__name__}: {str(error)[:300]}")
-                    total += 1
-                    continue
-                error = estimate.peak_bytes - truth.peak_bytes
-                total, exact = total + 1, exact + (error == 0)
-                print(
-                    f"{name:32s} [{world_size}:{rank}] real {truth.peak_bytes:>11,} error {error:>+10,} "
-                    f"left {estimate.steady_bytes - truth.left_bytes:>+8,} {time.perf_counter() - begun:.1f} s"
-                )
-                if options.explain and error:
-                    explain(truth, estimate)
-    if not options.record:
-        for what, why in NOT_ON_GLOO.items():
-            print(f"left out: {what}: {why}")
-        print(f"{exact} of {total} exact")
+    names = {size: [name for name in named or CASES if size in case_of(name).worlds] for size in options.world}
+    if options.record or options.explain:
+        truths = {truth.key: truth for size, cases in names.items() for truth in measured(cases, size)}
     else:
-        old: Any = recorded() if DATA.exists() else {}
-        every = {**old, **truths}
-        kept = ("case", "world_size", "rank", "peak_bytes", "left_bytes")
-        lines = [json.dumps({name: getattr(one, name) for name in kept}) for _, one in sorted(every.items())]
-        DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+        truths = recorded() if DATA.exists() else {}
+    if options.record:
+        _record(truths)
+        return
+    ranks = {size: [rank for rank in range(size) if rank in options.ranks] for size in options.world}
+    cases = [(name, size, rank) for size in options.world for name in names[size] for rank in ranks[size]]
+    _compare(cases, truths, options.explain)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ HEAD = ("family", "models", "steps", "exact", "median", "90 %", "99 %", "worst")
 def measured_table(folder: Path) -> str:
     """Return a Markdown table of errors for each CPU recording, or a sentence if there are no recordings."""
     texts = [recording_text(json.loads(path.read_text())) for path in sorted(folder.glob("cpu_truth_*.json"))]
-    return "\n\n".join(texts) or "No recording comes with this version."
+    return "\n\n".join(texts) or "This version comes without recordings."
 
 
 def recording_text(data: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ def cuda_table(folder: Path) -> str:
     """Return a Markdown table for each set of models, with a row for each GPU and one for its held-out part."""
     recordings = [json.loads(path.read_text()) for path in sorted(folder.glob("gpu_truth_*.json"))]
     recordings.sort(key=lambda recording: recording["runtime"] != "CUDA")
-    return "\n\n".join(_tables(recordings)) or "Nothing was compared yet."
+    return "\n\n".join(_tables(recordings)) or "Nothing has been compared yet."
 
 
 def _tables(recordings: list[dict[str, Any]]) -> Iterator[str]:

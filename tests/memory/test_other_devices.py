@@ -81,7 +81,7 @@ def test_the_largest_batch_on_a_mac() -> None:
 
 
 def test_a_mac_without_its_memory_asks_for_it(step: MemoryEstimate) -> None:
-    with pytest.raises(InputError, match="comes with several sizes; add its own, as in 'M2 Max 32GB'"):
+    with pytest.raises(InputError, match="comes in several sizes; add yours, as in 'M2 Max 32GB'"):
         step.fits("M2 Max")
 
 

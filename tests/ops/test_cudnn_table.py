@@ -58,7 +58,7 @@ def test_an_estimate_by_the_table_says_so_by_a_range() -> None:
     assert dict(estimate.unknown) == {"aten::convolution": 2, "aten::convolution_backward": 2}
     low, high = estimate.peak_range
     assert low < estimate.peak_bytes < high
-    assert 'cuDNN workspace estimated by a table of recorded answers: cudnn="rule"' in estimate.assumptions
+    assert 'cuDNN workspaces estimated from a table of recorded answers: cudnn="rule"' in estimate.assumptions
 
 
 @pytest.mark.skipif(has_cudnn(), reason="torch brings a cuDNN that can be asked")

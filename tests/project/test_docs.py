@@ -103,8 +103,8 @@ def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) ->
         ["A1", "3", "33.3 %", "33.3 %", "2.00 %", "100.00 %", "66.7 %", "66.7 %", "100.00 %"],
         ["A1, held out", "2", "0.0 %", "0.0 %", "2.00 %", "100.00 %", "50.0 %", "50.0 %", "100.00 %"],
     ]
-    assert cuda_table(tmp_path / "nowhere") == "Nothing was compared yet."
+    assert cuda_table(tmp_path / "nowhere") == "Nothing has been compared yet."
 
 
 def test_no_recording_is_said_to_be_none(tmp_path: Path) -> None:
-    assert measured_table(tmp_path) == "No recording comes with this version."
+    assert measured_table(tmp_path) == "This version comes without recordings."

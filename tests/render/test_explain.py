@@ -265,7 +265,7 @@ def test_a_layer_of_ones_own_can_be_explained() -> None:
     register_explanation("Doubling", rule=Arithmetic(lambda layer: product(2, layer.shapes["pairs"][0])))
     try:
         assert "Parameters: 2 x 3 = 6" in str(explain(Doubling()))
-        with pytest.raises(InputError, match="Doubling is explained already"):
+        with pytest.raises(InputError, match="Doubling already has an explanation"):
             register_explanation("Doubling", rule=Arithmetic())
     finally:
         del RULES["Doubling"]

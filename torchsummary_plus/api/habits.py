@@ -109,7 +109,7 @@ RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", 
 
 
 def check_model(model: object) -> None:
-    """Raise :class:`InputError` unless ``model`` is a module; for a class, the message says to call it."""
+    """Raise :class:`InputError` unless ``model`` is a module; for a class, the message suggests calling it."""
     if isinstance(model, nn.Module):
         return
     if inspect.isclass(model) and issubclass(model, nn.Module):

@@ -247,11 +247,8 @@ def largest_batch(
     progress: bool = True,
 ) -> BatchSizeLimit:
     """Return the largest batch of a step; see :func:`max_batch_size`."""
-    nbytes, gpu_model, other = parse_memory(memory), named_gpu(memory), other_device(memory)
-    # Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
-    device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
-    settings = replace(options, device=device, gpu=None if gpu_model is None else gpu_model.name)
-    request = _request(model, _required(example), settings, world_size, rank)
+    nbytes, other = parse_memory(memory), other_device(memory)
+    request = _request(model, _required(example), _settings_to_fit(memory, options), world_size, rank)
 
     def room(log: MemoryLog) -> int:
         _, outside = communicator_range(log, request.backend)
@@ -286,6 +283,16 @@ def largest_batch(
         unknown=fitting.unknown,
         assumptions=fitting.assumptions,
     )
+
+
+def _settings_to_fit(memory: int | float | str, options: StepOptions) -> StepOptions:
+    """Return a step's options on the device that ``memory`` names.
+
+    Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
+    """
+    gpu_model, has_other = named_gpu(memory), other_device(memory) is not None
+    device = "cpu" if has_other and str(options.device).startswith("cuda") else options.device
+    return replace(options, device=device, gpu=None if gpu_model is None else gpu_model.name)
 
 
 def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:

@@ -240,7 +240,7 @@ def step_info(
 
 
 def called(named: Any) -> str:
-    """Return the name of an optimizer or function: the given string, else that of the callable or class."""
+    """Return the name of an optimizer or function: the string itself, or the name of the callable or class."""
     return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
 
 
@@ -254,7 +254,7 @@ def device_of_limit(device: Any, options: StepOptions | None) -> Any:
 
 
 def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:
-    """Return the memory to fit in, from ``memory=`` or ``gpu=`` of a call; 24 GiB if neither is given.
+    """Return the memory that must suffice, from ``memory=`` or ``gpu=`` of a call; 24 GiB by default.
 
     Raises :class:`InputError` if both are given and differ.
 

@@ -38,7 +38,7 @@ def unknown_argument(call: str, name: str, known: Iterable[str], elsewhere: Mapp
 
 
 def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
-    """Return the end of a message, which says what to write instead of ``name``; "" if no known name is similar.
+    """Return the end of a message: what to write instead of ``name``, or "" if no known name is similar.
 
     >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], {"max_depth": "depth="})
     ('; similar names: batch_size', '; write depth=')

@@ -26,4 +26,4 @@ def assumed(assumptions: Sequence[str], most: int | None = SHOWN_ASSUMPTIONS) ->
     """Return a line for each of the first ``most`` assumptions; None means all."""
     lines = [f"Assumed: {assumption}" for assumption in assumptions[:most]]
     others = len(assumptions) - len(lines)
-    return [*lines, f"Assumed: {others:,} more, in assumptions"] if others > 0 else lines
+    return [*lines, f"Assumed: {others:,} more; see assumptions"] if others > 0 else lines

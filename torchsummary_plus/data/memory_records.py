@@ -203,7 +203,7 @@ def without_optimizer(log: MemoryLog) -> MemoryLog:
 
 
 def there_from_the_start(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
-    """Move the given storages, which are never freed, to the start of the log, wherever they were allocated."""
+    """Move storages that are never freed to the start of the log, wherever they were allocated."""
     if not storages:
         return log
     moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in storages)
@@ -257,7 +257,7 @@ class StepInfo:
 
     @property
     def settings(self) -> str:
-        """The conditions of the figures besides the batch: GPU or other device, optimizer, dtypes, loss."""
+        """What the figures depend on besides the batch: GPU or other device, optimizer, dtypes, loss."""
         trains = self.mode == "train" and not self.train_step
         parts = [
             self.gpu or self.device,

@@ -39,7 +39,9 @@ no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSu
 function_mode_at: Callable[[int], Any] = probe("torch:_C._get_function_stack_at", _STEP)
 count_function_modes: Callable[[], int] = probe("torch:_C._len_torch_function_stack", _STEP)
 count_dispatch_modes: Callable[[], int] = probe(
-    "torch:_C._len_torch_dispatch_stack", "functions inside a user's dispatch mode run as without it", lambda: 0
+    "torch:_C._len_torch_dispatch_stack",
+    "functions inside a user's dispatch mode run as if there were no mode",
+    lambda: 0,
 )
 functions_are_dispatched: Callable[[], bool] = probe("torch:_C._is_torch_function_enabled", _STEP)
 overloaded_args: Callable[[Any], list[Any]] = probe("torch.overrides:_get_overloaded_args", _STEP)
@@ -60,7 +62,7 @@ functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwra
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
-_ZEROS = "tangents of zeros end the process where a step on the CPU differentiates forwards"
+_ZEROS = "zero tangents may crash the process if a step on the CPU uses forward-mode differentiation"
 _with_keys: Callable[..., Any] = probe("torch:_C._ForceDispatchKeyGuard", _ZEROS)
 _included_keys: Callable[[], Any] = probe("torch:_C._dispatch_tls_local_include_set", _ZEROS)
 _excluded_keys: Callable[[], Any] = probe("torch:_C._dispatch_tls_local_exclude_set", _ZEROS)

@@ -43,7 +43,7 @@ _CAPABILITY = (75, 76)
 
 @contextmanager
 def cuda_guard() -> Iterator[bool]:
-    """Install a fake CUDA guard and remove it on exit; yield whether C++ may be asked about CUDA devices."""
+    """Install a fake CUDA guard and remove it on exit; yield whether C++ may be queried for CUDA devices."""
     if torch.cuda.is_initialized():
         yield True
         return

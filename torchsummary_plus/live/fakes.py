@@ -28,7 +28,7 @@ PRIM_DEVICE = torch.ops.prim.device.default
 
 
 class DataDependentError(RuntimeError):
-    """A fake tensor was asked for a value, which only a real pass can provide.
+    """A fake tensor's value was read, which only a real pass can provide.
 
     ``count`` counts these errors, because a forward that catches one cannot be trusted.
     """

@@ -124,7 +124,7 @@ def find_gpu(name: str) -> GPU:
         return candidates[0]
     if candidates:
         raise InputError(
-            f"gpu is {describe(name)}, which comes with several memory sizes; accepted: {_names(candidates)}"
+            f"gpu is {describe(name)}, which comes in several memory sizes; accepted: {_names(candidates)}"
         )
     other = other_device(name)
     if other is not None:
@@ -169,7 +169,7 @@ FEWEST = 1024
 
 
 def parse_memory(value: int | float | str) -> int:
-    """Return bytes, given as a number, as text with a unit, or as a device's name (the memory available to a program).
+    """Return the bytes in a number, in text with a unit, or available on a device given by name.
 
     GiB is 1024**3 bytes and GB or G 1000**3; the same for K, M and T. Raises :class:`InputError` for anything else.
 
@@ -197,7 +197,7 @@ SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|()()b)\s*", re.
 
 
 def _size(text: str) -> int | None:
-    """Return the bytes that a text stands for, or None."""
+    """Return the bytes that a text means, or None."""
     match = SIZE.fullmatch(text)
     if match is not None:
         number, prefix, binary = match[1], match[2] or "", match[3]

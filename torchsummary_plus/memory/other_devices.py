@@ -43,7 +43,7 @@ BRANDS = re.compile(r"amd|radeon|instinct|rx|intel|arc|datacentergpu|gpu|graphic
 
 
 class NotModelledWarning(UserWarning):
-    """An answer is for a device whose memory size is known but whose kernels are not modelled."""
+    """Warns that a result is for a device whose memory size is known but whose kernels are not modelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,7 @@ def other_device(name: object) -> OtherDevice | None:
 def _mac(name: str, chip: str, kind: str | None, gb: str | None) -> OtherDevice:
     model = chip.upper() + (f" {kind.capitalize()}" if kind else "")
     if gb is None:
-        raise InputError(
-            f"memory is {describe(name)}, which comes with several sizes; add its own, as in '{model} 32GB'"
-        )
+        raise InputError(f"memory is {describe(name)}, which comes in several sizes; add yours, as in '{model} 32GB'")
     share = Fraction(2, 3) if int(gb) <= SMALL_MAC else Fraction(3, 4)
     return OtherDevice(f"{model} {gb}GB", "Apple", int(gb), int(int(gb) * GIB * share))
 

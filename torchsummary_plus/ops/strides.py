@@ -1,4 +1,4 @@
-"""Strides of new tensors, and the layouts that strides suggest; without torch: the process that asks cuDNN has none."""
+"""Strides of new tensors, and the layouts that strides suggest; without torch, for the process that queries cuDNN."""
 
 from __future__ import annotations
 

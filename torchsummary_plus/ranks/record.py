@@ -193,11 +193,7 @@ class Ranked:
             if self.device.type == "cuda":
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
-            labelling = partial(kernels.labelling, ledger=ledger)
-            stack.enter_context(ddp_alone(labelling, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
-            stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
-            flat = FlatParameters()
-            stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
+            flat = _enter_wrappers(stack, kernels, ledger)
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
@@ -285,6 +281,16 @@ class Ranked:
         gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
+
+
+def _enter_wrappers(stack: ExitStack, kernels: RankKernels, ledger: RankLedger) -> FlatParameters:
+    """Record under their kinds the tensors of the wrappers in torch.distributed, and return FSDP1's flat parameters."""
+    labelling = partial(kernels.labelling, ledger=ledger)
+    stack.enter_context(ddp_alone(labelling, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
+    stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
+    flat = FlatParameters()
+    stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
+    return flat
 
 
 def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:

@@ -78,7 +78,7 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
         by_path.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
     bars = [Bar(path or "(no layer)", parts) for path, parts in by_path.items() if parts.total()]
-    return _draw(heaviest(bars, top), _kinds(LAYERS), "Held at the peak", "bytes", estimate.peak_bytes, place)
+    return _draw(heaviest(bars, top), _kinds(LAYERS), "Memory at the peak", "bytes", estimate.peak_bytes, place)
 
 
 def draw_steps(names: Sequence[str], estimates: Sequence[Estimate], place: Place) -> Axes:

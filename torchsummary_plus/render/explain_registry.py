@@ -95,7 +95,7 @@ def register_explanation(*classes: str, rule: Arithmetic) -> None:
     """Register a rule for layer classes. Raises :class:`InputError` for a class that already has one."""
     for name in classes:
         if name in RULES:
-            raise InputError(f"{name} is explained already")
+            raise InputError(f"{name} already has an explanation")
         RULES[name] = rule
 
 

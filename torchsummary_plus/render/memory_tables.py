@@ -74,12 +74,12 @@ def memory_table(
 def memory_list(estimate: Estimate, units: str | None = None) -> Table:
     """Return a step's memory by kind and its peaks as totals, without rows; ``units`` are those of the notes."""
     kinds = (Total(_size_field(kind, kind_label(kind)), _size(n)) for kind, n in estimate.at_peak.items() if n)
-    notes = (f"Held at the peak by: {holders(estimate, units)}", *caveats(estimate.unknown, estimate.assumptions))
+    notes = (f"Largest at the peak: {holders(estimate, units)}", *caveats(estimate.unknown, estimate.assumptions))
     return Table(title(estimate), "", (), (), (*kinds, *_peaks(estimate)), notes)
 
 
 def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
-    notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
+    notes = [f"Peak in the {place(estimate)}", f"Largest at the peak: {holders(estimate, 'auto')}"]
     if estimate.unknown:
         notes.append(not_confirmed(estimate.unknown))
     notes_shown, step = (*notes, *assumed(estimate.assumptions, None)), title(estimate)

@@ -85,10 +85,10 @@ def with_other_draws(
         return log
     others.extend(logs)
     if draws.highest:
-        note = f"random numbers decide what runs: the highest peak of {len(others) + 1} draws, and more may exceed it"
+        note = f"random numbers decide what runs: the highest peak of {len(others) + 1} draws; others may exceed it"
         return replace(max((log, *others), key=_peak), others=log.others, assumptions=(*log.assumptions, note))
     ends = min(others, key=_peak), max(others, key=_peak)
-    note = f"random numbers decide what runs: the range covers {len(others)} other draws, and more may differ"
+    note = f"random numbers decide what runs: the range covers {len(others)} other draws, but not every possible one"
     return replace(log, others=(*log.others, *ends), assumptions=(*log.assumptions, note))
 
 

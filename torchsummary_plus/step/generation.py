@@ -17,7 +17,7 @@ from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
 WHOLE = 20_000
 """Module calls up to which every token is generated; beyond, only the first two and the last two are."""
 
-SKIPPED = "only the first two and the last two tokens were generated; for the others the cache grew by its own update()"
+SKIPPED = "only the first two and the last two tokens were generated; in between, the cache grew by its own update()"
 
 
 def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable[..., None]:

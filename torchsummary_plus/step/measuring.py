@@ -35,7 +35,7 @@ from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import swap_tensors
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
-from ..watch.profiled import ProfileReader, changes, freed, received, with_frees, with_requests
+from ..watch.profiled import Change, ProfileReader, changes, freed, received, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from ..watch.unseen import with_unseen_frees
 from .account import PriorTensor
@@ -169,17 +169,30 @@ def profiled(
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
-    changed = changes(done, device.type)
-    for address in if_used - {*received(done), *freed(changed)} if if_used else ():
-        del existing[address]
-    before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in existing.items()]
+    before, events = _happened(done, device.type, history, existing, if_used)
     reader = ProfileReader(device.type, before)
-    events = with_requests(with_frees(changed, history.happened), history.requests)
     reader.read(events)
     missed = (*_missed(reader, before, history), *_in_threads(tree, marks))
     log = reader.log(tuple(tree.paths), steps.assumptions(missed))
     log = with_unseen_frees(log, reader.reused, packed_bytes)
     return log if collects else _with_collected(log, reader.garbage(events))
+
+
+def _happened(
+    done: QuietProfile, device_type: str, history: AllocatorHistory, existing: dict[int, int], if_used: set[int]
+) -> tuple[list[tuple[int, int, int]], Iterator[Change]]:
+    """Return the storages from before the steps (address, bytes, bytes of the block), and the steps' changes.
+
+    Of ``existing``, the bytes by address, those in ``if_used`` count only if an operator received or freed them.
+    """
+    changed = changes(done, device_type)
+    unused = if_used - {*received(done), *freed(changed)} if if_used else set()
+    before = [
+        (address, nbytes, history.blocks.get(address, nbytes))
+        for address, nbytes in existing.items()
+        if address not in unused
+    ]
+    return before, with_requests(with_frees(changed, history.happened), history.requests)
 
 
 def own_arguments(

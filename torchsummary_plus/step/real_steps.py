@@ -75,7 +75,7 @@ class ForwardTangents(Listener):
     So does that of a product with a number, whose own tangent is a zero without memory.
     """
 
-    why = "it differentiates forwards through operators whose tangents differ on fake tensors"
+    why = "it uses forward-mode differentiation through operators whose tangents differ on fake tensors"
 
     def __init__(self) -> None:
         self.seen = False

@@ -126,9 +126,11 @@ class Steps:
         blocks, elsewhere = packed_blocks(modules)
         self.packed = [(make((nbytes,), torch.uint8), index) for nbytes, index in blocks]
         if elsewhere:
-            self.notes[f"packed weights of up to {elsewhere:,} bytes in memory of their library: not counted"] = None
+            self.notes[f"packed weights of up to {elsewhere:,} bytes in their library's memory are not counted"] = None
         if unreadable := unreadable_weights(modules):
-            self.notes[f"packed weights of {unreadable} modules, which their library cannot unpack: not counted"] = None
+            self.notes[f"packed weights of {unreadable} modules that their library cannot unpack are not counted"] = (
+                None
+            )
 
     def make_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""

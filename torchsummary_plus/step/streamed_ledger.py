@@ -92,7 +92,7 @@ class StreamedLedger(Ledger):
         """Return the ledger as plain data, with each storage's stream."""
         if self._elsewhere:
             assumptions += (
-                "record_stream: such a tensor's memory is reused as soon as it is freed; the upper end of device_bytes "
+                "record_stream: memory is assumed to be reusable as soon as it is freed; the upper end of device_bytes "
                 "keeps it until the step ends",
             )
         log = super().log(module_paths, assumptions)

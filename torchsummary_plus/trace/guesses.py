@@ -143,7 +143,7 @@ class Guesses:
         self.asked.append((site, number))
         self.operators += 1
         if number >= 10 * OFTEN and self.operators > LONGEST_LOOP:
-            raise DataDependentError(f"{site} keeps asking for a value: its loop ends for no assumed value")
+            raise DataDependentError(f"{site} keeps reading a value: no assumed value ends its loop")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
         if ((site, number) in self.inverted) != bool(number // OFTEN % 2):
             value = not value

@@ -158,7 +158,7 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
     expected = getattr(module, "in_features", None)
     if isinstance(expected, int) and tensor.dim() and tensor.shape[-1] != expected:
         if tensor.dim() > 2 and prod(tensor.shape[1:]) == expected:
-            return f"the axes after the batch have {expected} elements together: flatten them first (nn.Flatten())"
+            return f"flatten the axes after the batch first, which have {expected} elements in total: nn.Flatten()"
         return (
             f"the last axis has {tensor.shape[-1]} elements but the layer expects {expected}: "
             f"check input_size, and any flattening or pooling before the layer"
@@ -214,7 +214,7 @@ def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> 
 
 def _cuda(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if re.search(r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available", message):
-        return 'the forward asks for CUDA by name; pass device="cuda", which needs no GPU, or use the input\'s device'
+        return 'the forward requests CUDA by name; pass device="cuda", which needs no GPU, or use the input\'s device'
     return ""
 
 

@@ -324,7 +324,7 @@ class _Runner:
         except Exception as error:
             raise forward_error(error, watch, recorder.reached(self.specs)) from error
         if DataDependentError.count != refusals:
-            caught = DataDependentError("the forward asked for a tensor's values and caught the error")
+            caught = DataDependentError("the forward read a tensor's values and caught the error")
             raise forward_error(caught, watch, recorder.reached(self.specs))
         if self.tree.size() != size:
             raise GrewError

@@ -251,7 +251,7 @@ class Population:
         storage.has_tensor = True
 
     def _add_gradients(self) -> None:
-        """Register the gradients of leaves, which only their leaves know until someone asks for them."""
+        """Register the gradients of leaves, which only their leaves know until they are accessed."""
         leaves = [ref() for ref in self._leaves]
         if any(leaf is None for leaf in leaves):
             self._leaves = [ref for ref, leaf in zip(self._leaves, leaves) if leaf is not None]

@@ -117,7 +117,7 @@ def table(arguments: argparse.Namespace) -> str:
         stored = weights(arguments.model)
         return "\n".join([stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)])
     if arguments.max_batch and arguments.gpu is None:
-        raise InputError("--max-batch needs --gpu, the memory to fit in")
+        raise InputError("--max-batch needs --gpu: the memory that the batch must fit in")
     if arguments.world_size is not None:
         return rank_table(arguments, parse_place(arguments.model))
     memory = memory_options(arguments)
@@ -208,7 +208,7 @@ def answers_of(
 
 
 def fit_line(estimate: Estimate, gpu: str) -> str:
-    """Return the line that says whether the step fits in ``--gpu``."""
+    """Return a line on whether the step fits in ``--gpu``."""
     batch = f"{gpu}: a batch of {estimate.info.batch_size:,}"
     return f"{batch} fits" if estimate.fits(gpu) else f"{batch} does not fit"
 

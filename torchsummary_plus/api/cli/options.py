@@ -27,6 +27,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors about unknown options name similar ones."""
 
     def error(self, message: str) -> NoReturn:
+        """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
         known = re.findall(r"--[\w-]+", self.format_usage())
         for word in message.split():
             near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
@@ -44,18 +45,18 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="keyword argument of the callable, a Python literal or plain text; can be repeated",
     )
-    group.add_argument("--meta", action="store_true", help='build it on the "meta" device: shapes without weights')
+    group.add_argument("--meta", action="store_true", help='build the model on the "meta" device, without weights')
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for running the model."""
     group = parser.add_argument_group("forward pass")
-    group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="default: -1, an open batch")
+    group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="default: -1, any batch size")
     group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
     group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="one dtype for all inputs, or one per input")
     modes = one_of(PASS_MODES)
     group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
-    group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake runs on shapes alone, real computes")
+    group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake needs only shapes, real computes")
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
@@ -80,16 +81,20 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH[,WHICH...]",
         help="show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)",
     )
-    group.add_argument("--repeats", help=f"{one_of(REPEATS)} equal neighbours; nested text folds by default")
-    group.add_argument("--col-width", metavar="N", type=int, help="most characters of a name or shape; default: 60")
+    group.add_argument("--repeats", help=f"{one_of(REPEATS)} equal neighbours; by default, nested text folds them")
+    group.add_argument("--col-width", metavar="N", type=int, help="maximum length of a name or shape; default: 60")
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a memory estimate; any of them turns the estimate on."""
     group = parser.add_argument_group("memory estimate of a step")
-    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; without a value: train")
-    group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer: sgd, adam, adamw, ...")
-    group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
+    group.add_argument(
+        "--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; train if no value follows"
+    )
+    group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer, such as sgd, adam or adamw")
+    group.add_argument(
+        "--loss", metavar="NAME", help="such as cross_entropy, mse or causal_lm; default: the sum of the output"
+    )
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
     group.add_argument(
         "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size per update"

@@ -49,7 +49,7 @@ def sure(condition: object) -> None:
 
 
 def said_by(rule: Callable[..., T] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T | None:
-    """Return what a rule says of an operator's arguments; None if there is none or it declines."""
+    """Return a rule's result for an operator's arguments; None if there is no rule or it declines."""
     if rule is None:
         return None
     try:

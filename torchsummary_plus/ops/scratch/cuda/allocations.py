@@ -53,10 +53,6 @@ class Allocations:
         self.count += 1
         return self.count - 1
 
-    def optional(self, nbytes: int) -> list[int]:
-        """Allocate a buffer unless it is empty, and return its number in a list."""
-        return [self.buffer(nbytes)] if nbytes else []
-
     def free(self, *numbers: int) -> None:
         """Free buffers."""
         self.steps += map(Free, numbers)

@@ -52,18 +52,20 @@ FACTORED = ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet"
 
 @lasting("cuda", *(f"aten::{name}" for name in FACTORED), source=LINALG, band=0.0, by_capability=True)
 def lu_factor(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
+    """Return cuBLAS's workspace, which factoring a batch requests."""
     return _taken(capability, x.numel() and _batch(x) > 1)
 
 
 @lasting("cuda", "aten::linalg_lu_solve", source=LINALG, band=0.0, by_capability=True)
 def lu_solve(capability: Capability, out: Any, factors: Any, pivots: Any, b: Any, **_: Any) -> Blocks:
+    """Return cuBLAS's workspace, unless cuSOLVER solves."""
     rows, matrices = int(factors.shape[-1]), _batch(out)
     return _taken(capability, _is_solved_by_cublas(rows, _columns(b, rows, matrices), matrices))
 
 
 @lasting("cuda", "aten::_linalg_solve_ex", source=LINALG, band=0.0, by_capability=True)
 def solve(capability: Capability, out: Any, x: Any, b: Any, **_: Any) -> Blocks:
-    """Factors, then solutions."""
+    """Return cuBLAS's workspace, for the factors of a batch or for the solutions."""
     rows, matrices = int(x.shape[-1]), _batch(x)
     solved = _is_solved_by_cublas(rows, _columns(out[0], rows, matrices), matrices)
     return _taken(capability, (x.numel() and matrices > 1) or solved)
@@ -71,7 +73,7 @@ def solve(capability: Capability, out: Any, x: Any, b: Any, **_: Any) -> Blocks:
 
 @lasting("cuda", "aten::linalg_inv_ex", source=LINALG, band=0.0, by_capability=True)
 def inverse(capability: Capability, out: Any, x: Any, **_: Any) -> Blocks:
-    """A solve for the identity."""
+    """Return cuBLAS's workspace: an inverse is a solve for the identity."""
     return _taken(capability, x.numel())
 
 
@@ -82,11 +84,13 @@ def _columns(b: Any, rows: int, matrices: int) -> int:
 
 @lasting("cuda", "aten::cholesky_solve", source=LINALG, band=0.0, by_capability=True)
 def cholesky_solve(capability: Capability, out: Any, b: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
+    """Return cuBLAS's workspace, which solving a batch requests."""
     return _taken(capability, _batch(out) > 1)
 
 
 @lasting("cuda", "aten::cholesky_inverse", source=LINALG, band=0.0, by_capability=True)
 def cholesky_inverse(capability: Capability, out: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
+    """Return cuBLAS's workspace, which inverting a batch requests."""
     return _taken(capability, _batch(factor) > 1)
 
 

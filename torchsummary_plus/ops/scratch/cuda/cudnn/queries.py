@@ -73,7 +73,7 @@ class Cudnn:
         return self.split(0 if is_product else nbytes, max(nbytes, most))
 
     def split(self, low: int, high: int) -> tuple[int, int]:
-        """Return a plan's least and most bytes with the partial sums that only a handle of the GPU tells.
+        """Return a plan's least and most bytes with the partial sums that are known only with a handle of the GPU.
 
         With thread-block clusters, cuDNN splits a sum over as many multiprocessors as the driver says can hold clusters
         at once. A descriptor of the GPU does not tell: on an H100 (132 multiprocessors), the plans of a handle took 18
@@ -115,11 +115,11 @@ class Cudnn:
     def assumptions(self) -> tuple[str, ...]:
         """Return what the estimate assumes beyond cuDNN's own answers."""
         lines = [
-            f"cuDNN workspace estimated by the table, {count} times: {why}"
+            f"cuDNN workspaces estimated from the table, {count} times: {why}"
             for why, count in sorted(self.refused.items())
         ]
         if self.is_guessed:
-            lines.append(f"cuDNN workspace estimated by a table of recorded answers: {self.why}")
+            lines.append(f"cuDNN workspaces estimated from a table of recorded answers: {self.why}")
         if self.answered and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
             lines.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
