@@ -81,12 +81,12 @@ def test_sizes_may_be_of_numpy() -> None:
 
 
 def test_batch_size_scales_bytes_and_not_parameters() -> None:
-    one, many = quiet(cnn(), (4, 8, 8)), quiet(cnn(), (4, 8, 8), batch_size=32)
-    assert many.input_bytes == 32 * one.input_bytes == 32 * 4 * 4 * 64
-    assert many.forward_backward_bytes == 32 * one.forward_backward_bytes
-    assert many.total_mult_adds == 32 * one.total_mult_adds
-    assert (many.total_params, many.param_bytes) == (one.total_params, one.param_bytes)
-    assert one.total_bytes == one.input_bytes + one.forward_backward_bytes + one.param_bytes
+    single, many = quiet(cnn(), (4, 8, 8)), quiet(cnn(), (4, 8, 8), batch_size=32)
+    assert many.input_bytes == 32 * single.input_bytes == 32 * 4 * 4 * 64
+    assert many.forward_backward_bytes == 32 * single.forward_backward_bytes
+    assert many.total_mult_adds == 32 * single.total_mult_adds
+    assert (many.total_params, many.param_bytes) == (single.total_params, single.param_bytes)
+    assert single.total_bytes == single.input_bytes + single.forward_backward_bytes + single.param_bytes
 
 
 class Asks(nn.Module):
@@ -140,7 +140,7 @@ def test_model_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "name", "size"),
+    ("dtype", "name", "size"),
     [
         (torch.float16, "float16", 2),
         (torch.HalfTensor, "float16", 2),
@@ -158,9 +158,9 @@ def test_model_stays_where_it_is() -> None:
     ],
     ids=str,
 )
-def test_dtypes_by_torch_dtype_and_by_tensor_type(given: Any, name: str, size: int) -> None:
+def test_dtypes_by_torch_dtype_and_by_tensor_type(dtype: Any, name: str, size: int) -> None:
     for run in ("fake", "real"):
-        s = quiet(nn.Identity(), (4,), dtypes=[given], run=run)
+        s = quiet(nn.Identity(), (4,), dtypes=[dtype], run=run)
         assert s.inputs == TensorSpec((1, 4), name, 4 * size, batch_axes=(0,))
         assert s.input_bytes == 4 * size and s.rows[0].output_bytes == 4 * size
 

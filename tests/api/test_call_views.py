@@ -45,8 +45,8 @@ def test_cells_of_each_column(column: str, cells: list[str]) -> None:
 
 def test_percentages_add_up() -> None:
     text = quiet(cnn(), (4, 8, 8)).render(col_names=("params_percent",))
-    found = [float(n) for n in re.findall(r"([\d.]+)%", text)]
-    assert abs(sum(found) - 100) < 0.05 and len(found) == 3
+    percents = [float(n) for n in re.findall(r"([\d.]+)%", text)]
+    assert abs(sum(percents) - 100) < 0.05 and len(percents) == 3
 
 
 def test_depth_folds_what_is_deeper() -> None:

@@ -45,8 +45,8 @@ def figures(comparison: Comparison) -> dict[str, list[Any]]:
 def test_the_figures_are_the_summaries_own(results: list[ModelSummary]) -> None:
     result = figures(compare(*results))
     for name in FIGURES:
-        known = [name not in ("total_mult_adds", "input_bytes") or one.run.kind != "none" for one in results]
-        expected = [getattr(one, name) if there else None for one, there in zip(results, known)]
+        known = [name not in ("total_mult_adds", "input_bytes") or result.run.kind != "none" for result in results]
+        expected = [getattr(result, name) if there else None for result, there in zip(results, known)]
         assert result.get(name, [None] * len(results)) == expected
 
 
@@ -104,7 +104,7 @@ def test_swapped_models_give_the_mirror(first: ModelSummary, second: ModelSummar
     assert {(b, a) for a, b in there.aligned()} == set(back.aligned())
     assert {name: values[::-1] for name, values in figures(there).items()} == figures(back)
     mirrored = {"same": "same", "changed": "changed", "removed": "added", "added": "removed"}
-    changes = [sorted(str(row.cells[0].value) for row in one.tables()[1].rows) for one in (there, back)]
+    changes = [sorted(str(row.cells[0].value) for row in comparison.tables()[1].rows) for comparison in (there, back)]
     assert sorted(mirrored[change] for change in changes[0]) == changes[1]
 
 
@@ -278,12 +278,12 @@ class Positions(nn.Module):
 
 @pytest.mark.parametrize("batches", [(4, 32), (-1, 32), (3, -1)])
 def test_summaries_at_different_batches_differ_by_nothing_else(batches: tuple[int, int]) -> None:
-    one, other = (summary(Positions(), (8, 12), batch, verbose=0) for batch in batches)
-    layers = compare(one, other).tables()[1]
+    first, second = (summary(Positions(), (8, 12), batch, verbose=0) for batch in batches)
+    layers = compare(first, second).tables()[1]
     assert {row.cells[0].text for row in layers.rows} == {""}
     assert "Batch sizes differ; differences due only to the batch size are not marked" in layers.notes
     wider = summary(Positions(20), (8, 12), batches[1], verbose=0)
-    marks = {row.label: row.cells[0].text for row in compare(one, wider).tables()[1].rows}
+    marks = {row.label: row.cells[0].text for row in compare(first, wider).tables()[1].rows}
     assert {label for label, mark in marks.items() if mark} == {"body.0 (Linear)", "body.1 (ReLU)", "body.2 (Linear)"}
 
 

@@ -32,9 +32,9 @@ def test_it_is_the_model_itself(tmp_path: Path) -> None:
     own = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{k: v for k, v in LLAMA.items() if k[0] != "a"}))
     assert isinstance(model, transformers.LlamaForCausalLM) and not model.training
     assert {p.device.type for p in model.parameters()} == {"meta"}
-    found, real = (summary(one, (16,), verbose=0) for one in (model, own.to(torch.bfloat16)))
-    assert (found.total_params, found.param_bytes) == (real.total_params, real.param_bytes)
-    assert found.total_mult_adds == real.total_mult_adds > 0
+    described, real = (summary(net, (16,), verbose=0) for net in (model, own.to(torch.bfloat16)))
+    assert (described.total_params, described.param_bytes) == (real.total_params, real.param_bytes)
+    assert described.total_mult_adds == real.total_mult_adds > 0
     assert estimate_memory(model, (16,), gpu="A100 80GB").peak_bytes > 0
     assert from_config(tmp_path / "config.json", num_hidden_layers=1).config.num_hidden_layers == 1
     assert type(from_config(folder(tmp_path, architectures=None))).__name__ == "LlamaModel"

@@ -35,8 +35,8 @@ class Tokens(nn.Module):
         self.embed = nn.Embedding(50, 8)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        found: Tensor = self.embed(input_ids)
-        return found
+        embedded: Tensor = self.embed(input_ids)
+        return embedded
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_keyword_arguments_of_the_forward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "said"),
     [
         ({"dpeth": 3}, "similar names: depth"),
         ({"max_depth": 3}, "write depth="),
@@ -69,9 +69,9 @@ def test_keyword_arguments_of_the_forward() -> None:
         ({"frobnicate": 1}, "it takes x, mask, twice"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_cure(given: dict[str, Any], said: str) -> None:
+def test_an_unknown_option_is_answered_with_the_cure(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        summary(Masked(), (8,), verbose=0, **given)
+        summary(Masked(), (8,), verbose=0, **options)
 
 
 def test_every_option_of_a_step_is_answered_by_tables_with_memory() -> None:
@@ -124,10 +124,10 @@ def test_hidden_recursive_rows_include_what_is_inside() -> None:
     assert sum("ReLU" in line for line in lines) == 1 and sum("Linear" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize("given", [torch.ones(2, 8), [torch.ones(2, 8)], {"x": torch.ones(2, 8)}])
-def test_tensors_in_place_of_a_size_point_to_input_data(given: Any) -> None:
+@pytest.mark.parametrize("data", [torch.ones(2, 8), [torch.ones(2, 8)], {"x": torch.ones(2, 8)}])
+def test_tensors_in_place_of_a_size_point_to_input_data(data: Any) -> None:
     with pytest.raises(InputError, match="pass them as input_data="):
-        summary(Masked(), given, verbose=0)
+        summary(Masked(), data, verbose=0)
 
 
 def test_what_a_tokenizer_returns() -> None:

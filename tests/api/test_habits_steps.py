@@ -16,7 +16,7 @@ def net() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "said"),
     [
         ({"autocast": True}, "cpu, no optimizer, autocast to bfloat16"),
         ({"amp": True}, "cpu, no optimizer, autocast to bfloat16"),
@@ -26,12 +26,12 @@ def net() -> nn.Module:
         ({"loss": nn.CrossEntropyLoss()}, "loss: CrossEntropyLoss"),
     ],
 )
-def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> None:
-    assert said in str(estimate_memory(net(), (256,), 8, **given).info)
+def test_what_trainers_call_it_is_taken(options: dict[str, Any], said: str) -> None:
+    assert said in str(estimate_memory(net(), (256,), 8, **options).info)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "said"),
     [
         ({"accumulate_grad_batches": 4}, "write gradient_accumulation_steps=, with batch_size= of one micro-batch"),
         ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; similar names: optimizer"),
@@ -41,20 +41,20 @@ def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> Non
         ({"lr": 0.1}, "write optimizer="),
     ],
 )
-def test_other_options_are_answered_with_the_cure(given: dict[str, Any], said: str) -> None:
+def test_other_options_are_answered_with_the_cure(options: dict[str, Any], said: str) -> None:
     for ask in (estimate_memory, measure_memory):
         with pytest.raises(InputError, match=said):
-            ask(net(), (256,), 8, **given)
+            ask(net(), (256,), 8, **options)
     with pytest.raises(InputError, match=said):
-        max_batch_size(net(), (256,), "1GiB", device="cpu", **given)
+        max_batch_size(net(), (256,), "1GiB", device="cpu", **options)
     with pytest.raises(InputError):
-        summary(net(), (256,), memory=given, verbose=0)
+        summary(net(), (256,), memory=options, verbose=0)
 
 
 def test_the_largest_batch_takes_a_card_as_the_memory_or_by_name() -> None:
     """`gpu=` names the GPU as in every other call; a memory size beside it would contradict it."""
-    named, given = max_batch_size(net(), (256,), gpu="RTX 3060 8GB"), max_batch_size(net(), (256,), "RTX 3060 8GB")
-    assert str(named) == str(given) and "RTX 3060 8GB" in str(named)
+    named, positional = max_batch_size(net(), (256,), gpu="RTX 3060 8GB"), max_batch_size(net(), (256,), "RTX 3060 8GB")
+    assert str(named) == str(positional) and "RTX 3060 8GB" in str(named)
     by_options = max_batch_size(net(), (256,), options=StepOptions(gpu="RTX 3060 8GB"))
     assert str(by_options) == str(named)
     with pytest.raises(InputError, match="memory is '6GiB' and gpu is 'RTX 3060 8GB'; pass only one of them"):
@@ -97,14 +97,14 @@ def test_an_optimizer_that_is_there_already() -> None:
 def test_eight_bit_states_are_those_of_bitsandbytes(name: str, kind: str) -> None:
     states = 1 if "lion" in name else 2
     weights, others = 256 * 64, 64 + 64 * 10 + 10
-    held = states * (weights + 4 * (weights // 256) + 4 * 256 + 4 * others)
+    state_bytes = states * (weights + 4 * (weights // 256) + 4 * 256 + 4 * others)
     estimate = estimate_memory(net(), (256,), 8, optimizer=name)
-    assert sum(row.own.optimizer_bytes for row in estimate.by_module) in (held, held - states * 1024)
-    assert estimate.at_peak["optimizer_state"] == held
+    assert sum(row.own.optimizer_bytes for row in estimate.by_module) in (state_bytes, state_bytes - states * 1024)
+    assert estimate.at_peak["optimizer_state"] == state_bytes
     if kind:
         library = pytest.importorskip("bitsandbytes")
         measured = measure_memory(net(), (256,), 8, optimizer=getattr(library.optim, kind))
-        assert measured.at_peak["optimizer_state"] == held
+        assert measured.at_peak["optimizer_state"] == state_bytes
 
 
 def test_tensors_in_place_of_a_size_point_to_input_data() -> None:

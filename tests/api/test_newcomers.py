@@ -147,9 +147,9 @@ def test_a_fake_tensor_mode_is_stepped_out_of_and_its_tensors_are_refused(ask: A
     with FakeTensorMode():
         assert str(ask(model, (8,), **quiet)) == str(outside)
         fake, x = layer(), torch.ones(2, 8)
-        for asked in ({"model": fake, "input_size": (8,)}, {"model": model, "input_data": x}):
+        for arguments in ({"model": fake, "input_size": (8,)}, {"model": model, "input_data": x}):
             with pytest.raises(UnsupportedError, match=r'fake tensors.*torch\.device\("meta"\)'):
-                ask(**asked, **quiet)
+                ask(**arguments, **quiet)
 
 
 def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
@@ -160,9 +160,9 @@ def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
     assert sum(nbytes for _, nbytes in estimate.holders) == estimate.peak_bytes
     limit = max_batch_size(wide, (4,), "2GiB", **step)
     assert limit.held_by == "code outside modules"
-    answer, held, step_and_limit, *assumed = str(limit).splitlines()
+    answer, largest_share, step_and_limit, *assumed = str(limit).splitlines()
     assert answer.startswith(f"Largest batch: {limit.batch_size:,} (peak ")
-    assert held == "Largest share of the peak: code outside modules"
+    assert largest_share == "Largest share of the peak: code outside modules"
     assert step_and_limit == (
         "Training step, cpu, no optimizer, float32, loss: cross_entropy; limit: 2048.00 MB (2GiB)"
     )

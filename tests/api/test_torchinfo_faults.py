@@ -130,7 +130,7 @@ def test_modes_of_children_stay(run: str, mode: str) -> None:
 def test_another_model_of_the_same_class_is_another_model() -> None:
     """Its cache is keyed by the class's name."""
 
-    def one(size: int) -> nn.Module:
+    def net_of(size: int) -> nn.Module:
         class Net(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -141,4 +141,4 @@ def test_another_model_of_the_same_class_is_another_model() -> None:
 
         return Net()
 
-    assert [summary(one(size), (4,), verbose=0).total_params for size in (2, 3)] == [10, 15]
+    assert [summary(net_of(size), (4,), verbose=0).total_params for size in (2, 3)] == [10, 15]

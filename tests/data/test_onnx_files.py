@@ -47,7 +47,7 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
     half = tensor("a.four", [3], "INT4")
     path = saved(tmp_path / "m.onnx", tensor("a.w", [4, 3]), far, half, nodes=(constant, branch))
     result = weights(path)
-    assert {one.name: (one.shape, one.dtype, one.nbytes, one.file) for one in result.tensors} == {
+    assert {stored.name: (stored.shape, stored.dtype, stored.nbytes, stored.file) for stored in result.tensors} == {
         "a.w": ((4, 3), "FLOAT", 48, "m.onnx"),
         "a.far": ((8, 4), "FLOAT", 128, "weights.bin"),
         "a.four": ((3,), "INT4", 2, "m.onnx"),
@@ -60,7 +60,7 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("tensors", "said"),
     [
         (tensor("w", [3], raw=4), "do not match its shape"),
         (external("w", [3], location="../x"), "outside the file's folder"),
@@ -72,9 +72,9 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
         (onnx.TensorProto(name="w", dims=[1], data_type=77), "unknown type 77"),
     ],
 )
-def test_hostile_tensors_are_refused(tmp_path: Path, made: Any, said: str) -> None:
+def test_hostile_tensors_are_refused(tmp_path: Path, tensors: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        weights(saved(tmp_path / "m.onnx", made))
+        weights(saved(tmp_path / "m.onnx", tensors))
 
 
 def test_files_that_are_no_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

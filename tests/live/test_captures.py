@@ -40,5 +40,11 @@ def test_a_module_imported_in_an_estimate_has_torchs_own(tmp_path: Path, monkeyp
     own = cuda.Event, cuda.Stream, cuda.current_device, cuda.current_stream, cuda.synchronize
     estimate_memory(Importing(8, 8), (8,), 4, "cuda", progress=False)
     module: Any = sys.modules.pop("copying_module")
-    held = module.Interface
-    assert (held.Event, held.Stream, held.current_device, held.Worker.current_stream, module.synchronize) == own
+    interface = module.Interface
+    assert (
+        interface.Event,
+        interface.Stream,
+        interface.current_device,
+        interface.Worker.current_stream,
+        module.synchronize,
+    ) == own

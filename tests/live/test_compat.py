@@ -45,7 +45,10 @@ def private_names(path: Path) -> set[str]:
     """The private names of torch in a file's code: imported, read by any alias, or given beside a part of torch."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     parts = dict(imports(tree))
-    found = {*parts.values(), *(a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names)}
+    modules = {
+        *parts.values(),
+        *(a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names),
+    }
 
     def dotted(node: ast.AST) -> str:
         if isinstance(node, ast.Attribute):
@@ -53,12 +56,12 @@ def private_names(path: Path) -> set[str]:
         return parts.get(node.id, "") if isinstance(node, ast.Name) else ""
 
     for node in ast.walk(tree):
-        found.add(dotted(node))
+        modules.add(dotted(node))
         beside = node.elts if isinstance(node, ast.Tuple) else node.args if isinstance(node, ast.Call) else []
         for place, name in pairwise(beside):
             if isinstance(name, ast.Constant) and str(name.value).isidentifier() and dotted(place):
-                found.add(f"{dotted(place)}.{name.value}")
-    names = {name for name in found if name.startswith("torch.") and not name.startswith("torch.ops.aten.")}
+                modules.add(f"{dotted(place)}.{name.value}")
+    names = {name for name in modules if name.startswith("torch.") and not name.startswith("torch.ops.aten.")}
     return set(filter(None, map(up_to_private, names))) - ALLOWED.keys()
 
 
@@ -74,8 +77,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def test_one_file_names_private_parts_of_torch() -> None:
     """And ``ranks/compat.py`` those of torch.distributed, whose import takes a while."""
     files = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "compat.py"]
-    found = {path.name: names for path in files if (names := private_names(path))}
-    assert found == {}
+    by_file = {path.name: names for path in files if (names := private_names(path))}
+    assert by_file == {}
 
 
 def test_the_law_sees_a_private_name(tmp_path: Path) -> None:

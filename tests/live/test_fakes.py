@@ -161,10 +161,10 @@ def test_values_written_in_a_forward_go_to_a_card_that_is_not_there(fake_cuda: F
 
 
 def test_models_are_told_of_the_card_that_is_meant() -> None:
-    asked = torch.cuda.get_device_capability
+    capability_query = torch.cuda.get_device_capability
     with standing_in_for(CUDA, capability=(9, 0)):
         assert (torch.cuda.get_device_capability(0), torch.cuda.current_device()) == ((9, 0), 0)
-    assert torch.cuda.get_device_capability is asked
+    assert torch.cuda.get_device_capability is capability_query
 
 
 def test_the_switch_by_which_tensors_reach_the_mode_is_put_back() -> None:
@@ -206,11 +206,11 @@ def test_an_error_where_a_fake_is_made_leaves_torch_as_it_was(
     fake = new_fake((4,), torch.float32, CPU)
     for place in (fakes, meta_storages, recipes):
         monkeypatch.setattr(place, "wrap", failing)
-    with pytest.raises(RuntimeError, match="no fake") as kept:
+    with pytest.raises(RuntimeError, match="no fake") as caught:
         make(fake)
     with Seen() as seen:
         assert nn.Linear(2, 2)(torch.ones(2)).requires_grad
-    assert seen.operators and kept.value is not None
+    assert seen.operators and caught.value is not None
 
 
 def test_an_operator_on_thousands_of_tensors_takes_time_in_a_straight_line(fake_cuda: FakeKernels) -> None:

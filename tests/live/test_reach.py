@@ -79,7 +79,7 @@ def test_a_fake_of_a_users_class_is_stored_as_any_other_and_its_class_is_not_tol
 def test_objects_that_refer_to_each_other_are_searched_once() -> None:
     """Each path through twelve of them would be 12**12; tensors' attributes hold such objects, loggers among them."""
     objects = [SimpleNamespace() for _ in range(12)]
-    for one in objects:
-        one.others = list(objects)
+    for holder in objects:
+        holder.others = list(objects)
     objects[-1].tensor = torch.ones(3)
     assert all_tensors(objects) == [objects[-1].tensor]

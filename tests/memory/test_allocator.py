@@ -253,9 +253,9 @@ def test_the_cpu_counts_exact_bytes() -> None:
 @pytest.mark.parametrize("numel", [1, 1001, 4096])
 def test_the_cpu_counts_as_torchs_profiler(numel: int) -> None:
     with torch.profiler.profile(profile_memory=True) as profiled:
-        kept = torch.empty(numel, dtype=torch.uint8)
+        block = torch.empty(numel, dtype=torch.uint8)
     cpu = CpuAllocator()
-    cpu.allocate(0, kept.nbytes)
+    cpu.allocate(0, block.nbytes)
     assert cpu.allocated_bytes == sum(event.self_cpu_memory_usage for event in profiled.key_averages())
 
 

@@ -20,20 +20,20 @@ Law = Callable[[int], list[int]]
 
 def log_of(sizes: list[int]) -> MemoryLog:
     """A log in which all these storages are live at once."""
-    made = [(0, number, size) for number, size in enumerate(sizes)]
+    allocated = [(0, number, size) for number, size in enumerate(sizes)]
     freed = [(0, number, 0) for number in range(len(sizes))]
     storages = tuple(StorageSpec(size, None, -1) for size in sizes)
-    return MemoryLog((Moment("", -1, "forward", 0),), tuple(made + freed), storages, ("",), (), (), ())
+    return MemoryLog((Moment("", -1, "forward", 0),), tuple(allocated + freed), storages, ("",), (), (), ())
 
 
 def search(law: Law, memory: int, proves: bool = False) -> tuple[int, Search]:
     def peak(log: MemoryLog) -> int:
         return sum(size for _, _, size in log.events)
 
-    one = Search(
+    searching = Search(
         lambda batch: log_of(law(batch)), lambda log: peak(log) <= memory, lambda log: memory - peak(log), proves
     )
-    return one.run(), one
+    return searching.run(), searching
 
 
 def truth(law: Law, memory: int) -> int:
@@ -53,9 +53,9 @@ LAWS: dict[str, tuple[Law, int]] = {
 @pytest.mark.parametrize("law", LAWS)
 def test_the_largest_batch_is_proved_by_its_trace_and_the_next(law: str, memory: int) -> None:
     bytes_of, most = LAWS[law]
-    found, done = search(bytes_of, memory)
-    assert found == truth(bytes_of, memory)
-    assert {found, found + 1} <= set(done.logs)
+    answer, done = search(bytes_of, memory)
+    assert answer == truth(bytes_of, memory)
+    assert {answer, answer + 1} <= set(done.logs)
     assert len(done.logs) <= most
 
 
@@ -69,8 +69,8 @@ def test_a_line_takes_at_most_four_traces(fixed: int, slopes: list[int], memory:
     def law(batch: int) -> list[int]:
         return [fixed + 1, *(slope * batch for slope in slopes)]
 
-    found, done = search(law, memory)
-    assert found == min(truth(law, memory), LARGEST_BATCH)
+    answer, done = search(law, memory)
+    assert answer == min(truth(law, memory), LARGEST_BATCH)
     assert len(done.logs) <= 4
 
 
@@ -92,14 +92,14 @@ def test_whatever_the_law_the_traces_bound_the_answer(jumps: list[tuple[int, int
     def law(batch: int) -> list[int]:
         return [slope * batch, *(size for at, size in jumps if batch >= at)]
 
-    found, done = search(law, memory)
+    answer, done = search(law, memory)
     first = list(done.logs)[:MOST_TRACES]
     low = max((batch for batch in first if sum(law(batch)) <= memory), default=0)
     high = min((batch for batch in first if sum(law(batch)) > memory), default=LARGEST_BATCH + 1)
     assert len(done.logs) <= (MOST_BISECTED if high - low > OPEN * low else MOST_TRACES)
     fitting = [batch for batch, log in done.logs.items() if sum(law(batch)) <= memory]
     beyond = [batch for batch in done.logs if batch not in fitting]
-    assert max(fitting, default=0) <= found < min(beyond, default=LARGEST_BATCH + 1)
+    assert max(fitting, default=0) <= answer < min(beyond, default=LARGEST_BATCH + 1)
 
 
 @pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
@@ -107,9 +107,9 @@ def test_a_search_that_proves_goes_on_where_the_traces_are_not_enough(memory: in
     def law(batch: int) -> list[int]:
         return [50, 24 * 8 * -(-batch // 8), 9 * batch, 300 * (batch // 100) ** 2]
 
-    found, done = search(law, memory, proves=True)
-    assert found == truth(law, memory)
-    assert {found, found + 1} <= set(done.logs)
+    answer, done = search(law, memory, proves=True)
+    assert answer == truth(law, memory)
+    assert {answer, answer + 1} <= set(done.logs)
 
 
 @pytest.mark.parametrize("memory", [10_007, 100_003])
@@ -119,9 +119,9 @@ def test_peaks_of_small_batches_that_hardly_change_say_nothing_of_large_ones(mem
         kernels = min(batch, 50)  # Small batches run in other kernels.
         return [max(5_000 + change * kernels, 7 * batch) - kernels, *([1] * kernels)]
 
-    found, done = search(law, memory)
-    assert sum(law(found)) <= memory < sum(law(found + 1))
-    assert max(done.logs) <= 64 * found
+    answer, done = search(law, memory)
+    assert sum(law(answer)) <= memory < sum(law(answer + 1))
+    assert max(done.logs) <= 64 * answer
 
 
 @pytest.mark.parametrize("scratch", [200, 2000])
@@ -131,22 +131,22 @@ def test_bisection_closes_what_guesses_leave_open(scratch: int) -> None:
     def law(batch: int) -> list[int]:
         return [50, 9 * batch, scratch * (batch // 7 % 3)]
 
-    found, done = search(law, 10_007)
+    answer, done = search(law, 10_007)
     beyond = min(batch for batch in done.logs if sum(law(batch)) > 10_007)
-    assert sum(law(found)) <= 10_007
-    assert beyond - found <= 0.01 * found
+    assert sum(law(answer)) <= 10_007
+    assert beyond - answer <= 0.01 * answer
 
 
 def test_a_batch_beyond_reason_is_not_sought() -> None:
-    found, done = search(lambda batch: [1], 10)
-    assert found == LARGEST_BATCH
+    answer, done = search(lambda batch: [1], 10)
+    assert answer == LARGEST_BATCH
     assert max(done.logs) == LARGEST_BATCH
 
 
 def test_a_batch_of_one_is_traced_where_two_do_not_fit() -> None:
     for memory, expected in ((15, 1), (9, 0)):
-        found, done = search(lambda batch: [10 * batch], memory)
-        assert found == expected
+        answer, done = search(lambda batch: [10 * batch], memory)
+        assert answer == expected
         assert set(done.logs) == {1, 2}
 
 
@@ -156,7 +156,7 @@ def test_the_polynomial_through_three_logs_gives_every_other(coefficients: list[
         return log_of([a * batch * batch + b * batch + c for a, b, c in coefficients])
 
     points = {batch: log(batch) for batch in (2, 3, 100)}
-    assert all(scales(points[2], one) for one in points.values())
+    assert all(scales(points[2], point) for point in points.values())
     for batch in (1, 5, 64, 1000):
         assert at_batch(points, batch) == log(batch)
 

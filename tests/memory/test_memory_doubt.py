@@ -180,8 +180,8 @@ def test_a_doubt_stays_with_its_operator_where_scratch_is_spared() -> None:
     assert log.doubts
     for before, after in zip(log.doubts, spared.doubts):
         level, less = (
-            run_log(replace(one, events=one.events[: doubt.event]), "cpu").final_bytes
-            for one, doubt in ((log, before), (spared, after))
+            run_log(replace(recorded, events=recorded.events[: doubt.event]), "cpu").final_bytes
+            for recorded, doubt in ((log, before), (spared, after))
         )
         assert level == less
 

@@ -47,7 +47,7 @@ def test_a_layer_and_its_activation_by_hand() -> None:
 
 def test_the_step_counts_of_adam_are_on_the_cpu_unless_it_is_fused() -> None:
     model = nn.Linear(8, 4)
-    held = [
+    state_bytes = [
         estimate_memory(model, (8,), 3, device, optimizer=optimizer).by_module[0].own.optimizer_bytes
         for device, optimizer in (
             ("cpu", "adam"),
@@ -55,7 +55,7 @@ def test_the_step_counts_of_adam_are_on_the_cpu_unless_it_is_fused() -> None:
             ("cuda", lambda p: torch.optim.Adam(p, fused=True)),
         )
     ]
-    assert held == [2 * 36 * 4 + 8, 2 * 36 * 4, 2 * 36 * 4 + 8]
+    assert state_bytes == [2 * 36 * 4 + 8, 2 * 36 * 4, 2 * 36 * 4 + 8]
 
 
 def test_an_inference_step_saves_nothing() -> None:

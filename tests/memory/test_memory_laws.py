@@ -183,11 +183,11 @@ def test_the_model_is_untouched(loss: Callable[[Any], Any] | None, device: str) 
     tensors = {name: (id(t), t.data_ptr(), t._version) for name, t in model.state_dict(keep_vars=True).items()}
     values = {name: t.clone() for name, t in model.state_dict().items()}
     flags = [module.training for module in model.modules()]
-    made: list[torch.optim.Optimizer] = []
+    optimizers: list[torch.optim.Optimizer] = []
 
     def adamw(parameters: Any) -> torch.optim.Optimizer:
-        made.append(torch.optim.AdamW(parameters))
-        return made[-1]
+        optimizers.append(torch.optim.AdamW(parameters))
+        return optimizers[-1]
 
     if loss is None:
         estimate_memory(model, (3, 12, 12), 2, device, optimizer=adamw)
@@ -200,7 +200,7 @@ def test_the_model_is_untouched(loss: Callable[[Any], Any] | None, device: str) 
     assert [module.training for module in model.modules()] == flags
     assert all(p.grad is None and not p._backward_hooks for p in model.parameters())
     real = set(map(id, model.parameters()))
-    assert all(id(p) not in real for optimizer in made for p in optimizer.state)
+    assert all(id(p) not in real for optimizer in optimizers for p in optimizer.state)
 
 
 @pytest.mark.parametrize("device", DEVICES)

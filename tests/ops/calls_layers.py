@@ -324,8 +324,8 @@ def _(d: Draw) -> Sequence[Any]:
 def _(d: Draw) -> Sequence[Any]:
     x, w_ih, w_hh = laid(d, (3, 2, 4), d.choice(FLOATS)), meta((20, 4), torch.float32), meta((20, 5), torch.float32)
     b, h, y = meta((20,), torch.float32), laid(d, (1, 2, 5)), laid(d, (3, 2, 5))
-    kept = meta((0,), torch.uint8)
-    return x, w_ih, w_hh, b, b, h, h, y, h, h, y, h, h, False, 2, 5, 1, True, True, False, [], False, kept
+    workspace = meta((0,), torch.uint8)
+    return x, w_ih, w_hh, b, b, h, h, y, h, h, y, h, h, False, 2, 5, 1, True, True, False, [], False, workspace
 
 
 @calls("_thnn_fused_gru_cell")

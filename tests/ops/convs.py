@@ -49,8 +49,8 @@ class Case:
     """Whether the gradient of the output is one number seen many times, as a sum gives it."""
 
     def __str__(self) -> str:
-        given = ((field, getattr(self, field.name)) for field in fields(self))
-        return f"Case({', '.join(f'{field.name}={value!r}' for field, value in given if value != field.default)})"
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        return f"Case({', '.join(f'{field.name}={value!r}' for field, value in values if value != field.default)})"
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         ic, oc = self.channels
@@ -140,11 +140,11 @@ def seen(cases: Collection[Case]) -> list[tuple[Seen, Seen]]:
     deltas = cpu_deltas(run)
     stops = [place for place, nbytes in enumerate(deltas) if nbytes == SENTINEL]
     peaks = [highest(deltas[start:stop])[0] for start, stop in zip([0, *(stop + 2 for stop in stops)], stops)]
-    found = [
+    operators = [
         Seen(f"aten::{operator.__name__}", args, _wanted(args, result), peak)
         for (operator, args), result, peak in zip(calls, results, peaks, strict=True)
     ]
-    return list(zip(found[: len(forwards)], found[len(forwards) :]))
+    return list(zip(operators[: len(forwards)], operators[len(forwards) :]))
 
 
 def _wanted(args: tuple[Any, ...], result: Any) -> tuple[torch.Tensor | None, ...]:
@@ -268,9 +268,9 @@ def _is_valid(case: Case) -> bool:
     return max(elements) < LIMIT and patches < 16 * LIMIT and prod(case.channels) < 4096
 
 
-def verdict(one: Seen) -> str:
+def verdict(operator: Seen) -> str:
     """How near an operator is predicted: to the byte, within its range, or beyond it."""
-    if one.predicted() == one.peak_bytes:
+    if operator.predicted() == operator.peak_bytes:
         return "exact"
-    least, most = one.range
-    return "within" if least <= one.peak_bytes <= most else "beyond"
+    least, most = operator.range
+    return "within" if least <= operator.peak_bytes <= most else "beyond"

@@ -95,8 +95,8 @@ def test_engines_compiled_at_run_time_are_offered_in_a_process_with_stand_ins() 
     image = (48, 96, 56, 56)
     depthwise = Question(Kind.BACKWARD_FILTER, "float16", True, image, (96, 1, 7, 7), image, (3, 3), (1, 1), (1, 1))
     settings, card = Settings(), known_cards()["t4"]
-    found, without = (plans(depthwise, card, settings, ask) for ask in (worker_client.workspaces, workspaces))
-    assert found.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
+    with_worker, without = (plans(depthwise, card, settings, ask) for ask in (worker_client.workspaces, workspaces))
+    assert with_worker.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
 
 
 def test_the_workers_code_needs_no_torch() -> None:
@@ -119,7 +119,7 @@ def test_the_worker_ends_with_an_error_and_not_with_the_process() -> None:
 
 @needs_cudnn
 def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
-    def asked(name: str) -> list[Plans]:
+    def answers_for(name: str) -> list[Plans]:
         plans.cache_clear()
         return [plans(question, known_cards()[name], Settings(), worker_client.workspaces) for question in questions]
 
@@ -130,10 +130,10 @@ def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
         for kind in (Kind.FORWARD, Kind.BACKWARD_DATA, Kind.BACKWARD_FILTER)
     ]
     worker_client._worker.cache_clear()
-    first = asked("a100")
+    first = answers_for("a100")
     worker_client._worker.cache_clear()
-    asked("t4")
-    assert asked("a100") == first
+    answers_for("t4")
+    assert answers_for("a100") == first
 
 
 IN_PROCESS = """

@@ -62,8 +62,8 @@ def test_what_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def phases(name: str, out: Any, *args: Any) -> list[tuple[int, dict[str, int]]]:
     """Of each phase the results that are there and the copies that are held beside them."""
-    found = Workspaces("cuda").scratch(name, args, {}, out)[:-1]
-    return [(phase.results, {block: nbytes for block, nbytes in phase.blocks if nbytes}) for phase in found]
+    course = Workspaces("cuda").scratch(name, args, {}, out)[:-1]
+    return [(phase.results, {block: nbytes for block, nbytes in phase.blocks if nbytes}) for phase in course]
 
 
 def test_copies_are_made_in_the_order_of_aten() -> None:
@@ -105,8 +105,8 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     trials = [spec for spec in estimate.log.storages if spec.empties]
     assert len(trials) == 2  # The forward's and that of the weights' gradient, in the first step alone.
     assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
-    kept = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
-    assert kept == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
+    reserved = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
+    assert reserved == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
 
 
 def test_benchmark_tries_again_in_the_thread_of_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +119,7 @@ def test_benchmark_tries_again_in_the_thread_of_the_backward(monkeypatch: pytest
 
     estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", train_step=step, steps=2, progress=False)
     log = estimate.log
-    trials = [log.moments[moment].phase for moment, one, size in log.events if size and log.storages[one].empties]
+    trials = [
+        log.moments[moment].phase for moment, storage, size in log.events if size and log.storages[storage].empties
+    ]
     assert trials == ["forward", *["backward"] * 3]  # The last are the forward again and both gradients.

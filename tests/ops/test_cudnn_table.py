@@ -36,12 +36,12 @@ def test_a_small_convolution_takes_at_most_parts_or_transforms(recorded: Any, ca
     for (card, numbers, last, kind), *answers in zip(columns(cards), *(row for _, row in recorded["answers"])):
         dtype, tensor_cores = NUMBERS[numbers]
         for (conv, _), answer in zip(recorded["answers"], answers):
-            asked = question_of(conv, dtype, last, kind)
-            whole = sum(tensor_bytes(asked, 1))
+            question = question_of(conv, dtype, last, kind)
+            whole = sum(tensor_bytes(question, 1))
             if answer is None or whole >= SMALL:
                 continue
-            most = max(PARTS * whole, transforms(asked))
-            result = guess(asked, known_cards()[card].capability, tensor_cores)
+            most = max(PARTS * whole, transforms(question))
+            result = guess(question, known_cards()[card].capability, tensor_cores)
             assert answer <= most
             assert result.low <= result.nbytes <= result.high <= max(most, result.nbytes + COPIES * whole)
 

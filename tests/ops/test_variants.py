@@ -55,13 +55,13 @@ def test_variants_have_the_memory_of_their_functions(name: str, args: tuple[Any,
     variant, outs, _ = variant_of(name)
     rest = {key: value for key, value in kwargs.items() if key not in outs}
     out = (kwargs["values"], meta(64, 4096).long()) if "values" in kwargs else kwargs.get("out", args[0])
-    found = [
-        (spaces.lasting(operator, args, given, out), spaces.scratch(operator, args, given, out))
-        for operator, given in ((name, kwargs), (variant, rest))
+    memories = [
+        (spaces.lasting(operator, args, keywords, out), spaces.scratch(operator, args, keywords, out))
+        for operator, keywords in ((name, kwargs), (variant, rest))
         for spaces in [Workspaces("cuda", HOPPER)]
     ]
-    assert found[0] == found[1]
-    assert any(found[0][0]) or len(found[0][1]) > 1 or "cumsum" in name
+    assert memories[0] == memories[1]
+    assert any(memories[0][0]) or len(memories[0][1]) > 1 or "cumsum" in name
 
 
 @pytest.mark.usefixtures("kept_workspaces")

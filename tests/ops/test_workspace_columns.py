@@ -61,20 +61,20 @@ def meta(shape: tuple[int, ...]) -> torch.Tensor:
 
 def changes(name: str, results: list[torch.Tensor], *args: Any) -> list[int]:
     """The bytes that a kernel allocates, and frees before its last allocation."""
-    found: list[int] = []
+    sizes: list[int] = []
     buffers: list[int] = []
     out = results[0] if len(results) == 1 else tuple(results)
     for step in Workspaces("cuda").scratch(name, args, {}, out):
         if isinstance(step, Result):
-            found.append(results[step.result].nbytes)
+            sizes.append(results[step.result].nbytes)
         elif isinstance(step, Alloc):
-            found.append(step.nbytes)
+            sizes.append(step.nbytes)
             buffers.append(step.nbytes)
         elif isinstance(step, Free):
-            found.append(-buffers[step.buffer])
-    while found[-1] <= 0:
-        found.pop()
-    return [change for change in found if change]
+            sizes.append(-buffers[step.buffer])
+    while sizes[-1] <= 0:
+        sizes.pop()
+    return [change for change in sizes if change]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,7 @@ from torchsummary_plus.ops.scratch.cpu.convolution import TRANSPOSED_UNTIL
 
 
 def assert_exact(pair: tuple[Seen, Seen]) -> None:
-    assert [one.predicted() for one in pair] == [one.peak_bytes for one in pair]
+    assert [operator.predicted() for operator in pair] == [operator.peak_bytes for operator in pair]
 
 
 def assert_within(pair: tuple[Seen, Seen]) -> None:
@@ -156,7 +156,7 @@ def test_threads_take_their_own(count: int) -> None:
 def verdicts(count: int, seed: int, is_last: bool) -> Counter[str]:
     """Of random convolutions whose float32 tensors are all channels-last or none is."""
     cases = (case for case in random_cases(seed) if case.dtype is torch.float64 or case.is_last is is_last)
-    return Counter(verdict(one) for pair in seen(list(islice(cases, count))) for one in pair)
+    return Counter(verdict(operator) for pair in seen(list(islice(cases, count))) for operator in pair)
 
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
@@ -173,14 +173,14 @@ def test_those_in_channels_last_layout_lie_within_their_range(threads: None) -> 
 
 @pytest.mark.parametrize("threads", [1, 4, 8], indirect=True)
 def test_kernels_for_special_shapes_lie_within_their_range(threads: None) -> None:
-    counter = Counter(verdict(one) for pair in seen(list(islice(special_cases(10), 60))) for one in pair)
+    counter = Counter(verdict(operator) for pair in seen(list(islice(special_cases(10), 60))) for operator in pair)
     assert not counter["beyond"] and counter["exact"] >= 0.85 * counter.total()
 
 
 @pytest.mark.parametrize("threads", [1, 4], indirect=True)
 def test_wide_kernels_are_predicted_to_the_byte(threads: None) -> None:
     """How much code a row takes, with and without padding at its ends, decides on AVX-512's kernels."""
-    counter = Counter(verdict(one) for pair in seen(list(islice(wide_cases(1), 80))) for one in pair)
+    counter = Counter(verdict(operator) for pair in seen(list(islice(wide_cases(1), 80))) for operator in pair)
     assert not counter["beyond"] and counter["exact"] >= 0.97 * counter.total()
 
 
@@ -211,8 +211,8 @@ class Volumes(nn.Module):
 def test_strides_and_padding_beyond_the_kernel_open_the_range_of_transposed_ones() -> None:
     common = {"kernel": (3,), "stride": (3,), "padding": (3,), "dilation": (1,), "transposed": True}
     cases = [Case(size=(147,), channels=(12, 16), output_padding=(1,), batch=batch, **common) for batch in (2, 8)]
-    found = [one for pair in seen(cases) for one in pair]
-    assert not [str(one) for one in found if verdict(one) == "beyond"]
+    operators = [operator for pair in seen(cases) for operator in pair]
+    assert not [str(operator) for operator in operators if verdict(operator) == "beyond"]
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

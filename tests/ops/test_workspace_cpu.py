@@ -347,8 +347,8 @@ def test_columns_no_larger_than_their_image() -> None:
     """Their storage is as large as the image's."""
     image = R(2, 16, 8, 8)
     agree(
-        (aten.im2col.default, one, [side] * 2, [1, 1], [0, 0], [side] * 2)
-        for one in (image, image.mT)
+        (aten.im2col.default, layout, [side] * 2, [1, 1], [0, 0], [side] * 2)
+        for layout in (image, image.mT)
         for side in (2, 3)
     )
 
@@ -381,7 +381,7 @@ def test_lstm(size: tuple[int, int, int, int]) -> None:
     with torch.no_grad():
         agree([(aten.mkldnn_rnn_layer.default, *args, *settings, False)])
     agree([(aten.mkldnn_rnn_layer.default, *args, *settings, True)])
-    y, hy, cy, kept = aten.mkldnn_rnn_layer(*args, *settings, True)
+    y, hy, cy, workspace = aten.mkldnn_rnn_layer(*args, *settings, True)
     for grad in (torch.ones_like(y), ones(*y.shape)):
-        rest = (y, hy, cy, grad, None, cy, False, 2, width, 1, True, True, False, [], False, kept)
+        rest = (y, hy, cy, grad, None, cy, False, 2, width, 1, True, True, False, [], False, workspace)
         agree([(aten.mkldnn_rnn_layer_backward.default, *args, *rest)])

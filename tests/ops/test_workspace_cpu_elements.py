@@ -223,8 +223,8 @@ def losses_in_half() -> Iterable[Call]:
             yield aten.binary_cross_entropy_with_logits.default, x, target, None, None, reduction
         yield aten.mean.default, x
     half, row = R(4, 6, 5).to(HALF), R(6)
-    for given in (row, row.to(HALF), None):
-        yield aten.native_batch_norm.default, half, given, given, None, None, True, 0.1, 1e-5
+    for weight in (row, row.to(HALF), None):
+        yield aten.native_batch_norm.default, half, weight, weight, None, None, True, 0.1, 1e-5
 
 
 @from_release("2.8", "the mean squared error in bfloat16 on the CPU")

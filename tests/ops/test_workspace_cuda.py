@@ -63,15 +63,15 @@ def test_autocast_stays_out_of_attention_by_operators() -> None:
 def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any, **kwargs: Any) -> int:
     """The most that an operator takes beside its results at once."""
     level = peak = 0
-    held: list[int] = []
+    buffers: list[int] = []
     for step in Workspaces("cuda", capability).scratch(name, args, kwargs, out):
         if isinstance(step, Phase):
             peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.blocks))
         elif isinstance(step, Alloc):
-            held.append(step.nbytes)
+            buffers.append(step.nbytes)
             level += step.nbytes
         elif isinstance(step, Free):
-            level -= held[step.buffer]
+            level -= buffers[step.buffer]
         peak = max(peak, level)
     return peak
 
@@ -225,9 +225,9 @@ def kernel(
     **options: Any,
 ) -> str:
     query, key = meta(2, 4, rows, width, dtype=dtype), meta(2, 4, columns, width, dtype=dtype)
-    given = meta(rows, columns, dtype=dtype) if mask else None
+    bias = meta(rows, columns, dtype=dtype) if mask else None
     query.requires_grad_(options.pop("trains", True))
-    return attention_kernel(capability, Attention(query, key, key, given, **options))
+    return attention_kernel(capability, Attention(query, key, key, bias, **options))
 
 
 def test_the_attention_kernel_of_each_gpu() -> None:
@@ -316,22 +316,24 @@ def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) ->
 
 def test_cudnns_attention_keeps_one_sum_per_row_for_the_backward_only() -> None:
     query, name = meta(2, 4, 16, 64, dtype=torch.float16), "aten::_scaled_dot_product_cudnn_attention"
-    found = [Workspaces("cuda", HOPPER).reserves(name, (query,) * 3 + (None, keeps), {}, ()) for keeps in (True, False)]
-    assert found == [(None, None), (None, 0)]
+    reserves = [
+        Workspaces("cuda", HOPPER).reserves(name, (query,) * 3 + (None, keeps), {}, ()) for keeps in (True, False)
+    ]
+    assert reserves == [(None, None), (None, 0)]
 
 
 # Recurrent layers
 
 
-@pytest.mark.parametrize(("kind", "kept"), [(nn.LSTM, 5), (nn.GRU, 6), (nn.RNN, 1)])
-def test_a_recurrent_layer_keeps_what_it_reads_and_its_reserve(kind: type[nn.RNNBase], kept: int) -> None:
+@pytest.mark.parametrize(("kind", "multiple"), [(nn.LSTM, 5), (nn.GRU, 6), (nn.RNN, 1)])
+def test_a_recurrent_layer_keeps_what_it_reads_and_its_reserve(kind: type[nn.RNNBase], multiple: int) -> None:
     """Two layers both ways: the reserve, and one output; weights' gradients are as large as the weights."""
     batch, steps, width, hidden = 4, 10, 8, 16
     layer = kind(width, hidden, 2, batch_first=True, bidirectional=True)
     estimate = estimate_memory(
         layer, (steps, width), batch, "cuda", loss=lambda out: out[0].sum(), steps=1, autocast=None
     )
-    reserve = batch * steps * hidden * 2 * (2 * kept + 1) * 4 + STATE
+    reserve = batch * steps * hidden * 2 * (2 * multiple + 1) * 4 + STATE
     assert reserve in [spec.nbytes for spec in estimate.log.storages]
     gradients = [spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients"]
     assert sum(gradients) == sum(p.numel() * 4 for p in layer.parameters())

@@ -30,12 +30,12 @@ def most_saved(estimate: MemoryEstimate) -> int:
 
 
 def test_models_are_told_that_bfloat16_is_emulated() -> None:
-    asked = torch.cuda.is_bf16_supported
+    original = torch.cuda.is_bf16_supported
     for capability, natively in ((TURING, False), (AMPERE, True)):
         with standing_in_for(CUDA, capability):
             assert torch.cuda.is_bf16_supported()
             assert torch.cuda.is_bf16_supported(including_emulation=False) is natively
-    assert torch.cuda.is_bf16_supported is asked
+    assert torch.cuda.is_bf16_supported is original
 
 
 @pytest.mark.usefixtures("kept_workspaces")

@@ -21,16 +21,16 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def course(name: str, args: tuple[Any, ...], out: Any, capability: Capability = AMPERE) -> list[Any]:
     """What an operator allocates: a result's position as text, a buffer's bytes, a freed buffer's bytes below zero."""
-    held: list[int] = []
+    buffers: list[int] = []
     told: list[Any] = []
     for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
         if isinstance(step, Result):
             told.append(f"result {step.result}")
         elif isinstance(step, Alloc):
-            held.append(step.nbytes)
+            buffers.append(step.nbytes)
             told.append(step.nbytes)
         elif isinstance(step, Free):
-            told.append(-held[step.buffer])
+            told.append(-buffers[step.buffer])
     return told
 
 
@@ -90,7 +90,7 @@ def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch
     func = torch.ops.aten._cudnn_rnn.default
     rule: Any = ruled(func, args, {})
     assert rule is not None
-    assert [one[0] for one in rule[:4]] == [tuple(one.shape) for one in func(*args)[:4]]
+    assert [spec[0] for spec in rule[:4]] == [tuple(spec.shape) for spec in func(*args)[:4]]
     copied = sum(weight.numel() for weight in weights) if dtype is torch.bfloat16 else 0
     assert (rule[4][0], rule[4][2]) == ((copied,), dtype)
 
@@ -136,7 +136,7 @@ def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: in
 
 
 @pytest.mark.parametrize(
-    ("shape", "mask", "empty", "found"),
+    ("shape", "mask", "empty", "allocated"),
     [
         ((16, 31, 5, 5), (True, True, True), True, []),
         ((16, 31, 5, 5), (False, True, True), True, [124, 124, "result 0", "result 1"]),
@@ -147,15 +147,15 @@ def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: in
     ],
 )
 def test_batch_norms_backward_computes_the_statistics_that_cudnn_left_empty(
-    shape: tuple[int, ...], mask: tuple[bool, ...], empty: bool, found: list[Any]
+    shape: tuple[int, ...], mask: tuple[bool, ...], empty: bool, allocated: list[Any]
 ) -> None:
     """As torch allocates them in evaluation in fp16; one channel makes an image rows of channels in any layout."""
     half, channels = torch.float16, shape[1]
     x, row = meta(*shape, dtype=half), meta(channels, dtype=half)
     saved = meta(0 if empty else channels)
-    out = tuple(one if wanted else None for one, wanted in zip((x, row, row), mask))
+    out = tuple(gradient if wanted else None for gradient, wanted in zip((x, row, row), mask))
     args = (x, x, row, row, row, saved, saved, False, 1e-5, mask)
-    assert course("aten::native_batch_norm_backward", args, out) == found
+    assert course("aten::native_batch_norm_backward", args, out) == allocated
 
 
 def test_batch_norms_backward_has_no_gradient_of_an_input_that_does_not_want_one() -> None:
@@ -184,8 +184,8 @@ def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_pre
 ) -> None:
     """As torch 2.13 allocates them on an H100; volumes in channels last are such a layout, images are not."""
     row = meta(x.shape[1])
-    given = row if weighted else None
-    args = (x, given, given, row, row, training, 0.1, 1e-5)
+    affine = row if weighted else None
+    args = (x, affine, affine, row, row, training, 0.1, 1e-5)
     with torch.backends.cudnn.flags(enabled=False):
         result = course("aten::native_batch_norm", args, (x, row, row), (9, 0))
     assert result == ["result 0", "result 1", "result 2", *buffers]
@@ -212,10 +212,10 @@ def test_a_scan_needs_storage_if_its_axis_holds_all_elements(
 
 def test_distances_copy_what_is_not_contiguous_or_has_another_batch() -> None:
     """As torch allocates them, forward and backward, for 26 and 20 rows of 20 numbers."""
-    one, other, plain = meta(2, 26, 40)[..., ::2], meta(1, 20, 20), meta(2, 26, 20)
-    assert course("aten::_cdist_forward", (one, other, 1.0, None), plain) == [4160, 3200, "result 0"]
+    points, other, plain = meta(2, 26, 40)[..., ::2], meta(1, 20, 20), meta(2, 26, 20)
+    assert course("aten::_cdist_forward", (points, other, 1.0, None), plain) == [4160, 3200, "result 0"]
     grad = meta(1).expand(2, 26, 20)
-    args = (grad, one, other, 1.0, plain)
+    args = (grad, points, other, 1.0, plain)
     assert course("aten::_cdist_backward", args, plain) == [4160, 3200, 4160, "result 0", 83200]
 
 
@@ -290,9 +290,9 @@ def test_the_buffers_of_synchronised_statistics(
         x = x.to(memory_format=torch.channels_last)
     mean = meta(shape[1], dtype=torch.float64)
     workspaces = Workspaces("cuda", AMPERE)
-    given = (x, x, mean, mean, mean, True, True, True)
+    arguments = (x, x, mean, mean, mean, True, True, True)
     result = workspaces.scratch("aten::batch_norm_stats", (x, 1e-5), {}, (mean, mean))
-    reduced = workspaces.scratch("aten::batch_norm_backward_reduce", given, {}, (mean, mean, mean, mean))
+    reduced = workspaces.scratch("aten::batch_norm_backward_reduce", arguments, {}, (mean, mean, mean, mean))
     for phases, wanted in ((result, stats), (reduced, backward)):
         assert sum(-(-nbytes // 512) * 512 for _, nbytes in phases[0].blocks) == wanted  # type: ignore[union-attr]
 
@@ -317,8 +317,8 @@ def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
         None,
         of_channels,
     ]
-    given = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
-    assert ruled(aten.batch_norm_backward_elemt.default, given, {}) == alike
+    arguments = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
+    assert ruled(aten.batch_norm_backward_elemt.default, arguments, {}) == alike
 
 
 def test_the_gradient_of_a_multi_class_margin_is_made_of_contiguous_copies() -> None:

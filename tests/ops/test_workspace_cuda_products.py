@@ -27,10 +27,10 @@ AXES = {
 class Parts(TorchDispatchMode):
     """Follows the bytes of what a composite kernel's operators return, the first result aside."""
 
-    def __init__(self, *given: torch.Tensor) -> None:
+    def __init__(self, *tensors: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
-        self.seen = {tensor.untyped_storage()._cdata for tensor in given}
+        self.seen = {tensor.untyped_storage()._cdata for tensor in tensors}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -38,20 +38,23 @@ def test_a_running_sum_of_a_mask_is_of_its_conversion(name: str) -> None:
 @pytest.mark.parametrize("reduction", [0, 1])
 def test_a_likelihood_copies_what_is_strided(reduction: int) -> None:
     x, target, weight = meta(7, 300).t(), meta(300, 2, dtype=LONG)[:, 0], meta(14)[::2]
-    one, grad, copies = meta(), meta(1).expand(300), 4 * 7 * 300 + 8 * 300 + 4 * 7
-    assert scratch_bytes(AMPERE, "aten::nll_loss_forward", (x, target, weight, reduction, -100), (one, one)) == copies
-    args = grad, x, target, weight, reduction, -100, one
+    number, grad, copies = meta(), meta(1).expand(300), 4 * 7 * 300 + 8 * 300 + 4 * 7
+    assert (
+        scratch_bytes(AMPERE, "aten::nll_loss_forward", (x, target, weight, reduction, -100), (number, number))
+        == copies
+    )
+    args = grad, x, target, weight, reduction, -100, number
     assert scratch_bytes(AMPERE, "aten::nll_loss_backward", args, x) == copies + 4 * 300
 
 
 def test_a_likelihood_of_pixels_copies_the_target_for_a_mean() -> None:
     x, target, weight = meta(2, 7, 9, 9), meta(2, 9, 9, dtype=LONG).mT, meta(14)[::2]
-    one, each, copy = meta(), meta(2, 9, 9), 8 * 2 * 9 * 9
+    number, each, copy = meta(), meta(2, 9, 9), 8 * 2 * 9 * 9
     for reduction, copies in ((0, 28), (1, 28 + copy)):
-        outs = each if reduction == 0 else one, one
+        outs = each if reduction == 0 else number, number
         args = x, target, weight, reduction, -100
         assert scratch_bytes(AMPERE, "aten::nll_loss2d_forward", args, outs) == copies
-        assert scratch_bytes(AMPERE, "aten::nll_loss2d_backward", (each, *args, one), x) == copies
+        assert scratch_bytes(AMPERE, "aten::nll_loss2d_backward", (each, *args, number), x) == copies
 
 
 def test_a_margin_of_several_labels_copies_what_is_strided() -> None:

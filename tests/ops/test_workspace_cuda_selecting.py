@@ -154,16 +154,16 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
     x, row = meta(4096, 512), meta(512)
     forward, backward = "aten::native_batch_norm", "aten::native_batch_norm_backward"
     staging = 4 * 512 * 16 * 4
-    given = (None, None, None, None, True, 0.1, 1e-5)
-    assert scratch_bytes(AMPERE, forward, (x, *given), (x, row, row)) == staging + 4 * 16
-    assert scratch_bytes(AMPERE, forward, (meta(16, 64, 32, 32), *given), (x, row, row)) == 0
-    assert scratch_bytes(AMPERE, forward, (x, row, row, *given[2:]), (x, row, row)) == staging + 4 * 16
+    options = (None, None, None, None, True, 0.1, 1e-5)
+    assert scratch_bytes(AMPERE, forward, (x, *options), (x, row, row)) == staging + 4 * 16
+    assert scratch_bytes(AMPERE, forward, (meta(16, 64, 32, 32), *options), (x, row, row)) == 0
+    assert scratch_bytes(AMPERE, forward, (x, row, row, *options[2:]), (x, row, row)) == staging + 4 * 16
     image, channel = meta(16, 64, 32, 32).to(memory_format=torch.channels_last), meta(64)
-    staged = scratch_bytes(AMPERE, forward, (image, channel, channel, *given[2:]), (image, channel, channel))
+    staged = scratch_bytes(AMPERE, forward, (image, channel, channel, *options[2:]), (image, channel, channel))
     assert (staged > 0) == has_cudnn
-    update, given = "aten::_batch_norm_with_update", (None, None, 0.1, 1e-5)
-    assert scratch_bytes(AMPERE, update, (image, channel, channel, *given), (image, *[channel] * 2)) == 0
-    assert scratch_bytes(AMPERE, update, (x, row, row, *given), (x, row, row)) == staging + 4 * 16
+    update, options = "aten::_batch_norm_with_update", (None, None, 0.1, 1e-5)
+    assert scratch_bytes(AMPERE, update, (image, channel, channel, *options), (image, *[channel] * 2)) == 0
+    assert scratch_bytes(AMPERE, update, (x, row, row, *options), (x, row, row)) == staging + 4 * 16
     args = x, x, None, None, None, row, row, True, 1e-5, [True, True, True]
     assert scratch_bytes(AMPERE, backward, args, (x, row, row)) == 2 * 2048 + staging // 2 + 4 * 16
     with_weight = x, x, row, row, row, row, row, True, 1e-5, [True, True, True]
@@ -178,7 +178,7 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
     assert ours == (2 * 4 * 64 if has_cudnn else 4 * image.numel())
     result: Any = ruled(torch.ops.aten.native_batch_norm_backward.default, alone, {})
     assert result[0][:2] == (tuple(image.shape), image.stride())
-    halves: list[Any] = [one.bfloat16() if isinstance(one, torch.Tensor) else one for one in even]
+    halves: list[Any] = [tensor.bfloat16() if isinstance(tensor, torch.Tensor) else tensor for tensor in even]
     copied = scratch_bytes(AMPERE, "aten::batch_norm_backward", tuple(halves), (image, channel, channel))
     assert copied == 2 * 4 * 64  # Not cuDNN's: sums in place of a copy of the gradient.
 

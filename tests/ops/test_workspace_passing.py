@@ -85,12 +85,12 @@ def test_a_workspace_of_one_of_several_products_comes_on_top_of_the_rest() -> No
     assert CUBLAS + copies <= spaces.take_doubt()[0] <= CUBLAS + 2 * copies
 
 
-@pytest.mark.parametrize(("release", "asked", "is_kept"), [(True, "", False), (True, "1", True), (False, "0", True)])
+@pytest.mark.parametrize(("release", "setting", "is_kept"), [(True, "", False), (True, "1", True), (False, "0", True)])
 def test_the_environment_and_the_release_say_whether_they_are_kept(
-    monkeypatch: pytest.MonkeyPatch, release: bool, asked: str, is_kept: bool
+    monkeypatch: pytest.MonkeyPatch, release: bool, setting: str, is_kept: bool
 ) -> None:
     monkeypatch.setattr(blas, "since", lambda _: release)
-    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", asked)
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", setting)
     assert blas.are_workspaces_kept() == is_kept
 
 

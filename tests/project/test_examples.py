@@ -117,10 +117,10 @@ def test_llama_attends_to_the_past_only() -> None:
 def test_a_davenet_has_the_totals_of_its_notebook(
     model: Callable[[], nn.Module], size: tuple[int, ...], batch_size: int, figures: tuple[str, ...]
 ) -> None:
-    params, given, activations, weights, total = figures
+    params, inputs, activations, weights, total = figures
     text = str(summary(model(), size, batch_size, verbose=0))
     assert f"Total params: {params}\n" in text
-    assert f"Input size (MB): {given}\n" in text
+    assert f"Input size (MB): {inputs}\n" in text
     assert f"Forward/backward pass size (MB): {activations}\n" in text
     assert f"Params size (MB): {weights}\n" in text
     assert f"Estimated Total Size (MB): {total}\n" in text
@@ -191,7 +191,7 @@ def test_will_it_fit_shows_what_each_change_saves(
     printed = capsys.readouterr().out
     assert printed.startswith("A small ResNet\nTraining step, batch of 64, H200, adamw, float32, loss: cross_entropy\n")
     names = [change.__name__.replace("_", " ") for change in will_it_fit.CHANGES]
-    found = {name: re.search(rf"^{name} +([\d.]+) ", printed, flags=re.MULTILINE) for name in names}
-    peaks = {name: float(match[1]) for name, match in found.items() if match is not None}
+    matches = {name: re.search(rf"^{name} +([\d.]+) ", printed, flags=re.MULTILINE) for name in names}
+    peaks = {name: float(match[1]) for name, match in matches.items() if match is not None}
     assert list(peaks) == names
     assert all(peaks[name] < peaks["as it is"] for name in names[1:])

@@ -79,7 +79,7 @@ def inside(module: str) -> str | None:
 
 def own(name: str) -> set[str]:
     """Return a file's imports from the package; ``from . import __version__`` at its top does not count."""
-    return {found for module in imports(name) if (found := inside(module)) is not None}
+    return {target for module in imports(name) if (target := inside(module)) is not None}
 
 
 def test_every_file_is_in_a_room() -> None:
@@ -92,7 +92,7 @@ def test_a_file_imports_only_from_its_own_room_and_those_above() -> None:
         allowed = ROOMS[: ROOMS.index(room(name)) + 1]
         return [other for other in own(name) if other and room(other) not in allowed]
 
-    assert {name: found for name in FILES if name not in TOP and (found := breaches(name))} == {}
+    assert {name: other_rooms for name in FILES if name not in TOP and (other_rooms := breaches(name))} == {}
 
 
 @pytest.mark.parametrize("folders", APART)

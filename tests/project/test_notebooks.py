@@ -47,9 +47,9 @@ def images(notebook: Any) -> list[Image.Image]:
     return [Image.open(io.BytesIO(base64.b64decode(data))).convert("L") for data in encoded]
 
 
-def difference(one: Image.Image, other: Image.Image) -> float:
+def difference(first: Image.Image, second: Image.Image) -> float:
     """Return the mean difference of two images' pixels: 0 if equal, 1 for black and white."""
-    values, others = (numpy.asarray(image.resize(one.size), float) for image in (one, other))
+    values, others = (numpy.asarray(image.resize(first.size), float) for image in (first, second))
     return float(abs(values - others).mean() / 255)
 
 

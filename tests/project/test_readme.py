@@ -38,8 +38,8 @@ def outline(page: str) -> list[str]:
 
 def commands() -> list[str]:
     """Every call of ``torchsummary-plus`` in a shell block of a page, also behind an installation."""
-    found = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"))]
-    lines = [line for kind, text in found if kind == "bash" for line in text.splitlines()]
+    every_block = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"))]
+    lines = [line for kind, text in every_block if kind == "bash" for line in text.splitlines()]
     calls = [part.strip() for line in lines for part in line.split("&&")]
     return [re.sub(r"^\S*torchsummary-plus ", "", call) for call in calls if re.match(r"\S*torchsummary-plus ", call)]
 

@@ -166,7 +166,7 @@ def test_an_average_has_a_divisor_for_a_moment(dtype: torch.dtype) -> None:
     Where Python cannot tell an average from a sum, the range holds it and the operator is named.
     """
 
-    def asked(operator: dist.ReduceOp.RedOpType) -> MemoryEstimate:
+    def with_reduction(operator: dist.ReduceOp.RedOpType) -> MemoryEstimate:
         def step(model: nn.Module, x: torch.Tensor) -> None:
             dist.all_reduce(x, op=operator)
 
@@ -174,7 +174,7 @@ def test_an_average_has_a_divisor_for_a_moment(dtype: torch.dtype) -> None:
             net, input_data=torch.zeros(64, dtype=dtype), train_step=step, world_size=2, progress=False
         )
 
-    average, total = asked(dist.ReduceOp.AVG), asked(dist.ReduceOp.SUM)
+    average, total = with_reduction(dist.ReduceOp.AVG), with_reduction(dist.ReduceOp.SUM)
     if since("2.10"):
         assert average.peak_bytes - total.peak_bytes == 8 + dtype.itemsize
     else:
@@ -353,8 +353,8 @@ def tensor_parallel(device: str, is_sharded: bool = False) -> nn.Module:
     return fully_shard(model, mesh=mesh["dp"]) if is_sharded else model
 
 
-def sizes_of_tensors(found: MemoryEstimate) -> list[int]:
-    return [storage.nbytes for storage in found.log.storages if storage.kind != "workspace"]
+def sizes_of_tensors(estimate: MemoryEstimate) -> list[int]:
+    return [storage.nbytes for storage in estimate.log.storages if storage.kind != "workspace"]
 
 
 @pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=runs_fully_shard)])
@@ -363,7 +363,7 @@ def test_tensor_parallel_on_a_gpu_takes_the_tensors_of_the_cpu(is_sharded: bool)
         estimated(partial(tensor_parallel, device, is_sharded), 4, optimizer=None, gpu=gpu)
         for device, gpu in (("cpu", None), ("cuda", "H100"))
     )
-    tensors = [sorted(filter(WIDTH.__le__, sizes_of_tensors(one))) for one in (here, there)]
+    tensors = [sorted(filter(WIDTH.__le__, sizes_of_tensors(estimate))) for estimate in (here, there)]
     assert tensors[0] == tensors[1]
     assert not torch.cuda.is_initialized()
 

@@ -54,8 +54,8 @@ def sharded(device: str = "cuda", is_checkpointed: bool = True, **options: Any) 
     options["mesh"] = init_device_mesh(device, (4,))
     model = short()
     for number, layer in enumerate(model.layers):
-        one = checkpoint_wrapper(layer, preserve_rng_state=False) if is_checkpointed else layer
-        model.layers[number] = fully_shard(one, **options)
+        block = checkpoint_wrapper(layer, preserve_rng_state=False) if is_checkpointed else layer
+        model.layers[number] = fully_shard(block, **options)
     return fully_shard(model, **options)
 
 
@@ -195,10 +195,10 @@ def logs_that_are_grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grow logs from here on where there are seven layers; the list takes in of how many logs each is grown."""
     logs: list[int] = []
 
-    def counted(given: Any, stacks: Any, paths: Any, whole: Any, *proved: Any) -> Any:
-        log = grown(given, stacks, paths, whole, *proved)
+    def counted(partial_logs: Any, stacks: Any, paths: Any, whole: Any, *proved: Any) -> Any:
+        log = grown(partial_logs, stacks, paths, whole, *proved)
         assert len(whole.names) == SHAPE.depth
-        logs.append(len(given))
+        logs.append(len(partial_logs))
         return log
 
     monkeypatch.setattr(cut, "WORTH", SHAPE.depth)
@@ -206,12 +206,16 @@ def logs_that_are_grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return logs
 
 
-def assert_equal(found: MemoryEstimate, whole: MemoryEstimate) -> None:
+def assert_equal(estimate: MemoryEstimate, whole: MemoryEstimate) -> None:
     """All that an estimate says."""
     for name in ("peak_bytes", "reserved_bytes", "steady_bytes", "peak_location", "peak_range", "unknown"):
-        assert getattr(found, name) == getattr(whole, name), name
-    assert (found.at_peak, found.phase_peaks, found.by_module) == (whole.at_peak, whole.phase_peaks, whole.by_module)
-    assert (found.timeline, found.by_call) == (whole.timeline, whole.by_call)
+        assert getattr(estimate, name) == getattr(whole, name), name
+    assert (estimate.at_peak, estimate.phase_peaks, estimate.by_module) == (
+        whole.at_peak,
+        whole.phase_peaks,
+        whole.by_module,
+    )
+    assert (estimate.timeline, estimate.by_call) == (whole.timeline, whole.by_call)
 
 
 def _counting(taken: list[int]) -> Callable[..., Any]:
@@ -254,10 +258,10 @@ class Widening(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(8))
 
     def forward(self, x: Tensor) -> Tensor:
-        held = [x]
+        outputs = [x]
         for layer in self.layers:
-            held.append(layer(torch.stack(held).sum(0)))
-        return held[-1]
+            outputs.append(layer(torch.stack(outputs).sum(0)))
+        return outputs[-1]
 
 
 def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ def estimated(build: Any, **options: Any) -> MemoryEstimate:
     return estimate_memory(build, (LENGTH,), 2, dtypes=torch.long, progress=False, **settings)
 
 
-def at_the_optimizer(found: MemoryEstimate) -> Counter[str | None]:
+def at_the_optimizer(estimate: MemoryEstimate) -> Counter[str | None]:
     """Bytes by kind when the last step's optimizer begins."""
-    log, live = found.log, dict[int, int]()
+    log, live = estimate.log, dict[int, int]()
     begin = max(m for m, moment in enumerate(log.moments) if moment.phase == "optimizer" and not moment.operator)
     for moment, storage, nbytes in log.events:
         if moment < begin:
@@ -112,16 +112,16 @@ def test_a_table_shows_what_of_a_parameter_is_in_a_rank() -> None:
 
 
 def test_a_model_is_freed_after_its_estimate() -> None:
-    kept: list[weakref.ref[nn.Module]] = []
+    references: list[weakref.ref[nn.Module]] = []
 
     def build() -> nn.Module:
         model = sharded()
-        kept.append(weakref.ref(model.get_submodule("_fsdp_wrapped_module.layers.0")))
+        references.append(weakref.ref(model.get_submodule("_fsdp_wrapped_module.layers.0")))
         return model
 
     estimated(build)
     gc.collect()
-    assert kept[-1]() is None, "the first build of a process imports what holds on to it"
+    assert references[-1]() is None, "the first build of a process imports what holds on to it"
 
 
 def test_a_transformers_model_under_accelerates_first_plugin() -> None:

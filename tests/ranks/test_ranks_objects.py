@@ -86,7 +86,7 @@ def test_values_of_each_collective() -> None:
     own = torch.empty(2, dtype=torch.long)
 
     def values(name: str, *args: Any, rank: int = 1) -> list[list[int]]:
-        return [found.tolist() for _, found in agreed(f"c10d::{name}", args, rank, WORLD, lambda tensor: tensor)]
+        return [tensor.tolist() for _, tensor in agreed(f"c10d::{name}", args, rank, WORLD, lambda tensor: tensor)]
 
     assert values("allgather_", [rows], [sent], None) == [[0, 1, 2, 3]] * WORLD
     assert values("_allgather_base_", torch.empty(16), sent, None) == [[0, 1, 2, 3] * WORLD]

@@ -50,7 +50,7 @@ def test_a_stage_holds_as_many_microbatches_as_its_schedule_has_in_flight() -> N
     """1F1B: min(microbatches, stages - index). GPipe: all of them."""
     one_forward_one_backward = [estimated(partial(pipeline, "Schedule1F1B"), rank=rank) for rank in (1, 2)]
     gpipe = [estimated(partial(pipeline, "ScheduleGPipe"), rank=rank) for rank in (1, 2)]
-    saved = [one.at_peak["saved_activations"] for one in (*one_forward_one_backward, *gpipe)]
+    saved = [estimate.at_peak["saved_activations"] for estimate in (*one_forward_one_backward, *gpipe)]
     each = saved[2] // MICROBATCHES
     assert saved[2] == saved[3]
     assert saved[0] - saved[1] == pytest.approx(each, rel=0.15 if since("2.15") else 0.1), "what is sent is freed"
@@ -80,11 +80,13 @@ def offloaded(is_pinned: bool | None) -> nn.Module:
 
 
 def test_what_is_offloaded_takes_no_memory_of_the_gpu() -> None:
-    whole, plain, pinned = (estimated(partial(offloaded, one), batch_size=2, gpu="H100") for one in (None, False, True))
+    whole, plain, pinned = (
+        estimated(partial(offloaded, is_pinned), batch_size=2, gpu="H100") for is_pinned in (None, False, True)
+    )
     assert dict(plain.at_peak) == dict(pinned.at_peak)
     assert plain.at_peak["parameters"] == plain.at_peak["optimizer_state"] == 0
-    kept = whole.steady_bytes - plain.steady_bytes
-    assert kept >= whole.at_peak["parameters"] + whole.at_peak["optimizer_state"] > 0
+    sharded_bytes = whole.steady_bytes - plain.steady_bytes
+    assert sharded_bytes >= whole.at_peak["parameters"] + whole.at_peak["optimizer_state"] > 0
 
 
 def on_few_elements(device: str, **options: Any) -> nn.Module:
@@ -111,7 +113,9 @@ def test_gradients_that_were_reduced_are_added_to_on_a_gpu_as_on_the_cpu() -> No
         estimated(partial(on_few_elements, device), gradient_accumulation_steps=2, gpu=name)
         for device, name in (("cpu", None), ("cuda", "H100"))
     )
-    allocated = [Counter(spec.nbytes for spec in one.log.storages if spec.kind == "gradients") for one in (cpu, gpu)]
+    allocated = [
+        Counter(spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients") for estimate in (cpu, gpu)
+    ]
     assert allocated[0] == allocated[1]
     assert allocated[0]
 
@@ -135,11 +139,13 @@ def step_with_split_loss(model: nn.Module, ids: Tensor) -> None:
 
 def test_the_loss_of_a_split_vocabulary_is_that_of_the_cpu_on_a_gpu() -> None:
     """Its code moves a count to the GPU by a composite operator, which arrives whole."""
-    kept = [
+    estimates = [
         estimated(partial(with_split_vocabulary, device), train_step=step_with_split_loss, optimizer=None, gpu=gpu)
         for device, gpu in (("cpu", None), ("cuda", "H100"))
     ]
-    gradients = [Counter(spec.nbytes for spec in one.log.storages if spec.kind == "gradients") for one in kept]
+    gradients = [
+        Counter(spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients") for estimate in estimates
+    ]
     assert gradients[0] == gradients[1]
     assert gradients[0][512 * 16 * 4 // STAGES]
 
@@ -194,7 +200,7 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
     table = summary(net(), (64,), 8, memory=options, verbose=0)
     assert table.memory is not None and table.memory.info.world_size == 4
     assert "unsharded_parameters" in table.memory.at_peak
-    shares = [one.optimizer_bytes for one in table.row_memory or ()]
+    shares = [row.optimizer_bytes for row in table.row_memory or ()]
     state = 2 * 4 * sum(parameter.numel() for parameter in net().parameters()) // 4
     assert state <= sum(shares) <= state + 4 * 8, "Adam's two moments, and its steps"
     assert [share > 0 for share in shares] == [False, False, True, False, True], "two products among five rows"
@@ -280,15 +286,15 @@ class Experts(nn.Module):
         tokens = x.flatten(0, 1)
         chosen = self.router(tokens).argmax(-1)
         order = chosen.argsort()
-        sent = given = [len(tokens) // 4] * 4
+        sent = received = [len(tokens) // 4] * 4
         if self.count is not None:
             counts = self.count(chosen)
             others = torch.empty_like(counts)
             dist.all_to_all_single(others, counts)
-            sent, given = ([int(n) for n in one.view(4, -1).sum(1).tolist()] for one in (counts, others))
-        here = exchange(tokens[order], given, sent, dist.group.WORLD)
+            sent, received = ([int(n) for n in per_rank.view(4, -1).sum(1).tolist()] for per_rank in (counts, others))
+        here = exchange(tokens[order], received, sent, dist.group.WORLD)
         done = torch.cat([expert(part) for expert, part in zip(self.experts, here.chunk(2))])
-        back = exchange(done, sent, given, dist.group.WORLD)
+        back = exchange(done, sent, received, dist.group.WORLD)
         return torch.zeros_like(tokens).index_copy(0, order, back).view_as(x)
 
 
@@ -320,13 +326,13 @@ _COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_experts_on_several_ranks_get_equal_shares_and_it_is_said(name: str, gpu: str | None) -> None:
     def large(count: Any) -> tuple[Counter[int], tuple[str, ...]]:
         step = estimate_memory(lambda: Experts(count), (128, 64), 2, world_size=4, gpu=gpu, progress=False)
-        return Counter(one.nbytes for one in step.log.storages if one.nbytes >= 2**15), step.assumptions
+        return Counter(storage.nbytes for storage in step.log.storages if storage.nbytes >= 2**15), step.assumptions
 
     counted, said = large(_COUNTS[name])
     even, nothing = large(None)
     assert counted == even
-    assert any("same number of tokens" in one for one in said)
-    assert not any("same number of tokens" in one for one in nothing)
+    assert any("same number of tokens" in line for line in said)
+    assert not any("same number of tokens" in line for line in nothing)
 
 
 class Attention(nn.Module):
@@ -335,7 +341,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(256, 768)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (one.unflatten(-1, (4, 64)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (4, 64)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

@@ -20,19 +20,19 @@ COLUMNS = ["output_size", "num_params", "params_percent", "mult_adds", "saved_by
 
 
 @pytest.fixture(scope="module")
-def made() -> ModelSummary:
+def resnet() -> ModelSummary:
     return summary(resnet18(), (3, 64, 64), 8, memory={"optimizer": "adamw"}, col_names=COLUMNS, verbose=0)
 
 
 @pytest.fixture(scope="module")
-def pages(made: ModelSummary, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(resnet: ModelSummary, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     thrice = folder / "thrice.html"
-    thrice.write_text("<!DOCTYPE html><meta charset=utf-8><title>Three</title>" + made.to_html() * 3, "utf-8")
-    other = replace(made, memory=None, row_memory=(), view=replace(made.view, col_names=None))
+    thrice.write_text("<!DOCTYPE html><meta charset=utf-8><title>Three</title>" + resnet.to_html() * 3, "utf-8")
+    other = replace(resnet, memory=None, row_memory=(), view=replace(resnet.view, col_names=None))
     return {
-        "table": made.save(folder / "table.html"),
-        "report": made.to_html_report(folder / "report.html", compare=[other]),
+        "table": resnet.save(folder / "table.html"),
+        "report": resnet.to_html_report(folder / "report.html", compare=[other]),
         "thrice": thrice,
     }
 
@@ -69,22 +69,22 @@ def keys(driver: WebDriver, *pressed: str) -> str:
     return str(driver.execute_script("return document.activeElement.cells?.[0].title ?? ''"))
 
 
-def test_rows_fold_and_those_seen_always_add_up(table: WebDriver, made: ModelSummary) -> None:
-    lines = made.tables(style="tree")[0].rows
+def test_rows_fold_and_those_seen_always_add_up(table: WebDriver, resnet: ModelSummary) -> None:
+    lines = resnet.tables(style="tree")[0].rows
 
     def parameters() -> int:
         return sum(int(text.replace(",", "")) for text in shown(table, 2) if text[0].isdigit())
 
     assert shown(table) == [row.label for row in lines]
-    assert parameters() == made.total_params
+    assert parameters() == resnet.total_params
     press(table, "Collapse all")
     assert shown(table) == [row.label for row in lines if row.level <= 1]
-    assert parameters() == made.total_params
+    assert parameters() == resnet.total_params
     table.find_element(By.CSS_SELECTOR, "th[title=layer2]").click()
     assert [text for text in shown(table) if "BasicBlock" in text] == ["0 (BasicBlock)", "1 (BasicBlock)"]
-    assert parameters() == made.total_params
+    assert parameters() == resnet.total_params
     table.find_element(By.CSS_SELECTOR, "tbody th").click()
-    assert shown(table) == ["ResNet"] and parameters() == made.total_params
+    assert shown(table) == ["ResNet"] and parameters() == resnet.total_params
     press(table, "Expand all")
     assert shown(table, 2) == [row.cells[1].text for row in lines]
 
@@ -98,8 +98,8 @@ def test_the_header_stays_in_sight(table: WebDriver) -> None:
     assert table.execute_script(where) == pytest.approx(top, abs=2)
 
 
-def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, made: ModelSummary) -> None:
-    lines = made.tables(style="tree")[0].rows
+def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, resnet: ModelSummary) -> None:
+    lines = resnet.tables(style="tree")[0].rows
     press(table, "Collapse all")
     before, states = shown(table), []
     head = table.find_element(By.XPATH, "//th[normalize-space()='Mult-Adds']")
@@ -125,7 +125,7 @@ def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, made: ModelSumm
     assert sorted(shown(table)) == sorted(row.label for row in lines) and shown(table)[1] == "layer4 (Sequential)"
 
 
-def test_search_shows_what_is_found_and_where_it_is(table: WebDriver, made: ModelSummary) -> None:
+def test_search_shows_what_is_found_and_where_it_is(table: WebDriver, resnet: ModelSummary) -> None:
     press(table, "Collapse all")
     before = shown(table)
     box = table.find_element(By.CSS_SELECTOR, "input[type=search]")
@@ -135,7 +135,7 @@ def test_search_shows_what_is_found_and_where_it_is(table: WebDriver, made: Mode
         "ResNet", "layer3 (Sequential)", "0 (BasicBlock)", "downsample (Sequential)", "0 (Conv2d)",
         "conv1 (Conv2d)", "conv2 (Conv2d)",
     ]  # fmt: skip
-    assert table.find_element(By.CSS_SELECTOR, "[role=status]").text == f"3 of {len(made.rows)} rows"
+    assert table.find_element(By.CSS_SELECTOR, "[role=status]").text == f"3 of {len(resnet.rows)} rows"
     box.send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE)
     settle(table)
     assert shown(table) == before
@@ -162,7 +162,7 @@ def test_a_screen_reader_is_told_of_the_tree(table: WebDriver) -> None:
     nodes = table.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
 
     def properties(node: dict[str, Any]) -> dict[str, Any]:
-        return {one["name"]: one["value"].get("value") for one in node.get("properties", [])}
+        return {entry["name"]: entry["value"].get("value") for entry in node.get("properties", [])}
 
     def named(role: str) -> dict[str, dict[str, Any]]:
         wanted = (node for node in nodes if node.get("role", {}).get("value") == role and "name" in node)
@@ -185,20 +185,20 @@ def test_no_text_is_cut_off(table: WebDriver) -> None:
         assert table.execute_script(cut) == 0
 
 
-def test_it_reads_without_its_script(driver: WebDriver, pages: dict[str, Path], made: ModelSummary) -> None:
+def test_it_reads_without_its_script(driver: WebDriver, pages: dict[str, Path], resnet: ModelSummary) -> None:
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         for name, page in pages.items():
             driver.get(page.as_uri())
             assert not driver.find_elements(By.CSS_SELECTOR, "button, input")
-            assert len(driver.find_elements(By.CSS_SELECTOR, "tbody tr")) >= len(made.rows), name
+            assert len(driver.find_elements(By.CSS_SELECTOR, "tbody tr")) >= len(resnet.rows), name
             assert all(section.is_displayed() for section in driver.find_elements(By.CSS_SELECTOR, "section"))
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def test_tables_of_one_page_do_not_meddle_with_each_other(
-    driver: WebDriver, pages: dict[str, Path], made: ModelSummary
+    driver: WebDriver, pages: dict[str, Path], resnet: ModelSummary
 ) -> None:
     driver.get(pages["thrice"].as_uri())
     assert len(driver.find_elements(By.XPATH, "//button[.='Expand all']")) == 3
@@ -209,7 +209,7 @@ def test_tables_of_one_page_do_not_meddle_with_each_other(
         ".map((table) => [...table.tBodies[0].rows].filter((row) => !row.hidden).length)"
     )
     driver.find_elements(By.XPATH, "//button[.='Collapse all']")[1].click()
-    assert driver.execute_script(seen)[::2] == [len(made.rows), 11, len(made.rows)]
+    assert driver.execute_script(seen)[::2] == [len(resnet.rows), 11, len(resnet.rows)]
 
 
 HOSTS = {
@@ -220,17 +220,17 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_notebooks_run_the_script(name: str, driver: WebDriver, made: ModelSummary) -> None:
+def test_notebooks_run_the_script(name: str, driver: WebDriver, resnet: ModelSummary) -> None:
     driver.get("about:blank")
     for _ in range(2):
         driver.execute_script(
             "const host = document.createElement('div'); document.body.append(host); host.innerHTML = arguments[0];"
             "for (const s of [...host.querySelectorAll('script')]) {"
             f"  const clone = document.createElement('script'); clone.textContent = s.textContent; {HOSTS[name]}; }}",
-            made.to_html(),
+            resnet.to_html(),
         )
     assert len(driver.find_elements(By.XPATH, "//button[.='Expand all']")) == 2
-    assert len(shown(driver)) == len(made.rows)
+    assert len(shown(driver)) == len(resnet.rows)
 
 
 JUPYTERLAB = """
@@ -297,24 +297,32 @@ def test_the_theme_is_the_notebooks_else_the_systems(
     media(table, prefers_color_scheme="light")
 
 
-def test_a_report_has_tabs(report: WebDriver, made: ModelSummary) -> None:
+def test_a_report_has_tabs(report: WebDriver, resnet: ModelSummary) -> None:
     tabs = report.find_elements(By.CSS_SELECTOR, "[role=tab]")
     assert [tab.text for tab in tabs] == ["Layers", "Memory", "ResNet (2): Layers"]
     assert report.title == "ResNet"
-    assert [one.is_displayed() for one in report.find_elements(By.CSS_SELECTOR, "section")] == [True, False, False]
+    assert [section.is_displayed() for section in report.find_elements(By.CSS_SELECTOR, "section")] == [
+        True,
+        False,
+        False,
+    ]
     tabs[0].send_keys(Keys.ARROW_RIGHT)
     assert [tab.get_attribute("aria-selected") for tab in tabs] == ["false", "true", "false"]
-    assert [one.is_displayed() for one in report.find_elements(By.CSS_SELECTOR, "section")] == [False, True, False]
+    assert [section.is_displayed() for section in report.find_elements(By.CSS_SELECTOR, "section")] == [
+        False,
+        True,
+        False,
+    ]
     assert report.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_the_timeline_tells_what_the_pointer_is_at(report: WebDriver, made: ModelSummary) -> None:
+def test_the_timeline_tells_what_the_pointer_is_at(report: WebDriver, resnet: ModelSummary) -> None:
     press(report, "Memory")
-    assert made.memory is not None
+    assert resnet.memory is not None
     dot = report.find_element(By.CSS_SELECTOR, ".tsp-dot")
     ActionChains(report).move_to_element_with_offset(dot, 1, 30).perform()
     lines = report.find_element(By.CSS_SELECTOR, ".tsp-tip").text.splitlines()
-    peak = made.memory
+    peak = resnet.memory
     where = f" of {peak.peak_location}" if peak.peak_location else ""
     assert lines[0] == f"{peak.peak_bytes / 2**20:.2f} MiB in the {peak.peak_phase}{where}"
     assert lines[1] == peak.peak_operator
@@ -325,34 +333,36 @@ def test_the_timeline_tells_what_the_pointer_is_at(report: WebDriver, made: Mode
     assert " in the forward" in (line.get_attribute("aria-valuetext") or "")
 
 
-def test_a_tile_tells_whose_it_is_and_leads_to_its_row(report: WebDriver, made: ModelSummary) -> None:
+def test_a_tile_tells_whose_it_is_and_leads_to_its_row(report: WebDriver, resnet: ModelSummary) -> None:
     press(report, "Memory")
-    assert made.memory is not None
-    held = max(made.memory.by_module[1:], key=lambda module: module.own_bytes)
-    tile = report.find_element(By.CSS_SELECTOR, f".tsp-tile[data-path='{held.path}'] rect")
+    assert resnet.memory is not None
+    largest = max(resnet.memory.by_module[1:], key=lambda module: module.own_bytes)
+    tile = report.find_element(By.CSS_SELECTOR, f".tsp-tile[data-path='{largest.path}'] rect")
     ActionChains(report).move_to_element(tile).perform()
     tip = report.find_element(By.CSS_SELECTOR, ".tsp-tip").text.splitlines()
-    assert tip[0] == held.path and tip[1].startswith(f"{held.own_bytes / 2**20:.2f} MiB")
+    assert tip[0] == largest.path and tip[1].startswith(f"{largest.own_bytes / 2**20:.2f} MiB")
     ActionChains(report).send_keys(Keys.ESCAPE).perform()
     assert not report.find_element(By.CSS_SELECTOR, ".tsp-tip").is_displayed()
     tile.click()
-    assert report.execute_script("return document.activeElement.cells[0].title") == held.path
+    assert report.execute_script("return document.activeElement.cells[0].title") == largest.path
 
 
-def test_ten_thousand_modules_do_not_freeze_it(driver: WebDriver, made: ModelSummary, tmp_path: Path) -> None:
+def test_ten_thousand_modules_do_not_freeze_it(driver: WebDriver, resnet: ModelSummary, tmp_path: Path) -> None:
     """In seconds of the browser's processor time, which other programs on the machine do not change.
 
     Here it took 1.3 to load, and 0.1 to 0.4 for everything else.
     """
-    block = made.rows[1:]
-    rows = list(made.rows)
+    block = resnet.rows[1:]
+    rows = list(resnet.rows)
     while len(rows) < 10_000:
         shift = len(rows) - 1
         rows += [
             replace(row, index=row.index + shift, parent=row.parent and row.parent + shift, path=f"b{shift}.{row.path}")
             for row in block
         ]
-    big = replace(made, rows=tuple(rows), row_memory=(made.row_memory[:1] + made.row_memory[1:] * 200)[: len(rows)])
+    big = replace(
+        resnet, rows=tuple(rows), row_memory=(resnet.row_memory[:1] + resnet.row_memory[1:] * 200)[: len(rows)]
+    )
     passed = processor_time(driver)
     driver.get(big.to_html_report(tmp_path / "big.html").as_uri())
     assert passed() < 6

@@ -45,26 +45,26 @@ FORMS = {
 
 def read(text: str) -> list[tuple[str, dict[str, str]]]:
     """Each line of a diagram by its form; all that is declared is declared once, all that is named is declared."""
-    found = []
+    statements = []
     for line in text.splitlines():
         kind, match = next((k, m) for k, form in FORMS.items() if (m := re.fullmatch(form, line.strip())))
-        found.append((kind, {k: v for k, v in match.groupdict().items() if v is not None}))
-    declared = [parts[kind] for kind, parts in found if kind in ("box", "node", "group")]
+        statements.append((kind, {k: v for k, v in match.groupdict().items() if v is not None}))
+    declared = [parts[kind] for kind, parts in statements if kind in ("box", "node", "group")]
     assert len(declared) == len(set(declared))
-    used = {parts[end] for _, parts in found for end in ("source", "target", "whole", "piece") if end in parts}
+    used = {parts[end] for _, parts in statements for end in ("source", "target", "whole", "piece") if end in parts}
     assert used <= set(declared)
-    opened = [kind for kind, _ in found if kind in ("box", "group", "end")]
+    opened = [kind for kind, _ in statements if kind in ("box", "group", "end")]
     level = 0
     for kind in opened:
         level += -1 if kind == "end" else 1
         assert level >= 0
     assert level == 0
-    return found
+    return statements
 
 
 def shown(text: str) -> str:
     """A label as a reader sees it."""
-    return re.sub(r"#(\d+);", lambda found: chr(int(found[1])), text)
+    return re.sub(r"#(\d+);", lambda match: chr(int(match[1])), text)
 
 
 def test_the_articles_class_diagram() -> None:
@@ -125,9 +125,9 @@ def test_the_flow_is_that_of_the_rows(depth: int | None) -> None:
         elif kind == "end":
             times.pop()
         elif kind == "node" and parts["node"] not in ("given", "returned"):
-            held = re.search(r"([\d,]+) params?$", label)
+            label_params = re.search(r"([\d,]+) params?$", label)
             count += times[-1] * number
-            params += times[-1] * number * (int(held[1].replace(",", "")) if held else 0)
+            params += times[-1] * number * (int(label_params[1].replace(",", "")) if label_params else 0)
     assert count == len(leaves)
     assert params == sum(row.total_params for row in leaves)
 
@@ -170,14 +170,14 @@ def test_boxes_hold_each_module_once(depth: int | None) -> None:
     )
     modules.subtract(Counter(row.class_name for row in result.rows if row.repeated))
     lines = read(result.to_mermaid("class", depth))
-    held: Counter[str] = Counter()
+    drawn: Counter[str] = Counter()
     for (kind, parts), (_, after) in pairwise(lines):
         if kind == "box":
             number = re.match(r"([\d,]+) modules, ", after["member"])
-            held[shown(parts.get("label", parts["box"])).split(" (")[0]] += int(number[1]) if number else 1
+            drawn[shown(parts.get("label", parts["box"])).split(" (")[0]] += int(number[1]) if number else 1
     relus = {row.path for row in result.rows if row.class_name == "ReLU"}
     modules["ReLU"] = len([path for path in relus if depth is None or path.count(".") < depth])
-    assert +held == +modules
+    assert +drawn == +modules
 
 
 def hostile() -> ModelSummary:
@@ -275,9 +275,9 @@ def test_mermaid_itself_draws_every_kind(tmp_path: Path) -> None:
     answer = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
     assert answer is not None
     drawn = json.loads(html.unescape(answer[1]))
-    assert [one.get("error") for one in drawn] == [None] * len(texts)
-    for one in drawn[-2:]:
-        words = re.sub(r"\s|\\n", "", one["text"])  # A flowchart's \n is a new line.
-        assert one["scripts"] == 0
+    assert [diagram.get("error") for diagram in drawn] == [None] * len(texts)
+    for diagram in drawn[-2:]:
+        words = re.sub(r"\s|\\n", "", diagram["text"])  # A flowchart's \n is a new line.
+        assert diagram["scripts"] == 0
         for name in HOSTILE:
             assert re.sub(r"\s", "", name) in words, name

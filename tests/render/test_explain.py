@@ -147,10 +147,10 @@ def build_again(build: Callable[[], nn.Module], size: Any) -> list[torch.Tensor]
 def test_attention_with_its_own_widths(options: dict[str, Any], batch_first: bool) -> None:
     layer = nn.MultiheadAttention(16, 4, batch_first=batch_first, **options)
     query, key, width = (2, 5, 16), (2, 7, options.get("kdim", 16)), options.get("vdim", 16)
-    given = [torch.zeros(shape) for shape in (query, key, (*key[:2], width))]
+    inputs = [torch.zeros(shape) for shape in (query, key, (*key[:2], width))]
     if not batch_first:
-        given = [x.transpose(0, 1).contiguous() for x in given]
-    row = summary(layer, input_data=tuple(given), verbose=0).rows[0]
+        inputs = [x.transpose(0, 1).contiguous() for x in inputs]
+    row = summary(layer, input_data=tuple(inputs), verbose=0).rows[0]
     told = explain(row)
     assert told["parameters"] == row.num_params
     assert told["mult_adds"] == row.own_mult_adds
@@ -284,10 +284,10 @@ def test_text_says_what_the_value_is(tree: Any) -> None:
     def build(node: Any) -> Any:
         if isinstance(node, int):
             return node
-        one, other = build(node[1]), build(node[2])
+        left, right = build(node[1]), build(node[2])
         if node[0] == "/":
-            return quotient(one, other) if (other if isinstance(other, int) else other.value) > 0 else one
-        return {"+": total, "x": product, "-": minus}[node[0]](one, other)
+            return quotient(left, right) if (right if isinstance(right, int) else right.value) > 0 else left
+        return {"+": total, "x": product, "-": minus}[node[0]](left, right)
 
     expr = build(tree)
     if not isinstance(expr, int):
@@ -300,7 +300,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     model = nn.Sequential()
     model.add_module("100%_{}$", nn.Conv2d(3, 4, 3))
     told.append(explain_batch(model, (3, 8, 8), 4, engine=False))
-    body = "\n".join(one.to_latex() for one in told)
+    body = "\n".join(explanation.to_latex() for explanation in told)
     page = f"\\documentclass{{article}}\\usepackage{{amsmath}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (tmp_path / "page.tex").write_text(page)
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
@@ -310,12 +310,12 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def by_hooks(model: nn.Module, x: torch.Tensor) -> int:
     """The bytes of what each leaf module gives, by torch itself."""
-    found = []
+    sizes = []
     for module in model.modules():
         if not list(module.children()):
-            module.register_forward_hook(lambda _, __, y: found.append(y.numel() * y.element_size()))
+            module.register_forward_hook(lambda _, __, y: sizes.append(y.numel() * y.element_size()))
     model(x)
-    return sum(found)
+    return sum(sizes)
 
 
 def test_the_batch_formula_is_the_notes() -> None:

@@ -42,29 +42,29 @@ class Program(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         choose = random.Random(self.seed)
-        held = [x]
+        results = [x]
         for _ in range(12):
-            one, other = choose.choice(held), choose.choice(held)
+            first, second = choose.choice(results), choose.choice(results)
             kind = choose.randrange(9)
             if kind < 3:
-                held.append(choose.choice(self.layers)(one))
+                results.append(choose.choice(self.layers)(first))
             elif kind == 3:
-                held.append(one + other)
+                results.append(first + second)
             elif kind == 4:
-                held.append(self.same(one))
+                results.append(self.same(first))
             elif kind == 5:
-                held.append(torch.cat([one[:, :2], other[:, 2:]], 1))
+                results.append(torch.cat([first[:, :2], second[:, 2:]], 1))
             elif kind == 6:
-                written = one.clone()
-                written[:, choose.randrange(4)] = other[:, 0]
-                held.append(written)
+                written = first.clone()
+                written[:, choose.randrange(4)] = second[:, 0]
+                results.append(written)
             elif kind == 7:
-                held.append(self.act(one).view(-1, 2, 2).transpose(1, 2).reshape(-1, 4))
+                results.append(self.act(first).view(-1, 2, 2).transpose(1, 2).reshape(-1, 4))
             else:
-                whole = one.new_zeros(one.shape)
-                whole[:, 1:3].copy_(other[:, 1:3]).mul_(2)
-                held.append(whole)
-        return held[-1] + held[-2]
+                whole = first.new_zeros(first.shape)
+                whole[:, 1:3].copy_(second[:, 1:3]).mul_(2)
+                results.append(whole)
+        return results[-1] + results[-2]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -114,8 +114,8 @@ def test_alike_blocks_are_one_with_their_number() -> None:
     assert (block.repeats, block.name, block.until) == (12, "0", "11")
     assert len([node for node in whole.nodes if node.class_name == "Block"]) == 12
     inside = {node.index for node in whole.nodes if node.path.startswith("h.0")}
-    kept = [edge for edge in whole.edges if edge.source in inside and edge.target in inside]
-    assert set(kept) <= set(drawing.edges)
+    inner_edges = [edge for edge in whole.edges if edge.source in inside and edge.target in inside]
+    assert set(inner_edges) <= set(drawing.edges)
     assert len(drawing.edges) < len(whole.edges) / 4
 
 
@@ -222,11 +222,11 @@ def test_svg_shows_every_node_and_edge_in_both_schemes(tmp_path: Path) -> None:
     pytest.importorskip("graphviz")
     for drawing in (hostile(), graph(Skip(), (8,))):
         root = ElementTree.fromstring(drawing.save(tmp_path / "graph.svg", overwrite=True).read_text())
-        kinds = [(one.get("class") or "none").split()[0] for one in root.iter("{http://www.w3.org/2000/svg}g")]
+        kinds = [(group.get("class") or "none").split()[0] for group in root.iter("{http://www.w3.org/2000/svg}g")]
         groups = sum(node.kind == "group" for node in drawing.nodes)
         assert kinds.count("node") == len(drawing.nodes) - groups and kinds.count("cluster") == groups
         assert kinds.count("edge") == len(drawing.edges)
-        style = "".join(one.text or "" for one in root.iter() if one.tag.endswith("style"))
+        style = "".join(element.text or "" for element in root.iter() if element.tag.endswith("style"))
         assert "prefers-color-scheme: dark" in style
 
 

@@ -42,8 +42,8 @@ def of_resnet() -> ModelSummary:
 
 def parsed(html: str) -> Element:
     """A page or a piece of one, read by the rules of HTML 5; raises for what a browser would have to mend."""
-    found: Element = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parseFragment(html)
-    return found
+    fragment: Element = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parseFragment(html)
+    return fragment
 
 
 def text_of(element: Element) -> str:
@@ -64,8 +64,8 @@ def test_a_parser_reads_the_same_cells_back(of_resnet: ModelSummary) -> None:
             [cell.text for cell in row.cells] for row in table.rows
         ]
         numbers = [[cell.get("data-v") for cell in row.findall("td")] for row in rows]
-        for row, found in zip(table.rows, numbers):
-            for field, cell, number in zip(table.fields, row.cells, found):
+        for row, values in zip(table.rows, numbers):
+            for field, cell, number in zip(table.fields, row.cells, values):
                 assert number == (str(cell.value) if field.unit and cell.value is not None else None)
         headings = [text_of(cell) for cell in page.findall(".//thead/tr/th")]
         assert headings == [table.labels, *(field.heading for field in table.fields)]
@@ -126,9 +126,9 @@ def test_names_stay_names() -> None:
         kinds = {element.tag for element in page.iter()}
         assert not kinds & {"img", "b", "i"}
         assert len(list(page.iter("script"))) == 2 and len(list(page.iter("style"))) in (1, 2)
-        found = page.findall(".//table")[0].findall(".//tbody/tr")
-        assert "49" not in text_of(found[4])
-        for name, row in zip(HOSTILE, found[1:]):
+        rows = page.findall(".//table")[0].findall(".//tbody/tr")
+        assert "49" not in text_of(rows[4])
+        for name, row in zip(HOSTILE, rows[1:]):
             shown = name.replace(".", "_").replace("\n", "\\n").replace("\u202e", "\\u202e")
             assert label_of(row) == f"{shown} ({name})".replace("\n", "\\n").replace("\u202e", "\\u202e")
             assert row[0].get("title") == shown
@@ -191,7 +191,7 @@ def test_ten_thousand_rows(of_resnet: ModelSummary) -> None:
 
 def test_an_estimate_has_html_too() -> None:
     estimate = estimate_memory(nn.Linear(8, 4), (8,), device="cpu")
-    assert [text_of(one) for one in parsed(estimate.to_html()).iter("caption")] == [estimate.tables()[0].title]
+    assert [text_of(caption) for caption in parsed(estimate.to_html()).iter("caption")] == [estimate.tables()[0].title]
 
 
 def test_the_script_ends_with_its_element() -> None:

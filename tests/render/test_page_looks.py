@@ -17,7 +17,7 @@ PHONE, DESK = 420, 1100
 
 
 @pytest.fixture(scope="module")
-def made() -> ModelSummary:
+def resnet() -> ModelSummary:
     return summary(resnet18(), (3, 64, 64), 8, memory={"optimizer": "adamw", "device": "cuda"}, verbose=0)
 
 
@@ -32,12 +32,12 @@ def compared() -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def pages(made: ModelSummary, compared: Comparison, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(resnet: ModelSummary, compared: Comparison, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     return {
-        "table": made.save(folder / "table.html"),
+        "table": resnet.save(folder / "table.html"),
         "comparison": compared.save(folder / "comparison.html"),
-        "report": made.to_html_report(folder / "report.html", compare=compared),
+        "report": resnet.to_html_report(folder / "report.html", compare=compared),
     }
 
 
@@ -142,9 +142,9 @@ return {
 def test_tiles_are_named_whole_and_every_colour_is_in_the_legend(
     width: int, driver: WebDriver, pages: dict[str, Path]
 ) -> None:
-    found: dict[str, Any] = opened(driver, pages["report"], width, "light", 1).execute_script(TILES)
-    assert found["all"] > 10 and found["unnamed"] == 0 and found["cut"] == 0
-    assert set(found["kinds"]) <= set(found["legend"])
+    tiles: dict[str, Any] = opened(driver, pages["report"], width, "light", 1).execute_script(TILES)
+    assert tiles["all"] > 10 and tiles["unnamed"] == 0 and tiles["cut"] == 0
+    assert set(tiles["kinds"]) <= set(tiles["legend"])
 
 
 CONTRAST = """

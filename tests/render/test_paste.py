@@ -116,7 +116,7 @@ def _as_text(shapes: Any) -> Any:
 
 def _shape_text(shape: Any) -> str:
     if isinstance(shape, dict):
-        return "{" + ", ".join(f"{name}: {_shape_text(one)}" for name, one in shape.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_shape_text(axes)}" for name, axes in shape.items()) + "}"
     if isinstance(shape, tuple):
         return "[" + ", ".join(map(_shape_text, shape)) + "]"
     return str(shape)

@@ -53,12 +53,14 @@ DRAWINGS: dict[str, Callable[[], Axes]] = {
 
 def luminance(colour: object) -> float:
     """WCAG's relative luminance."""
-    linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in to_rgb(colour)]  # type: ignore[arg-type]
-    return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear))
+    linear = [
+        channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4 for channel in to_rgb(colour)
+    ]  # type: ignore[arg-type]
+    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear))
 
 
-def contrast(one: object, other: object) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
+def contrast(first: object, second: object) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -91,16 +93,16 @@ def test_black_is_seen_on_dark_paper() -> None:
 def test_no_text_covers_another_or_leaves_the_page(name: str) -> None:
     ax, texts = drawn(name)
     boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts]
-    over = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if _overlap(one, other)]
+    over = [(a, b) for (a, first), (b, second) in itertools.combinations(boxes, 2) if _overlap(first, second)]
     assert over == []
     page = ax.figure.bbox
     assert [text for text, box in boxes if box.x0 < page.x0 - 1 or box.x1 > page.x1 + 1] == []
 
 
-def _overlap(one: matplotlib.transforms.Bbox, other: matplotlib.transforms.Bbox) -> bool:
+def _overlap(first: matplotlib.transforms.Bbox, second: matplotlib.transforms.Bbox) -> bool:
     """Whether boxes share more than the pixel that rounding may give them."""
-    across = min(one.x1, other.x1) - max(one.x0, other.x0)
-    return across > 1 and min(one.y1, other.y1) - max(one.y0, other.y0) > 1
+    across = min(first.x1, second.x1) - max(first.x0, second.x0)
+    return across > 1 and min(first.y1, second.y1) - max(first.y0, second.y0) > 1
 
 
 @pytest.mark.parametrize("name", ["models", "five figures"])

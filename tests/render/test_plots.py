@@ -182,12 +182,12 @@ def test_a_limit_is_drawn_at_what_fits_grants() -> None:
 @pytest.mark.parametrize("count", [1, MOST_POINTS, MOST_POINTS + 1, 5 * MOST_POINTS + 7])
 def test_a_thinned_curve_keeps_its_peak_and_its_outline(count: int) -> None:
     levels = [int(x) for x in np.random.default_rng(0).integers(0, 1 << 40, count)]
-    kept = thinned(levels, MOST_POINTS)
-    assert len(kept) <= MOST_POINTS and kept == sorted(set(kept))
-    assert levels.index(max(levels)) in kept and min(levels) in [levels[i] for i in kept]
+    places = thinned(levels, MOST_POINTS)
+    assert len(places) <= MOST_POINTS and places == sorted(set(places))
+    assert levels.index(max(levels)) in places and min(levels) in [levels[i] for i in places]
     if count <= MOST_POINTS:
-        assert kept == list(range(count))
-    assert max(b - a for a, b in zip([0, *kept], [*kept, count])) <= 4 * count / MOST_POINTS + 1
+        assert places == list(range(count))
+    assert max(b - a for a, b in zip([0, *places], [*places, count])) <= 4 * count / MOST_POINTS + 1
 
 
 @cache
@@ -242,8 +242,8 @@ def test_steps_are_compared_by_kind() -> None:
 
 def test_the_end_of_a_step_is_no_forward() -> None:
     estimate = estimate_memory(nn.Linear(64, 64), (64,), 512, optimizer="adamw")
-    found = [(span.phase, span.step) for span in spans(estimate.timeline)]
-    assert found[-2:] == [("optimizer", 1), ("end", 1)] and ("forward", 1) in found
+    phases = [(span.phase, span.step) for span in spans(estimate.timeline)]
+    assert phases[-2:] == [("optimizer", 1), ("end", 1)] and ("forward", 1) in phases
 
 
 def test_wrong_arguments_name_what_is_accepted() -> None:
@@ -272,11 +272,11 @@ def test_a_figure_of_its_own_is_pyplots_and_leaves_nothing_when_closed() -> None
     ax = resnet().plot()
     figure = ax.get_figure()
     assert pyplot.get_fignums() == [figure.number] and figure.get_figwidth() == 3.3
-    held = weakref.ref(figure)
+    reference = weakref.ref(figure)
     pyplot.close(figure)
     del ax, figure
     gc.collect()
-    assert held() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
@@ -357,8 +357,8 @@ def lab(colour: str, seen: str | None) -> np.ndarray:
 def test_colours_stay_apart_for_every_eye(seen: str | None) -> None:
     """10 is over four times the just noticeable difference (2.3, Mahy et al. 1994)."""
     for palette in (tuple(STACK.values()), (*CLASSES, GREY)):
-        for one, other in itertools.combinations(palette, 2):
-            assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > 10, (one, other)
+        for first, second in itertools.combinations(palette, 2):
+            assert np.linalg.norm(lab(first, seen) - lab(second, seen)) > 10, (first, second)
 
 
 def test_every_kind_has_its_colour() -> None:

@@ -21,7 +21,7 @@ WHOLE = Box(0, 0, 1000, 420)
 
 
 @pytest.fixture(scope="module")
-def made() -> ModelSummary:
+def resnet() -> ModelSummary:
     return summary(resnet18(), (3, 64, 64), 8, memory={"optimizer": "adamw", "device": "cuda"}, verbose=0)
 
 
@@ -34,14 +34,14 @@ def test_boxes_are_as_large_as_their_shares_and_fill_the_whole(sizes: list[int],
         assert box.width * box.height == pytest.approx(width * height * size / sum(sizes), rel=1e-6, abs=1e-9)
         assert box.x >= 3 - 1e-6 and box.x + box.width <= 3 + width + 1e-6 * width
         assert box.y >= 5 - 1e-6 and box.y + box.height <= 5 + height + 1e-6 * height
-    for one, other in ((a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
-        across = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
-        down = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+    for first, second in ((a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
+        across = min(first.x + first.width, second.x + second.width) - max(first.x, second.x)
+        down = min(first.y + first.height, second.y + second.height) - max(first.y, second.y)
         assert min(across, down) <= 1e-6 * max(width, height)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_tiles_are_all_of_the_peak(device: str, made: ModelSummary) -> None:
+def test_tiles_are_all_of_the_peak(device: str, resnet: ModelSummary) -> None:
     """Every module that holds much has its own tile; those without room for a name are merged beside it."""
     estimate = estimate_memory(resnet18(), (3, 64, 64), 8, device=device, optimizer="adamw")
     tiles = [tile for tile in treemap(estimate, WHOLE) if tile.kind]
@@ -54,10 +54,10 @@ def test_tiles_are_all_of_the_peak(device: str, made: ModelSummary) -> None:
 
 
 @pytest.mark.parametrize("width", [WIDTH, NARROW])
-def test_names_in_tiles_are_broken_between_words_only(width: int, made: ModelSummary) -> None:
-    assert made.memory is not None
-    tiles = [tile for tile in peak_tiles(made.memory, width)["tiles"] if tile["kind"] != "frame"]
-    names = {name for path in made.memory.by_module for name in path.path.split(".")} | {
+def test_names_in_tiles_are_broken_between_words_only(width: int, resnet: ModelSummary) -> None:
+    assert resnet.memory is not None
+    tiles = [tile for tile in peak_tiles(resnet.memory, width)["tiles"] if tile["kind"] != "frame"]
+    names = {name for path in resnet.memory.by_module for name in path.path.split(".")} | {
         "root",
         "itself",
         "outside",
@@ -70,8 +70,8 @@ def test_names_in_tiles_are_broken_between_words_only(width: int, made: ModelSum
     assert [line for line in lines if not set(filter(None, re.split(r"[._ ]|\d+ ", line))) <= words] == []
 
 
-def test_the_drawing_of_the_step_is_the_timeline(made: ModelSummary) -> None:
-    estimate = made.memory
+def test_the_drawing_of_the_step_is_the_timeline(resnet: ModelSummary) -> None:
+    estimate = resnet.memory
     assert estimate is not None
     data = timeline(estimate)["data"]
     totals = [sum(row[4:]) for row in data["points"]]
@@ -85,17 +85,17 @@ def test_the_drawing_of_the_step_is_the_timeline(made: ModelSummary) -> None:
 
 @given(st.integers(1, 10**15))
 def test_a_scale_has_a_few_round_figures(highest: int) -> None:
-    found = [nbytes for nbytes, _ in ticks(highest)]
-    assert 4 <= len(found) <= 12 and found[0] == 0 and found[-1] <= highest
+    figures = [nbytes for nbytes, _ in ticks(highest)]
+    assert 4 <= len(figures) <= 12 and figures[0] == 0 and figures[-1] <= highest
 
 
-def test_a_report_is_written_again(made: ModelSummary, tmp_path: Path) -> None:
+def test_a_report_is_written_again(resnet: ModelSummary, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
-    assert made.to_html_report(place) == place
+    assert resnet.to_html_report(place) == place
     first = place.read_bytes()
     with pytest.raises(FileExistsError):
-        made.to_html_report(place, overwrite=False)
-    assert made.to_html_report(str(place)) == place and place.read_bytes() == first
+        resnet.to_html_report(place, overwrite=False)
+    assert resnet.to_html_report(str(place)) == place and place.read_bytes() == first
 
 
 def test_whatever_a_result_is_it_has_a_report(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_whatever_a_result_is_it_has_a_report(tmp_path: Path) -> None:
         assert [section.get("data-tab") for section in read.iter("section")] == [["Memory"], ["Layers"]][number]
 
 
-def test_a_comparison_has_tabs_of_its_own(made: ModelSummary, tmp_path: Path) -> None:
+def test_a_comparison_has_tabs_of_its_own(resnet: ModelSummary, tmp_path: Path) -> None:
     wide = summary(resnet18(num_classes=10), (3, 64, 64), 8, verbose=0)
-    both = compare(made, wide, names=["a", "b"])
+    both = compare(resnet, wide, names=["a", "b"])
     of_models, of_both = ["Layers", "Memory"], ["Comparison", "Side by side"]
     pages = {
-        made.to_html_report(tmp_path / "0.html", compare=[wide]): [*of_models, "ResNet (2): Layers"],
-        made.to_html_report(tmp_path / "1.html", compare=both): [*of_models, *of_both],
+        resnet.to_html_report(tmp_path / "0.html", compare=[wide]): [*of_models, "ResNet (2): Layers"],
+        resnet.to_html_report(tmp_path / "1.html", compare=both): [*of_models, *of_both],
         both.to_html_report(tmp_path / "2.html"): of_both,
     }
     for page, tabs in pages.items():

@@ -12,7 +12,7 @@ from torchsummary_plus.render.table import with_units
 from torchsummary_plus.render.tables import summary_table
 
 
-def made(functional: bool = False, memory: str | None = None) -> ModelSummary:
+def described(functional: bool = False, memory: str | None = None) -> ModelSummary:
     model, size = (PooledCNN(), (1, 28, 28)) if functional else (resnet18(), (3, 64, 64))
     return summary(model, size, 2, functional=functional, memory=memory, verbose=0)
 
@@ -21,7 +21,7 @@ def made(functional: bool = False, memory: str | None = None) -> ModelSummary:
 @pytest.mark.parametrize("functional", [False, True])
 @pytest.mark.parametrize("depth", [None, 1])
 def test_the_table_reads_as_the_text(style: str, functional: bool, depth: int | None) -> None:
-    done = made(functional, memory="train")
+    done = described(functional, memory="train")
     columns = [name for name, column in COLUMNS.items() if not column.of_ranks]
     table = with_units(summary_table(done, style, depth, columns), "MiB")
     lines = done.render(style=style, depth=depth, col_names=columns).split("=\n")[1].splitlines()
@@ -34,7 +34,7 @@ def test_the_table_reads_as_the_text(style: str, functional: bool, depth: int | 
 
 @pytest.mark.parametrize("style", ["torchsummary", "tree"])
 def test_the_values_add_up_to_the_totals(style: str) -> None:
-    done = made()
+    done = described()
     table = summary_table(done, style, None, ["num_params", "mult_adds", "params_percent"])
     totals = {total.field.name: total.cell.value for total in table.totals}
     assert sum(row.cells[0].value for row in table.rows) == totals["total_params"] == done.total_params

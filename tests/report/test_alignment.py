@@ -56,10 +56,10 @@ def least_cost(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> int:
     return above[-1]
 
 
-def assert_each_once_and_in_order(rows: Rows, given: Sequence[Sequence[ComparedLayer]]) -> None:
-    for place, sequence in enumerate(given):
+def assert_each_once_and_in_order(rows: Rows, models: Sequence[Sequence[ComparedLayer]]) -> None:
+    for place, sequence in enumerate(models):
         assert [row[place] for row in rows if row[place] is not None] == list(range(len(sequence)))
-    assert all(len(row) == len(given) and any(place is not None for place in row) for row in rows)
+    assert all(len(row) == len(models) and any(place is not None for place in row) for row in rows)
 
 
 @given(sequences, sequences)
@@ -94,11 +94,11 @@ def test_swapped_sequences_give_the_mirrored_pairs(a: list[ComparedLayer], b: li
 
 
 @given(st.lists(sequences, min_size=1, max_size=10))
-def test_up_to_ten_sequences_keep_each_layer_once_and_in_order(given: list[list[ComparedLayer]]) -> None:
-    rows = align(given)
-    assert_each_once_and_in_order(rows, given)
-    assert [row[:2] for row in rows if len(given) > 1 and any(place is not None for place in row[:2])] == (
-        align(given[:2]) if len(given) > 1 else []
+def test_up_to_ten_sequences_keep_each_layer_once_and_in_order(models: list[list[ComparedLayer]]) -> None:
+    rows = align(models)
+    assert_each_once_and_in_order(rows, models)
+    assert [row[:2] for row in rows if len(models) > 1 and any(place is not None for place in row[:2])] == (
+        align(models[:2]) if len(models) > 1 else []
     )
 
 

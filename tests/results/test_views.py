@@ -20,93 +20,93 @@ BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "M
 
 
 @pytest.fixture(scope="module")
-def made() -> ModelSummary:
+def resnet() -> ModelSummary:
     return summary(resnet18(), (3, 64, 64), 2, memory={"optimizer": "adamw"}, verbose=0)
 
 
 def sizes(table: Table, units: str) -> list[tuple[int, float]]:
     """Return each size below a table: its bytes, and those that its text states."""
-    found = []
+    pairs = []
     for total in table.totals:
         if total.field.unit == "bytes":
             unit = units if units != "auto" else total.cell.text.split()[1]
             assert total.field.heading.count("(") == (units != "auto")
             assert units == "auto" or total.field.heading.endswith(f"({units})")
-            found.append((int(total.cell.value or 0), float(total.cell.text.split()[0]) * BYTES[unit]))
-    return found
+            pairs.append((int(total.cell.value or 0), float(total.cell.text.split()[0]) * BYTES[unit]))
+    return pairs
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_a_size_is_what_its_label_says(units: str, made: ModelSummary) -> None:
-    layers, memory = made.tables(units=units)
+def test_a_size_is_what_its_label_says(units: str, resnet: ModelSummary) -> None:
+    layers, memory = resnet.tables(units=units)
     assert len(sizes(layers, units)) == len(SIZES)
     for nbytes, said in [*sizes(layers, units), *sizes(memory, units)]:
         assert said == pytest.approx(nbytes, rel=0.01, abs=BYTES["MiB"] / 100)
 
 
-def test_text_says_which_unit_it_is_in(made: ModelSummary) -> None:
-    nbytes = made.param_bytes
-    assert f"Params size (MB): {nbytes / 2**20:.2f}\n" in made.to_text() == str(made)
-    assert f"Params size (MiB): {nbytes / 2**20:.2f}\n" in made.to_text(units="MiB")
-    assert f"Params size (MB): {nbytes / 10**6:.2f}\n" in made.to_text(units="MB")
-    assert f"Params size: {nbytes / 2**20:.2f} MiB\n" in made.to_text(units="auto")
+def test_text_says_which_unit_it_is_in(resnet: ModelSummary) -> None:
+    nbytes = resnet.param_bytes
+    assert f"Params size (MB): {nbytes / 2**20:.2f}\n" in resnet.to_text() == str(resnet)
+    assert f"Params size (MiB): {nbytes / 2**20:.2f}\n" in resnet.to_text(units="MiB")
+    assert f"Params size (MB): {nbytes / 10**6:.2f}\n" in resnet.to_text(units="MB")
+    assert f"Params size: {nbytes / 2**20:.2f} MiB\n" in resnet.to_text(units="auto")
     with pytest.raises(InputError, match="units is 'GB'; accepted: 'MiB', 'MB', 'auto'"):
-        made.to_text(units="GB")
+        resnet.to_text(units="GB")
 
 
 @pytest.mark.parametrize("depth", [None, 0, 1])
 @pytest.mark.parametrize("style", ["torchsummary", "tree"])
 def test_the_memory_by_module_adds_up_to_the_peak_at_any_depth(
-    style: str, depth: int | None, made: ModelSummary
+    style: str, depth: int | None, resnet: ModelSummary
 ) -> None:
-    assert made.memory is not None
+    assert resnet.memory is not None
     columns = ["peak_own_bytes", *(f"peak_{kind}_bytes" for kind in KINDS)]
-    (table,) = made.memory.tables(columns=columns, depth=depth, style=style)
+    (table,) = resnet.memory.tables(columns=columns, depth=depth, style=style)
     sums = [sum(int(cell.value or 0) for cell in cells) for cells in zip(*(row.cells for row in table.rows))]
-    assert sums == [made.memory.peak_bytes, *(made.memory.at_peak[kind] for kind in KINDS)]
-    (kinds,) = made.memory.tables()
+    assert sums == [resnet.memory.peak_bytes, *(resnet.memory.at_peak[kind] for kind in KINDS)]
+    (kinds,) = resnet.memory.tables()
     assert [row.cells[0].value for row in kinds.rows] == sums[1:]
 
 
-def test_the_two_tables_of_an_estimate_do_not_mix(made: ModelSummary) -> None:
-    assert made.memory is not None
+def test_the_two_tables_of_an_estimate_do_not_mix(resnet: ModelSummary) -> None:
+    assert resnet.memory is not None
     with pytest.raises(InputError, match="belong to the table by kind; choose columns of one table"):
-        made.memory.tables(columns=["bytes", "saved_bytes"])
+        resnet.memory.tables(columns=["bytes", "saved_bytes"])
     with pytest.raises(InputError, match="'colour'; accepted: 'bytes', 'percent', 'peak_own_bytes'"):
-        made.memory.tables(columns="colour")
+        resnet.memory.tables(columns="colour")
 
 
-def test_a_file_is_written_by_its_suffix_and_again_on_the_second_run(made: ModelSummary, tmp_path: Path) -> None:
-    place = made.save(tmp_path / "resnet.CSV", columns=["mult_adds"])
-    assert place.read_bytes().decode() == made.to_csv(columns=["mult_adds"])
+def test_a_file_is_written_by_its_suffix_and_again_on_the_second_run(resnet: ModelSummary, tmp_path: Path) -> None:
+    place = resnet.save(tmp_path / "resnet.CSV", columns=["mult_adds"])
+    assert place.read_bytes().decode() == resnet.to_csv(columns=["mult_adds"])
     with pytest.raises(FileExistsError):
-        made.save(place, overwrite=False)
-    made.save(place)
-    assert place.read_bytes().decode() == made.to_csv()
-    assert Path(made.save(str(tmp_path / "resnet.txt"))).read_text(encoding="utf-8") == str(made)
+        resnet.save(place, overwrite=False)
+    resnet.save(place)
+    assert place.read_bytes().decode() == resnet.to_csv()
+    assert Path(resnet.save(str(tmp_path / "resnet.txt"))).read_text(encoding="utf-8") == str(resnet)
 
 
 def test_the_old_file_is_kept_when_the_new_one_fails(
-    made: ModelSummary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resnet: ModelSummary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = made.save(tmp_path / "resnet.csv")
+    place = resnet.save(tmp_path / "resnet.csv")
     before = place.read_bytes()
     with pytest.raises(InputError):
-        made.save(place, columns=["colour"])
+        resnet.save(place, columns=["colour"])
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
         with pytest.raises(OSError, match="the disk is full"):
-            made.save(place, columns=["mult_adds"])
-    assert place.read_bytes() == before and [one.name for one in tmp_path.iterdir()] == ["resnet.csv"]
+            resnet.save(place, columns=["mult_adds"])
+    assert place.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["resnet.csv"]
     link = tmp_path / "link.csv"
     link.symlink_to(place)
-    made.save(link, columns=["mult_adds"])
-    assert link.is_symlink() and place.read_bytes().decode() == made.to_csv(columns=["mult_adds"])
+    resnet.save(link, columns=["mult_adds"])
+    assert link.is_symlink() and place.read_bytes().decode() == resnet.to_csv(columns=["mult_adds"])
 
 
-def test_an_unknown_suffix_names_the_known_ones(made: ModelSummary, tmp_path: Path) -> None:
+def test_an_unknown_suffix_names_the_known_ones(resnet: ModelSummary, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"suffix of the file is '\.docx'; accepted: '\.txt', "):
-        made.save(tmp_path / "resnet.docx")
+        resnet.save(tmp_path / "resnet.docx")
     assert not list(tmp_path.iterdir())
 
 

@@ -68,7 +68,7 @@ def master_weights(model: nn.Module) -> tuple[Step, Any]:
 
 
 def averages(model: nn.Module) -> tuple[Step, Any]:
-    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    average = {name: p.detach().clone() for name, p in model.named_parameters()}
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
@@ -78,9 +78,9 @@ def averages(model: nn.Module) -> tuple[Step, Any]:
         optimizer.zero_grad()
         averaged.update_parameters(model)
         for name, parameter in model.named_parameters():
-            kept[name].mul_(0.9).add_(parameter.detach(), alpha=0.1)
+            average[name].mul_(0.9).add_(parameter.detach(), alpha=0.1)
 
-    return step, (kept, averaged, optimizer)
+    return step, (average, averaged, optimizer)
 
 
 def replay_buffer(model: nn.Module) -> tuple[Step, Any]:
@@ -235,8 +235,8 @@ def own_accumulation(model: nn.Module) -> tuple[Step, Any]:
 
 
 STEPS: dict[str, Callable[[nn.Module], tuple[Step, Any]]] = {
-    made.__name__: made
-    for made in (
+    function.__name__: function
+    for function in (
         *(target_network, teacher, master_weights, averages, replay_buffer, in_containers, bound_method),
         *(globals_and_cells, started_optimizer, flat_gradients, flat_parameters, views_of_one, soft_prompt),
         *(own_accumulation,),

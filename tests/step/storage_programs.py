@@ -104,20 +104,20 @@ class Program(nn.Module):
         self.outside = outside
 
     def forward(self, x: Tensor) -> Tensor:
-        held: list[Tensor] = [self.layer(x), *self.outside]
+        tensors: list[Tensor] = [self.layer(x), *self.outside]
         for kind, which, first, second in self.instructions:
-            self._do(kind, which, held, first % len(held), second % len(held), x)
+            self._do(kind, which, tensors, first % len(tensors), second % len(tensors), x)
         total = self.layer(x).pow(2).mean()
-        for tensor in held:
+        for tensor in tensors:
             total = total + tensor.mean()
         return total
 
-    def _do(self, kind: str, which: int, held: list[Tensor], first: int, second: int, x: Tensor) -> None:
-        t, s = held[first], held[second]
+    def _do(self, kind: str, which: int, tensors: list[Tensor], first: int, second: int, x: Tensor) -> None:
+        t, s = tensors[first], tensors[second]
         if kind == "make":
-            held.append(FACTORIES[which % len(FACTORIES)](x))
+            tensors.append(FACTORIES[which % len(FACTORIES)](x))
         elif kind == "view":
-            held.append(VIEWS[which % len(VIEWS)](t))
+            tensors.append(VIEWS[which % len(VIEWS)](t))
         elif kind == "number":
             _within(NUMBERS, which)(t)
         elif kind == "write":
@@ -126,11 +126,11 @@ class Program(nn.Module):
             with torch.no_grad():
                 _within(WRITES, which)(t, _fitted(s, t))
         elif kind == "result":
-            held.append(_within(RESULTS, which)(t.clone() if which % 5 else t, _fitted(s, t)))
+            tensors.append(_within(RESULTS, which)(t.clone() if which % 5 else t, _fitted(s, t)))
         elif kind == "layer":
-            held.append(self.layer(t.clone() if which % 3 else t))
-        elif len(held) > 2:
-            del held[first]
+            tensors.append(self.layer(t.clone() if which % 3 else t))
+        elif len(tensors) > 2:
+            del tensors[first]
 
 
 def _within(table: tuple[Any, ...], which: int) -> Any:

@@ -87,7 +87,7 @@ def test_closures_accumulate_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "said"),
     [
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; accepted: an integer of at least 1"),
         ({"gradient_accumulation_steps": True}, "gradient_accumulation_steps is True"),
@@ -98,10 +98,10 @@ def test_closures_accumulate_too() -> None:
         ),
     ],
 )
-def test_what_cannot_accumulate_is_refused(given: dict[str, Any], said: str) -> None:
+def test_what_cannot_accumulate_is_refused(options: dict[str, Any], said: str) -> None:
     for call in (estimate_memory, measure_memory):
         with pytest.raises(InputError, match=said):
-            call(dense(), (64,), 4, **given)
+            call(dense(), (64,), 4, **options)
 
 
 def test_options_and_the_shell_take_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,7 @@ def test_states_and_keys_of_hybrid_models_are_counted(family: str, cache: str) -
     assert (predicted.peak_bytes, predicted.at_peak["kv_cache"]) == (real.peak_bytes, real.at_peak["kv_cache"])
 
 
-def kept(model: nn.Module, cache: str, cache_dtype: Any = None, prompt: int = 12, new_tokens: int = 5) -> Any:
+def generated(model: nn.Module, cache: str, cache_dtype: Any = None, prompt: int = 12, new_tokens: int = 5) -> Any:
     return estimate_memory(
         model, mode="generate", prompt=prompt, new_tokens=new_tokens, batch_size=2, cache=cache, cache_dtype=cache_dtype
     )
@@ -182,7 +182,7 @@ needs_fp8 = pytest.mark.skipif(
 @needs_fp8
 def test_a_cache_of_eight_bits_is_transformers_own() -> None:
     model = built("llama")
-    predicted = kept(model, "quantized", torch.float8_e4m3fn)
+    predicted = generated(model, "quantized", torch.float8_e4m3fn)
     assert predicted.peak_bytes == measured(model, 12, 5, "quantized", "fp8").peak_bytes
     assert predicted.at_peak["kv_cache"] == 2 * 2 * (2 * 12 * 8 + 4)
     assert predicted.assumptions == () and predicted.peak_range[0] == predicted.peak_range[1]
@@ -190,7 +190,7 @@ def test_a_cache_of_eight_bits_is_transformers_own() -> None:
 
 @pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("int4", 4), ("int2", 2)])
 def test_quantised_groups_are_counted_by_formula(dtype: str, bits: int) -> None:
-    predicted = kept(built("llama"), "quantized", dtype)
+    predicted = generated(built("llama"), "quantized", dtype)
     elements = 2 * 12 * 8
     assert predicted.at_peak["kv_cache"] == 2 * 2 * (elements * bits // 8 + elements // 64 * 2 * 4)
     assert predicted.assumptions[0] == GROUPS and predicted.peak_range[0] < predicted.peak_bytes
@@ -202,12 +202,12 @@ def test_quantised_groups_are_counted_by_formula(dtype: str, bits: int) -> None:
 )
 def test_blocks_are_counted_by_formula(family: str, cache: str, slots: int) -> None:
     """17 tokens fill 5 blocks of 4, a window of 8 needs 2 of them and one more."""
-    predicted = kept(built(family), cache)
+    predicted = generated(built(family), cache)
     windows = 2 * 2 * 2 * 8 if family == "gemma2" else 0  # The index of each window is a tensor too.
-    held = max(dict(point.live)["kv_cache"] for point in predicted.timeline)
-    assert held - 2 * 2 * slots * 8 * 4 <= windows and held >= 2 * 2 * slots * 8 * 4
+    cache_bytes = max(dict(point.live)["kv_cache"] for point in predicted.timeline)
+    assert cache_bytes - 2 * 2 * slots * 8 * 4 <= windows and cache_bytes >= 2 * 2 * slots * 8 * 4
     assert predicted.assumptions[0] == PAGES
-    assert kept(built(family), cache, "fp8").at_peak["kv_cache"] < predicted.at_peak["kv_cache"] / 3
+    assert generated(built(family), cache, "fp8").at_peak["kv_cache"] < predicted.at_peak["kv_cache"] / 3
 
 
 def test_blocks_hold_what_was_read() -> None:
@@ -217,9 +217,9 @@ def test_blocks_hold_what_was_read() -> None:
         ids = torch.arange(12)[None] + 3
         own = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         choice = as_choice(cache, "int8" if cache == "quantized" else None)
-        made = cache_maker(model, choice, 17)()
+        own_cache = cache_maker(model, choice, 17)()
         result = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, past_key_values=made
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, past_key_values=own_cache
         )
         assert result.tolist() == own.tolist()
 
@@ -230,15 +230,15 @@ def test_blocks_hold_what_was_read() -> None:
 )
 def test_skipped_tokens_of_other_caches(cache: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built("llama")
-    whole = kept(model, cache, dtype, 4, 12)
+    whole = generated(model, cache, dtype, 4, 12)
     monkeypatch.setattr(generation, "WHOLE", 0)
-    skipped = kept(model, cache, dtype, 4, 12)
+    skipped = generated(model, cache, dtype, 4, 12)
     assert SKIPPED in skipped.assumptions
     assert skipped.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "said"),
     [
         ({"cache": "paged"}, "cache is 'paged'; accepted: 'dynamic', 'static', 'quantized', 'paged:16"),
         ({"cache": "paged:0"}, "cache is 'paged:0'"),
@@ -247,9 +247,9 @@ def test_skipped_tokens_of_other_caches(cache: str, dtype: Any, monkeypatch: pyt
         ({"cache_dtype": "fp8"}, "has the model's dtype"),
     ],
 )
-def test_other_caches_are_answered_with_what_is_accepted(given: dict[str, Any], said: str) -> None:
+def test_other_caches_are_answered_with_what_is_accepted(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
-        estimate_memory(built("llama"), mode="generate", prompt=4, **given)
+        estimate_memory(built("llama"), mode="generate", prompt=4, **options)
 
 
 @pytest.mark.parametrize(("family", "cache"), [("gemma2", "quantized"), ("t5", "paged:16"), ("mamba", "quantized")])

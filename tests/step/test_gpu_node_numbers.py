@@ -50,7 +50,7 @@ def curvature(run: Run) -> None:
     run(y, y.backward, False)
 
 
-def kept(run: Run) -> None:
+def gradients_with_a_graph(run: Run) -> None:
     """Gradients with a graph, through which a later step runs."""
     model = layers()
     for _ in range(3):
@@ -91,7 +91,7 @@ def in_two_threads(program: Callable[[Run], None]) -> list[str]:
 
 
 @from_release("2.4", "a setter of nodes' numbers")
-@pytest.mark.parametrize("program", [slopes, curvature, kept])
+@pytest.mark.parametrize("program", [slopes, curvature, gradients_with_a_graph])
 def test_nodes_run_in_the_order_of_a_thread_that_numbers_its_own(program: Callable[[Run], None]) -> None:
     truth = in_two_threads(program)
     assert order(program, lambda root, creates: nullcontext()) != truth

@@ -116,10 +116,10 @@ LIKE_TORCH: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "name"), LIKE_TORCH, ids=[str(given)[:30] for given, _ in LIKE_TORCH])
-def test_torchs_names_modules_and_functions_mean_the_same(given: Any, name: str) -> None:
-    one, other = (estimate_memory(net(), (16,), 32, loss=loss) for loss in (given, name))
-    assert one.peak_bytes == other.peak_bytes and one.at_peak == other.at_peak
+@pytest.mark.parametrize(("loss", "name"), LIKE_TORCH, ids=[str(loss)[:30] for loss, _ in LIKE_TORCH])
+def test_torchs_names_modules_and_functions_mean_the_same(loss: Any, name: str) -> None:
+    first, second = (estimate_memory(net(), (16,), 32, loss=loss) for loss in (loss, name))
+    assert first.peak_bytes == second.peak_bytes and first.at_peak == second.at_peak
 
 
 def squared(output: Tensor, target: Any) -> Tensor:
@@ -198,7 +198,7 @@ class Weighted(nn.Module):
 
 def test_the_tensors_of_a_loss_are_booked_and_trained() -> None:
     loss = Weighted()
-    kept = [tensor.clone() for tensor in (*loss.parameters(), *loss.buffers())]
+    copies = [tensor.clone() for tensor in (*loss.parameters(), *loss.buffers())]
     options = {"batch_size": 32, "loss": loss, "targets": ((), torch.long), "optimizer": "adamw"}
     predicted = estimate_memory(net(), (16,), **options)
     same(predicted, measure_memory(net(), (16,), **options))
@@ -206,7 +206,7 @@ def test_the_tensors_of_a_loss_are_booked_and_trained() -> None:
     assert predicted.at_peak["parameters"] - plain.at_peak["parameters"] == 400
     assert predicted.at_peak["buffers"] == 40
     assert predicted.at_peak["optimizer_state"] - plain.at_peak["optimizer_state"] == 804
-    assert all(map(torch.equal, kept, (*loss.parameters(), *loss.buffers())))
+    assert all(map(torch.equal, copies, (*loss.parameters(), *loss.buffers())))
     assert all(p.grad is None for p in loss.parameters())
     on_card = estimate_memory(net(), (16,), gpu="T4", **options)
     assert on_card.info.device == "cuda:0"

@@ -110,17 +110,17 @@ WAYS: dict[str, dict[str, Any]] = {
 def kinds(estimate: MemoryEstimate) -> dict[str, int]:
     """The bytes at the peak by kind; what passes inside a kernel is of one kind, results that are under way with it."""
     passing = ("temporaries", "workspace", "gradients")
-    found = {kind: nbytes for kind, nbytes in estimate.at_peak.items() if kind not in passing}
-    return {**found, "passing": sum(estimate.at_peak[kind] for kind in passing)}
+    lasting = {kind: nbytes for kind, nbytes in estimate.at_peak.items() if kind not in passing}
+    return {**lasting, "passing": sum(estimate.at_peak[kind] for kind in passing)}
 
 
-def held(estimate: MemoryEstimate) -> dict[str, int]:
+def figures_by_module(estimate: MemoryEstimate) -> dict[str, int]:
     """What each module holds at the peak and adds to the step."""
-    figures = {f"{one.path} at the peak": one.own_bytes for one in estimate.by_module}
-    for one in estimate.by_module:
-        for field in fields(one.own):
-            figures[f"{one.path} {field.name}"] = getattr(one.own, field.name)
-            figures[f"{one.path} {field.name} inclusive"] = getattr(one.inclusive, field.name)
+    figures = {f"{module.path} at the peak": module.own_bytes for module in estimate.by_module}
+    for module in estimate.by_module:
+        for field in fields(module.own):
+            figures[f"{module.path} {field.name}"] = getattr(module.own, field.name)
+            figures[f"{module.path} {field.name} inclusive"] = getattr(module.inclusive, field.name)
     return figures
 
 
@@ -142,12 +142,12 @@ def test_what_is_measured_is_what_is_predicted(name: str, way: str) -> None:
     assert measured.steady_bytes == predicted.steady_bytes
     assert measured.phase_peaks == predicted.phase_peaks
     assert kinds(measured) == kinds(predicted)
-    assert held(measured) == held(predicted)
+    assert figures_by_module(measured) == figures_by_module(predicted)
     assert saved(measured) == saved(predicted)
     where = (measured.peak_phase, measured.peak_location, measured.peak_operator)
     assert where == (predicted.peak_phase, predicted.peak_location, predicted.peak_operator.partition(".")[0])
     assert sum(measured.at_peak.values()) == measured.peak_bytes
-    assert sum(one.own_bytes for one in measured.by_module) == measured.peak_bytes
+    assert sum(module.own_bytes for module in measured.by_module) == measured.peak_bytes
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

@@ -39,9 +39,9 @@ def evaluation(read: Read) -> Callable[[nn.Module, Tensor], None]:
 
     def run(model: nn.Module, x: Tensor) -> None:
         with torch.no_grad():
-            kept = [read(model(x)) for _ in range(3)]
+            arrays = [read(model(x)) for _ in range(3)]
         counts = np.zeros(CLASSES, dtype=np.int64)
-        chosen = kept[0].argmax(-1) if kept[0].ndim == 2 else kept[0]
+        chosen = arrays[0].argmax(-1) if arrays[0].ndim == 2 else arrays[0]
         np.add.at(counts, chosen, 1)
         model(x.repeat(1 + int(counts.sum()) // ROWS, 1))
 

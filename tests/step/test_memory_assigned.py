@@ -22,11 +22,11 @@ def trained(model: nn.Module, x: Tensor) -> None:
 
 def emptied_and_put_back(model: Any, x: Tensor) -> None:
     """As FSDP1 keeps a parameter whose shard is on other ranks."""
-    weight, kept = model.weight, model.weight.data
+    weight, data = model.weight, model.weight.data
     weight.data = torch.empty(0)
     weight.detach().clone()
     assert weight.view(-1).shape == (0,)
-    weight.data = kept
+    weight.data = data
     trained(model, x)
 
 
@@ -49,9 +49,11 @@ def an_input(model: Any, x: Tensor) -> None:
 
 @pytest.mark.parametrize("step", [emptied_and_put_back, made_anew, small, an_input])
 def test_what_is_assigned_is_booked_as_measured(step: Any) -> None:
-    found = [call(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step) for call in (estimate_memory, measure_memory)]
-    assert found[0].peak_bytes == found[1].peak_bytes
-    assert not found[0].unknown and not found[0].assumptions
+    estimates = [
+        call(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step) for call in (estimate_memory, measure_memory)
+    ]
+    assert estimates[0].peak_bytes == estimates[1].peak_bytes
+    assert not estimates[0].unknown and not estimates[0].assumptions
 
 
 @pytest.mark.parametrize("step", [emptied_and_put_back, made_anew, small, an_input])

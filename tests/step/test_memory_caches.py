@@ -67,9 +67,9 @@ def test_cached_tables_are_counted_whoever_made_them(length: int, warm: bool) ->
         expected = torch.arange(length).float().cos()
         assert type(table(length)) is Tensor
         assert torch.equal(table(length), expected)
-    held = sum(tensor.nbytes for tensor in (table(length), *tables(length)))
+    tables_bytes = sum(tensor.nbytes for tensor in (table(length), *tables(length)))
     assert peaks[0] == peaks[1]
-    assert peaks[0] >= 2 * sum(p.nbytes for p in model.parameters()) + held
+    assert peaks[0] >= 2 * sum(p.nbytes for p in model.parameters()) + tables_bytes
     assert name() is first
 
 

@@ -34,8 +34,8 @@ def of_the_model(model: nn.Module, x: Tensor) -> None:
     clone = copy.deepcopy(model)
     fitted(clone, x)
     with torch.no_grad():
-        for own, found in zip(model.parameters(), clone.parameters()):
-            own.lerp_(found, 0.1)
+        for own, fitted_copy in zip(model.parameters(), clone.parameters()):
+            own.lerp_(fitted_copy, 0.1)
 
 
 def of_a_part(model: nn.Module, x: Tensor) -> None:
@@ -79,8 +79,8 @@ def test_a_copy_of_a_parametrized_layer_holds_the_original(parametrized: Callabl
     original = parametrized(nn.Linear(WIDTH, WIDTH))
     copied = copy.deepcopy(original)
     alone, beside = (estimate_memory(model, input_data=rows(), mode="eval") for model in (original, copied))
-    held = storage_bytes([*original.parameters(), *original.buffers()])
-    assert beside.peak_bytes == alone.peak_bytes + held
+    copy_bytes = storage_bytes([*original.parameters(), *original.buffers()])
+    assert beside.peak_bytes == alone.peak_bytes + copy_bytes
 
 
 def test_a_traced_module_holds_the_inputs_it_was_traced_with() -> None:
@@ -107,14 +107,14 @@ class Kept(nn.Module):
 
 def test_what_a_class_says_of_its_copies_holds() -> None:
     model = nn.Sequential(Kept())
-    found = []
+    facts = []
 
     def step(model: nn.Module, x: Tensor) -> None:
         clone = copy.deepcopy(model)
-        found.append((vars(clone[0])["was_copied"], "forward" in vars(clone[0]), clone(x).grad_fn.name()))
+        facts.append((vars(clone[0])["was_copied"], "forward" in vars(clone[0]), clone(x).grad_fn.name()))
 
     estimate_memory(model, input_data=rows(), train_step=step)
-    assert set(found) == {(True, False, "AddmmBackward0")}
+    assert set(facts) == {(True, False, "AddmmBackward0")}
     assert pickle.loads(pickle.dumps(model))[0].was_copied
 
 

@@ -112,8 +112,8 @@ class Sampled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.first(x)
-        kept = torch.rand(len(x)) < self.score(hidden).sigmoid().squeeze(1)
-        return self.last(self.last(hidden[kept]).relu())  # type: ignore[no-any-return]
+        chosen = torch.rand(len(x)) < self.score(hidden).sigmoid().squeeze(1)
+        return self.last(self.last(hidden[chosen]).relu())  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -142,7 +142,7 @@ def test_a_real_pass_that_draws_nothing_runs_once(monkeypatch: pytest.MonkeyPatc
 
     calls = []
     whole = task.rehearse
-    monkeypatch.setattr(task, "rehearse", lambda *given: calls.append(1) or whole(*given))
+    monkeypatch.setattr(task, "rehearse", lambda *arguments: calls.append(1) or whole(*arguments))
     estimate = estimate_memory(Masked(), input_data=torch.randn(16, 8), mode="eval")
     assert len(calls) == 1 and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
 

@@ -91,9 +91,9 @@ def test_the_graph_of_a_weight_made_by_a_hook(norm: Callable[[nn.Module], nn.Mod
 def test_the_graph_is_left_as_it_was() -> None:
     model = used("list")
     last = model.maps[-1]
-    kept = list(model.maps), list(model.pairs)
+    before = list(model.maps), list(model.pairs)
     estimate_memory(model, input_data=torch.rand(16, WIDTH))
-    assert (model.maps, model.pairs) == kept
+    assert (model.maps, model.pairs) == before
     assert model.maps[-1] is last
     last.sum().backward()
     assert model.first.weight.grad is not None

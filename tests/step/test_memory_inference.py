@@ -108,8 +108,8 @@ def test_autocast_reaches_products_inside_kernels(name: str) -> None:
             return WITHIN[name](x)
 
     x = torch.randn(24, 20)
-    model, given = Model(), (x[:20] if "Hermitian" in name else x)
-    assert agrees(model, given, "eval")
+    model, argument = Model(), (x[:20] if "Hermitian" in name else x)
+    assert agrees(model, argument, "eval")
 
 
 BASES: dict[str, Callable[[Tensor], Tensor]] = {

@@ -113,7 +113,7 @@ def test_another_thread_is_told_what_it_is_told_without() -> None:
 
 
 def test_afterwards_torch_asks_as_before() -> None:
-    asked = [vars(one)["has_torch_function"] for one in (torch.functional, torch.overrides, torch.autograd)]
+    checks = [vars(module)["has_torch_function"] for module in (torch.functional, torch.overrides, torch.autograd)]
 
     def fails(out: Tensor) -> Tensor:
         raise KeyError
@@ -121,8 +121,10 @@ def test_afterwards_torch_asks_as_before() -> None:
     with pytest.raises(StepError):
         estimate_memory(nn.Linear(8, 8), (8,), 4, loss=fails)
 
-    assert [vars(one)["has_torch_function"] for one in (torch.functional, torch.overrides, torch.autograd)] == asked
-    assert asked[0] is torch._C._has_torch_function
+    assert [
+        vars(module)["has_torch_function"] for module in (torch.functional, torch.overrides, torch.autograd)
+    ] == checks
+    assert checks[0] is torch._C._has_torch_function
 
 
 def test_the_mode_sees_nothing_of_what_is_booked_in_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,15 +52,15 @@ def test_at_any_batch_size_and_in_a_table() -> None:
 
 
 def test_booking_a_backward_calls_no_functions_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    called: list[Any] = []
     kind: type[TorchFunctionMode] = functions.StepFunctions
     run: Any = kind.__torch_function__
-    monkeypatch.setattr(kind, "__torch_function__", lambda *given: asked.append(given[1]) or run(*given))
+    monkeypatch.setattr(kind, "__torch_function__", lambda *arguments: called.append(arguments[1]) or run(*arguments))
     counts = []
     for length in (10, 10, 20):
         events = estimate_memory(nn.GRU(8, 8, batch_first=True), (length, 8), batch_size=2).log.events
-        counts.append((len(asked), len(events)))
-        asked.clear()
+        counts.append((len(called), len(events)))
+        called.clear()
     _, (few, short), (many, long) = counts
 
     assert many == few

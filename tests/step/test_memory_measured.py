@@ -107,8 +107,8 @@ def truth(model: nn.Module, x: Tensor, mode: str) -> int:
 
     with torch.set_grad_enabled(mode == "train"):
         peak, _ = highest(cpu_deltas(run))
-    held = all_stored([*model.parameters(), *model.buffers(), x])
-    return peak + sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
+    live = all_stored([*model.parameters(), *model.buffers(), x])
+    return peak + sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live}.values())
 
 
 padded = from_release("2.6", "the padding of jagged tensors")
@@ -119,11 +119,11 @@ def test_a_step_without_fakes_is_measured(name: str) -> None:
     build, mode = MODELS[name]
     torch.manual_seed(0)
     model, x = build(), torch.randn(ROWS, WIDTH)
-    held = list(model.state_dict().values())
-    before = [tensor.to_dense().clone() for tensor in held]
+    tensors = list(model.state_dict().values())
+    before = [tensor.to_dense().clone() for tensor in tensors]
     estimate = estimate_memory(model, input_data=x, mode=mode)
     assert "measured in a real step on the CPU: the step cannot run on fake tensors" in estimate.assumptions[0]
-    assert all(map(torch.equal, [tensor.to_dense() for tensor in held], before))
+    assert all(map(torch.equal, [tensor.to_dense() for tensor in tensors], before))
     assert estimate.peak_bytes == truth(model, x, mode)
 
 

@@ -121,7 +121,7 @@ class Packed(nn.Module):
 def hooked() -> nn.Module:
     model = block()
     model[0].register_forward_hook(lambda module, args, output: output * 2)
-    model[2].register_full_backward_hook(lambda module, given, got: (given[0] * 0.5,))
+    model[2].register_full_backward_hook(lambda module, grad_inputs, grad_outputs: (grad_inputs[0] * 0.5,))
     model[0].weight.register_hook(lambda grad: grad.clamp(-1, 1))
     return model
 
@@ -237,7 +237,7 @@ def test_a_scripted_model_keeps_its_tensors_and_gradients(wrap: Callable[[Callab
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "data parallel"])
 def test_a_wrapped_model_takes_what_the_one_inside_takes(wrap: Callable[[nn.Module], nn.Module]) -> None:
     model = block()
-    inside, wrapped = (estimate_memory(one, (WIDTH,), 8, optimizer="sgd") for one in (model, wrap(model)))
+    inside, wrapped = (estimate_memory(net, (WIDTH,), 8, optimizer="sgd") for net in (model, wrap(model)))
     assert wrapped.log.events == inside.log.events and wrapped.at_peak == inside.at_peak
     is_said = any("torch.compile" in line for line in wrapped.assumptions)
     assert is_said == (wrap is torch.compile) == (wrapped.peak_range != inside.peak_range)

@@ -210,7 +210,7 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
         "torchsummary_plus_tests::cubed in the model itself",
         "torchsummary_plus_tests::cubed_backward in the step",
     }
-    assert {one.path: one.own.saved_bytes for one in estimate.by_module}["layer"] == 4 * SIDE * SIDE
+    assert {module.path: module.own.saved_bytes for module in estimate.by_module}["layer"] == 4 * SIDE * SIDE
     assert sum(estimate.at_peak.values()) == estimate.peak_bytes
 
 

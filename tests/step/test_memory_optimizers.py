@@ -63,9 +63,9 @@ def flagged() -> Iterator[Any]:
                 yield pytest.param(kind, flags, id=f"{name} {' '.join(flags)}")
 
 
-def made(kind: Any, flags: dict[str, Any], params: Any) -> Any:
-    given = {**flags, "lr": torch.tensor(0.01)} if "lr" in flags else flags
-    return kind(params, **given)
+def optimizer_of(kind: Any, flags: dict[str, Any], params: Any) -> Any:
+    options = {**flags, "lr": torch.tensor(0.01)} if "lr" in flags else flags
+    return kind(params, **options)
 
 
 def accepts(kind: Any, flags: dict[str, Any]) -> bool:
@@ -73,15 +73,15 @@ def accepts(kind: Any, flags: dict[str, Any]) -> bool:
     parameter = nn.Parameter(torch.ones(2, 2))
     parameter.grad = torch.ones(2, 2)
     try:
-        made(kind, flags, [parameter]).step()
+        optimizer_of(kind, flags, [parameter]).step()
     except (ValueError, RuntimeError, AssertionError):
         return False
     return True
 
 
-def both(model: nn.Module, **asked: Any) -> tuple[MemoryEstimate, MemoryEstimate]:
+def both(model: nn.Module, **options: Any) -> tuple[MemoryEstimate, MemoryEstimate]:
     torch.manual_seed(0)
-    return estimate_memory(model, **asked), measure_memory(model, **asked)
+    return estimate_memory(model, **options), measure_memory(model, **options)
 
 
 def same(predicted: MemoryEstimate, measured: MemoryEstimate) -> None:
@@ -93,7 +93,7 @@ def same(predicted: MemoryEstimate, measured: MemoryEstimate) -> None:
 
 @pytest.mark.parametrize(("kind", "flags"), list(flagged()))
 def test_an_optimizer_with_its_flags(kind: Any, flags: dict[str, Any]) -> None:
-    same(*both(Mixed(), input_size=(WIDTH,), batch_size=4, optimizer=lambda params: made(kind, flags, params)))
+    same(*both(Mixed(), input_size=(WIDTH,), batch_size=4, optimizer=lambda params: optimizer_of(kind, flags, params)))
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -264,7 +264,7 @@ def test_optimizers_that_step_in_the_backward_are_measured() -> None:
     predicted, measured = both(model, input_data=x, loss=squared)
     assert predicted.phase_peaks == measured.phase_peaks
     assert measured.at_peak["optimizer_state"] > 0
-    assert not any(one.state for one in optimizers.values())
+    assert not any(optimizer.state for optimizer in optimizers.values())
 
 
 def test_sparse_gradients_on_a_card_are_named() -> None:
@@ -292,14 +292,14 @@ def test_a_foreach_operator_on_other_shapes_runs_as_in_torch(device: str) -> Non
     """By its meta kernel: rows are broadcast to a matrix, and what does not fit raises."""
     model = nn.Linear(WIDTH, 8)
 
-    def found(others: Callable[[list[Tensor]], Any]) -> MemoryEstimate:
+    def estimate_with(others: Callable[[list[Tensor]], Any]) -> MemoryEstimate:
         result = partial(Foreach, others=others)
         return estimate_memory(model, input_data=rows(), device=device, optimizer=result, progress=False)
 
-    alike = found(lambda own: [torch.zeros_like(p) for p in own])
-    assert alike.peak_bytes > found(lambda own: [p[..., :1] for p in own]).peak_bytes
+    alike = estimate_with(lambda own: [torch.zeros_like(p) for p in own])
+    assert alike.peak_bytes > estimate_with(lambda own: [p[..., :1] for p in own]).peak_bytes
     with pytest.raises(StepError, match="size"):
-        found(lambda own: [torch.zeros(3, device=p.device) for p in own])
+        estimate_with(lambda own: [torch.zeros(3, device=p.device) for p in own])
     if device == "cpu":
         with pytest.raises(RuntimeError, match="size"):
             torch._foreach_add_([torch.zeros(8, WIDTH)], [torch.zeros(3)])

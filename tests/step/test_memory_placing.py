@@ -138,9 +138,9 @@ def test_a_copy_of_a_model_lies_behind_it_in_its_own_order() -> None:
     def before(log: MemoryLog) -> list[int]:
         return [nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"]
 
-    *own, given = before(estimate_memory(model, (8,), 4, "cuda", progress=False).log)
+    *own, input_bytes = before(estimate_memory(model, (8,), 4, "cuda", progress=False).log)
     log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
-    assert before(log) == [*own, *own, given]
+    assert before(log) == [*own, *own, input_bytes]
 
 
 class WithTable(nn.Linear):

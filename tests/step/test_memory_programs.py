@@ -48,10 +48,10 @@ EXACT_SHARE = 0.86 if has_tiles() or not since(HALF_FROM) else 0.97
 @pytest.mark.parametrize("part", range(COUNT // PART))
 def test_every_program_is_predicted(part: int) -> None:
     done = list(judged(seed=part, count=PART, workers=1, seconds=SECONDS, python=python()))
-    faults = [one for one in done if one.verdict.word in FAULTS]
-    told = "\n".join([summary(done), *(f"{one.number}: {one.verdict}\n{one.program.source()}" for one in faults)])
+    faults = [result for result in done if result.verdict.word in FAULTS]
+    told = "\n".join([summary(done), *(f"{run.number}: {run.verdict}\n{run.program.source()}" for run in faults)])
     assert not faults, told
-    assert sum(one.verdict.word == EXACT for one in done) >= EXACT_SHARE * PART - 1, told
+    assert sum(result.verdict.word == EXACT for result in done) >= EXACT_SHARE * PART - 1, told
     assert len(done) <= 1.3 * PART, "too many of the grammar's programs do not run"
 
 
@@ -219,9 +219,9 @@ inputs, outside, options = (torch.randn(4, 16, 48),), [], {{"optimizer": "sgd"}}
 """Without a mode, ``linear`` adds its bias in place unless its input is 2-d or dense; TorchScript calls it in C++."""
 
 
-@pytest.mark.parametrize("given", ["made.transpose(1, 2)", "made[:, ::2]", "made", "made.view(4, 4, 4, 16)"])
-def test_a_scripted_linear_layer(given: str, child: Child) -> None:
-    verdict = child.judge(SCRIPTED.format("nn.Linear(16, 16)", given))
+@pytest.mark.parametrize("argument", ["made.transpose(1, 2)", "made[:, ::2]", "made", "made.view(4, 4, 4, 16)"])
+def test_a_scripted_linear_layer(argument: str, child: Child) -> None:
+    verdict = child.judge(SCRIPTED.format("nn.Linear(16, 16)", argument))
     assert verdict.word == EXACT, str(verdict)
 
 

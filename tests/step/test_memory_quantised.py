@@ -70,8 +70,8 @@ def test_packed_weights_count_as_what_they_stand_for() -> None:
     assert done.total_mult_adds == 2 * (WEIGHTS + NARROW**2)
     assert not done.unknown_ops
     states = [layer.weight.quant_state for layer in (model[1][0], model[1][2])]
-    held = [t for s in states for t in (s.absmax, s.code, s.offset, s.state2.absmax, s.state2.code)]
-    assert done.param_bytes == storage_bytes([*model.parameters(), *held])
+    state_tensors = [t for s in states for t in (s.absmax, s.code, s.offset, s.state2.absmax, s.state2.code)]
+    assert done.param_bytes == storage_bytes([*model.parameters(), *state_tensors])
     assert done.param_bytes < 4 * (NARROW**2 + BIASES + NARROW) + WEIGHTS
 
 
@@ -150,8 +150,8 @@ def test_weights_that_come_and_go(how: str, tmp_path: Path) -> None:
     done = summary(model, (NARROW,), 2, verbose=0)
     assert (done.total_params, done.total_mult_adds) == (WEIGHTS + BIASES, 2 * WEIGHTS)
     assert [(p.device, id(p)) for p in model.parameters()] == before
-    held = {"memory": WEIGHTS + BIASES, "disk": 0, "both": WEIGHTS // 2 + WIDE}[how]
-    assert estimate_memory(model, (NARROW,), 2, mode="eval").at_peak["parameters"] == 4 * held
+    in_memory = {"memory": WEIGHTS + BIASES, "disk": 0, "both": WEIGHTS // 2 + WIDE}[how]
+    assert estimate_memory(model, (NARROW,), 2, mode="eval").at_peak["parameters"] == 4 * in_memory
 
 
 def test_a_card_has_one_layer_at_a_time(tmp_path: Path) -> None:
@@ -235,9 +235,9 @@ def test_a_scripted_quantised_model_holds_the_same_packed_weights(
     compile_model: Callable[[nn.Module], tuple[nn.Module, int]],
 ) -> None:
     model = torch.ao.quantization.quantize_dynamic(mlp().eval(), {nn.Linear}, torch.qint8)
-    compiled, kept = compile_model(model)
-    eager, scripted = (estimate_memory(one, (NARROW,), 2, mode="eval") for one in (model, compiled))
-    assert scripted.peak_bytes == eager.peak_bytes + kept
+    compiled, packed_bytes = compile_model(model)
+    eager, scripted = (estimate_memory(net, (NARROW,), 2, mode="eval") for net in (model, compiled))
+    assert scripted.peak_bytes == eager.peak_bytes + packed_bytes
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -257,7 +257,7 @@ def test_a_frozen_model_holds_its_weights_as_constants() -> None:
     """``torch.jit.freeze`` leaves no parameters, no ``training`` and no concrete type."""
     plain = mlp().eval()
     frozen = torch.jit.freeze(torch.jit.script(plain))
-    expected, predicted = (estimate_memory(one, (NARROW,), 2, mode="eval").peak_bytes for one in (plain, frozen))
+    expected, predicted = (estimate_memory(net, (NARROW,), 2, mode="eval").peak_bytes for net in (plain, frozen))
     assert predicted == expected
     assert len(summary(frozen, (NARROW,), 2, verbose=0).rows) == 1
     assert not hasattr(frozen, "training")

@@ -201,12 +201,12 @@ def test_what_a_real_step_writes_is_put_back() -> None:
         if (average >= 0).all():
             seen.append(type(x))
 
-    held = [*model.parameters(), average, *(t for state in optimizer.state.values() for t in state.values())]
-    before = [tensor.clone() for tensor in held]
+    tensors = [*model.parameters(), average, *(t for state in optimizer.state.values() for t in state.values())]
+    before = [tensor.clone() for tensor in tensors]
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     estimate_memory(model, input_data=x, train_step=step)
     assert Tensor in seen
-    assert all(map(torch.equal, held, before))
+    assert all(map(torch.equal, tensors, before))
     assert all(map(torch.equal, [parameter.grad for parameter in model.parameters()], gradients))
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
@@ -245,8 +245,8 @@ class Suppressed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         heat = self.layer(x)[0, 0]
         free = torch.ones_like(heat, dtype=torch.bool)
-        kept = [point for point in (heat > -9.0).nonzero() if free[point[0], point[1]]]
-        return torch.stack(kept)
+        points = [point for point in (heat > -9.0).nonzero() if free[point[0], point[1]]]
+        return torch.stack(points)
 
 
 def test_a_loop_over_values_is_measured_rather_than_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,10 +25,10 @@ GLOBAL: list[Tensor] = []
 class Keeper(nn.Module):
     """Two layers; the first one's output is kept in an attribute until the step replaces the container."""
 
-    def __init__(self, kept: Any) -> None:
+    def __init__(self, container: Any) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, 1)
-        self.kept = kept
+        self.kept = container
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x)
@@ -37,15 +37,15 @@ class Keeper(nn.Module):
         return out
 
 
-def put_into(kept: Any, hidden: Tensor) -> None:
-    if isinstance(kept, dict) and "inner" in kept:
-        kept["inner"].append(hidden)
-    elif isinstance(kept, dict):
-        kept["hidden"] = hidden
-    elif isinstance(kept, set):
-        kept.add(hidden)
+def put_into(container: Any, hidden: Tensor) -> None:
+    if isinstance(container, dict) and "inner" in container:
+        container["inner"].append(hidden)
+    elif isinstance(container, dict):
+        container["hidden"] = hidden
+    elif isinstance(container, set):
+        container.add(hidden)
     else:
-        kept.append(hidden)
+        container.append(hidden)
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -72,17 +72,17 @@ def of_an_attribute(kind: str) -> tuple[nn.Module, Step]:
 
 
 def of_a_closure(kind: str) -> tuple[nn.Module, Step]:
-    kept = KINDS[kind]()
+    container = KINDS[kind]()
     model = nn.Sequential(nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, 1))
 
     def step(model: nn.Module, x: Tensor) -> None:
-        nonlocal kept
+        nonlocal container
         hidden = model[0](x)  # type: ignore[index]
-        put_into(kept, hidden)
+        put_into(container, hidden)
         model[1](hidden).sum().backward()  # type: ignore[index]
         del hidden
         model.zero_grad()
-        kept = KINDS[kind]()
+        container = KINDS[kind]()
 
     return model, step
 
@@ -122,7 +122,7 @@ def test_a_container_that_each_step_fills_and_replaces(build: Callable[[str], An
 
 def test_the_containers_are_the_same_objects_afterwards_and_logs_stay() -> None:
     model = Keeper([])
-    kept, losses = model.kept, {"train": []}
+    container, losses = model.kept, {"train": []}
     told: list[int] = []
 
     def step(model: nn.Module, x: Tensor) -> None:
@@ -135,7 +135,7 @@ def test_the_containers_are_the_same_objects_afterwards_and_logs_stay() -> None:
     before = losses["train"]
     for call in (estimate_memory, measure_memory):
         call(model, (WIDTH,), BATCH, device="cpu", train_step=step, steps=2)
-        assert model.kept is kept == []
+        assert model.kept is container == []
     assert losses["train"] is before
     assert told == [1, 2, 3, 4] and before == ["step"] * 4
 

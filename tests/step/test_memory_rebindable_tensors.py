@@ -34,16 +34,18 @@ class Stateful(nn.Module):
             self.state: Any = _held_in(kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        held = self.state
-        old = held[0] if isinstance(held, (list, tuple, deque)) else held["one"] if isinstance(held, dict) else held
+        state = self.state
+        old = (
+            state[0] if isinstance(state, (list, tuple, deque)) else state["one"] if isinstance(state, dict) else state
+        )
         new = old * 0.9 + self.layer.weight.detach() * 0.1
-        if isinstance(held, (list, deque)):
-            held[0] = new
-        elif isinstance(held, dict):
-            held["one"] = new
+        if isinstance(state, (list, deque)):
+            state[0] = new
+        elif isinstance(state, dict):
+            state["one"] = new
         else:
-            self.state = (new,) if isinstance(held, tuple) else new
-        del held, old
+            self.state = (new,) if isinstance(state, tuple) else new
+        del state, old
         out: Tensor = self.layer(x) @ new
         return out
 
@@ -77,10 +79,10 @@ def test_a_weight_that_each_forward_makes(build: Callable[[], nn.Module]) -> Non
 
 def test_a_forward_leaves_what_it_replaces_as_it_was() -> None:
     model = Stateful("dict")
-    held, state = model.state, model.state["one"]
+    container, state = model.state, model.state["one"]
     for call in (estimate_memory, measure_memory):
         call(model, (WIDTH,), 4)
-        assert model.state is held and held["one"] is state and not state.any()
+        assert model.state is container and container["one"] is state and not state.any()
 
 
 HIDDEN = torch.zeros(0)
@@ -216,6 +218,6 @@ def test_a_state_without_bytes_that_is_replaced() -> None:
 
 
 def test_the_truth_does_not_depend_on_what_earlier_profiles_saw() -> None:
-    kept: list[Tensor] = []
-    cpu_deltas(lambda: kept.append(torch.zeros(WIDTH, WIDTH)))
-    assert cpu_deltas(kept.clear) == []
+    tensors: list[Tensor] = []
+    cpu_deltas(lambda: tensors.append(torch.zeros(WIDTH, WIDTH)))
+    assert cpu_deltas(tensors.clear) == []

@@ -74,8 +74,8 @@ def as_half(tensor: Tensor) -> Tensor:
 HOOKS: dict[str, Callable[[], Any]] = {
     "pinned": lambda: graph.save_on_cpu(pin_memory=True),
     "not pinned": graph.save_on_cpu,
-    "half": lambda: graph.saved_tensors_hooks(as_half, lambda held: held.float()),
-    "copied": lambda: graph.saved_tensors_hooks(torch.clone, lambda held: held * 1.0),
+    "half": lambda: graph.saved_tensors_hooks(as_half, lambda packed: packed.float()),
+    "copied": lambda: graph.saved_tensors_hooks(torch.clone, lambda packed: packed * 1.0),
 }
 
 

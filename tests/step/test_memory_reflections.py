@@ -69,10 +69,10 @@ def test_an_orthogonal_layer_takes_what_it_takes_for_real(outputs: int) -> None:
 
 @pytest.mark.parametrize("sides", [None, (True, False), (True, True), (False, False), (False, True)])
 def test_the_gradients_are_those_of_torch(sides: tuple[bool, bool] | None) -> None:
-    given = [torch.rand(*shape, dtype=torch.float64).requires_grad_() for shape in ((6, 6), (6,), (6, 6))]
+    inputs = [torch.rand(*shape, dtype=torch.float64).requires_grad_() for shape in ((6, 6), (6,), (6, 6))]
     if sides is None:
-        ours, theirs = Product.apply(*given[:2]), torch.linalg.householder_product(*given[:2])
+        ours, theirs = Product.apply(*inputs[:2]), torch.linalg.householder_product(*inputs[:2])
     else:
-        ours, theirs = Applied.apply(*given, *sides), torch.ormqr(*given, *sides)
-    found, expected = (torch.autograd.grad(out.sin().sum(), given, allow_unused=True) for out in (ours, theirs))
-    torch.testing.assert_close(found, expected)
+        ours, theirs = Applied.apply(*inputs, *sides), torch.ormqr(*inputs, *sides)
+    gradients, expected = (torch.autograd.grad(out.sin().sum(), inputs, allow_unused=True) for out in (ours, theirs))
+    torch.testing.assert_close(gradients, expected)

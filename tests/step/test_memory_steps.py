@@ -275,10 +275,12 @@ def test_hooks_that_step_in_the_backward_need_no_step_of_the_users_own() -> None
     step = fused_into_the_backward(model)
     hooks = [hook for p in model.parameters() for hook in (p._post_accumulate_grad_hooks or {}).values()]
     (optimizers,) = {id(c.cell_contents): c.cell_contents for h in hooks for c in h.__closure__ or ()}.values()
-    before = [(id(p), id(one), id(one.param_groups[0]["params"][0])) for p, one in optimizers.items()]
+    before = [(id(p), id(optimizer), id(optimizer.param_groups[0]["params"][0])) for p, optimizer in optimizers.items()]
     estimate = estimate_memory(model, input_data=x, loss=squared)
-    assert [(id(p), id(one), id(one.param_groups[0]["params"][0])) for p, one in optimizers.items()] == before
-    assert not any(one.state for one in optimizers.values())
+    assert [
+        (id(p), id(optimizer), id(optimizer.param_groups[0]["params"][0])) for p, optimizer in optimizers.items()
+    ] == before
+    assert not any(optimizer.state for optimizer in optimizers.values())
     assert estimate.peak_bytes == estimate_memory(model, input_data=x, train_step=step).peak_bytes
 
 

@@ -100,10 +100,10 @@ def given_data(layer: Layer, x: Tensor) -> Tensor:
 
 
 def given_storages(layer: Layer, x: Tensor) -> Tensor:
-    y, made = layer(x).detach(), torch.ones(ROWS, WIDTH)
+    y, target = layer(x).detach(), torch.ones(ROWS, WIDTH)
     first = torch.zeros(1).set_(y.untyped_storage(), 0, (ROWS, WIDTH))  # type: ignore[call-overload]
-    second = (y * 2).set_(made.untyped_storage(), 0, (ROWS, WIDTH))
-    del y, made
+    second = (y * 2).set_(target.untyped_storage(), 0, (ROWS, WIDTH))
+    del y, target
     return layer(x) * first + second
 
 
@@ -235,26 +235,26 @@ def facts(tensors: list[Tensor]) -> Facts:
 
 def assert_same(before: Facts, after: Facts) -> None:
     assert len(before) == len(after)
-    for (*one, values), (*other, now) in zip(before, after):
-        assert [id(a) == id(b) if isinstance(a, Tensor) else a == b for a, b in zip(one, other)] == [True] * len(one)
+    for (*old, values), (*new, now) in zip(before, after):
+        assert [id(a) == id(b) if isinstance(a, Tensor) else a == b for a, b in zip(old, new)] == [True] * len(old)
         assert torch.equal(values, now)
 
 
-def made(name: str) -> tuple[nn.Module, Callable[..., Any], Any, Tensor]:
+def prepared(name: str) -> tuple[nn.Module, Callable[..., Any], Any, Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(outside.WIDTH, outside.WIDTH), nn.ReLU(), nn.Linear(outside.WIDTH, 64))
-    step, held = STEPS[name](model)
-    return model, step, (model, held), torch.randn(outside.ROWS, outside.WIDTH)
+    step, objects = STEPS[name](model)
+    return model, step, (model, objects), torch.randn(outside.ROWS, outside.WIDTH)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_what_a_step_holds_is_booked_once_and_left_as_it_was(name: str) -> None:
-    model, step, held, x = made(name)
-    before = facts(tensors_held(held))
+    model, step, objects, x = prepared(name)
+    before = facts(tensors_held(objects))
     peaks = []
     for call in (estimate_memory, measure_memory):
         peaks.append(call(model, input_data=x, train_step=step).peak_bytes)
-        assert_same(before, facts(tensors_held(held)))
+        assert_same(before, facts(tensors_held(objects)))
 
     def run() -> None:
         for _ in range(2):
@@ -266,10 +266,10 @@ def test_what_a_step_holds_is_booked_once_and_left_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["target_network", "teacher", "master_weights", "averages", "bound_method"])
 def test_what_a_step_holds_goes_along_to_a_card(name: str) -> None:
-    model, step, held, x = made(name)
-    before = facts(tensors_held(held))
-    here, there = (estimate_memory(model, input_data=x, train_step=step, device=one) for one in ("cpu", "cuda"))
-    assert_same(before, facts(tensors_held(held)))
+    model, step, objects, x = prepared(name)
+    before = facts(tensors_held(objects))
+    here, there = (estimate_memory(model, input_data=x, train_step=step, device=device) for device in ("cpu", "cuda"))
+    assert_same(before, facts(tensors_held(objects)))
     for kind in ("parameters", "buffers", "optimizer_state"):
         blocks = there.at_peak[kind]
         assert 0 <= blocks - here.at_peak[kind] + 256 < 512 * 40, kind
@@ -301,8 +301,8 @@ def test_what_a_step_changes_beside_tensors_is_put_back_but_for_logs() -> None:
 
 
 def test_a_step_that_fails_leaves_what_it_holds_as_it_was() -> None:
-    model, step, held, x = made("target_network")
-    before = facts(tensors_held(held))
+    model, step, objects, x = prepared("target_network")
+    before = facts(tensors_held(objects))
 
     def failing(model: nn.Module, x: Tensor) -> None:
         step(model, x)
@@ -311,7 +311,7 @@ def test_a_step_that_fails_leaves_what_it_holds_as_it_was() -> None:
     for call in (estimate_memory, measure_memory):
         with pytest.raises(Exception, match="planned"):
             call(model, input_data=x, train_step=failing)
-        assert_same(before, facts(tensors_held(held)))
+        assert_same(before, facts(tensors_held(objects)))
 
 
 def test_hooks_and_attributes_of_tensors_are_theirs_in_a_step_and_after_it() -> None:

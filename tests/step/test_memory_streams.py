@@ -41,7 +41,7 @@ def recorded(hidden: Tensor) -> None:
     hidden.record_stream(torch.cuda.current_stream())
 
 
-def kept(hidden: Tensor) -> None:
+def unrecorded(hidden: Tensor) -> None:
     """The program sees to the order itself."""
 
 
@@ -57,27 +57,27 @@ def workspaces(estimate: MemoryEstimate) -> list[int]:
 @pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_each_stream_has_its_pools_and_each_thread_a_workspace_there(mode: str) -> None:
-    one, two = (estimated(TwoStreams(kept, on_its_own), mode=mode) for on_its_own in (False, True))
+    single, two = (estimated(TwoStreams(unrecorded, on_its_own), mode=mode) for on_its_own in (False, True))
     threads = 1 if mode == "eval" else 2
-    assert workspaces(one) == [0] * threads
+    assert workspaces(single) == [0] * threads
     assert sorted(set(workspaces(two))) == sorted(set(two.log.streams)) and len(set(two.log.streams)) > 1
     assert all(workspaces(two).count(stream) == threads for stream in set(two.log.streams))
-    assert two.reserved_bytes > one.reserved_bytes
+    assert two.reserved_bytes > single.reserved_bytes
 
 
 def test_the_backward_of_a_layer_is_on_the_stream_of_its_forward() -> None:
-    log = estimated(TwoStreams(kept), steps=1).log
+    log = estimated(TwoStreams(unrecorded), steps=1).log
     gradients = {log.module_paths[s.owner]: log.stream(n) for n, s in enumerate(log.storages) if s.kind == "gradients"}
     assert gradients["first"] != 0 and gradients["second"] == 0
 
 
 def test_memory_given_to_another_stream_may_be_held_until_the_step_ends() -> None:
-    plain, given = estimated(TwoStreams(kept), mode="eval"), estimated(TwoStreams(recorded), mode="eval")
+    plain, marked = estimated(TwoStreams(unrecorded), mode="eval"), estimated(TwoStreams(recorded), mode="eval")
     assert not any("record_stream" in note for note in plain.assumptions)
-    assert any(note.startswith("record_stream: such a tensor's memory") for note in given.assumptions)
-    assert (given.peak_bytes, given.reserved_bytes) == (plain.peak_bytes, plain.reserved_bytes)
-    assert given.device_bytes[0] == plain.device_bytes[0]
-    assert given.device_bytes[1] >= plain.device_bytes[1]
+    assert any(note.startswith("record_stream: such a tensor's memory") for note in marked.assumptions)
+    assert (marked.peak_bytes, marked.reserved_bytes) == (plain.peak_bytes, plain.reserved_bytes)
+    assert marked.device_bytes[0] == plain.device_bytes[0]
+    assert marked.device_bytes[1] >= plain.device_bytes[1]
 
 
 class Piecewise(nn.Module):
@@ -99,9 +99,9 @@ class Piecewise(nn.Module):
 
 
 def test_pieces_that_follow_one_another_take_the_place_of_all_while_the_other_stream_is_behind() -> None:
-    plain, given = (estimated(Piecewise(how), mode="eval", steps=1) for how in (kept, recorded))
-    assert given.device_bytes[0] == plain.device_bytes[0]
-    assert given.device_bytes[1] - plain.device_bytes[1] == 4 * 8 * 512 * 1024 * 4
+    plain, marked = (estimated(Piecewise(how), mode="eval", steps=1) for how in (unrecorded, recorded))
+    assert marked.device_bytes[0] == plain.device_bytes[0]
+    assert marked.device_bytes[1] - plain.device_bytes[1] == 4 * 8 * 512 * 1024 * 4
 
 
 def test_what_torch_cuda_answers_is_put_back() -> None:
@@ -121,7 +121,7 @@ def test_a_hook_in_the_backward_may_switch_to_a_stream() -> None:
     def step(net: nn.Module, x: Tensor) -> None:
         own = torch.cuda.Stream()
 
-        def copy(module: nn.Module, given: Any, grads: Any) -> None:
+        def copy(module: nn.Module, inputs: Any, grads: Any) -> None:
             with torch.cuda.stream(own):
                 copies.append(grads[0].clone())
 

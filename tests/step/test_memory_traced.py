@@ -129,9 +129,9 @@ def test_a_real_forward_leaves_torchs_own_compilation_as_it_was() -> None:
 
 
 def linearised_step(model: nn.Module, x: Tensor) -> None:
-    held = {name: value.detach() for name, value in model.named_parameters()}
-    _, tangent = linearize(lambda moved: functional_call(model, moved, (x,)), held)
-    slope = tangent({name: torch.ones_like(value) for name, value in held.items()})
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    _, tangent = linearize(lambda moved: functional_call(model, moved, (x,)), parameters)
+    slope = tangent({name: torch.ones_like(value) for name, value in parameters.items()})
     (model(x) + slope).square().mean().backward()
     model.zero_grad()
 
@@ -157,12 +157,12 @@ def test_a_step_may_linearise_the_model() -> None:
 
 
 def scaled_step(scale: float) -> Callable[[nn.Module, Tensor], None]:
-    held: list[Any] = []
+    tensors: list[Any] = []
 
     def step(model: nn.Module, x: Tensor) -> None:
-        if not held:
-            held.extend((torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=scale)))
-        optimizer, scaler = held
+        if not tensors:
+            tensors.extend((torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=scale)))
+        optimizer, scaler = tensors
         with torch.autocast("cpu", torch.float16):
             loss = model(x).square().mean()
         scaler.scale(loss).backward()

@@ -68,30 +68,30 @@ class Ensemble(nn.Module):
         self.parts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        held = stack_module_state(list(self.parts))
-        return vmap(lambda *state: functional_call(self.parts[0], state, (x,)))(*held)
+        stacked = stack_module_state(list(self.parts))
+        return vmap(lambda *state: functional_call(self.parts[0], state, (x,)))(*stacked)
 
 
 def gradients(model: nn.Module, x: Tensor) -> None:
-    grad(lambda held: functional_call(model, held, (x,)).pow(2).mean())(dict(model.named_parameters()))
+    grad(lambda parameters: functional_call(model, parameters, (x,)).pow(2).mean())(dict(model.named_parameters()))
 
 
 def gradients_by_sample(model: nn.Module, x: Tensor) -> None:
-    held = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
-    def loss(held: dict[str, Tensor], row: Tensor) -> Tensor:
-        return functional_call(model, held, (row[None],)).pow(2).mean()
+    def loss(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
+        return functional_call(model, parameters, (row[None],)).pow(2).mean()
 
-    found = vmap(grad(loss), in_dims=(None, 0))(held, x)
-    torch.stack([each.flatten(1).norm(dim=1) for each in found.values()]).sum()
+    gradients = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+    torch.stack([each.flatten(1).norm(dim=1) for each in gradients.values()]).sum()
 
 
 def adapted(model: nn.Module, x: Tensor) -> None:
     """The gradient through a step of gradient descent."""
-    held = dict(model.named_parameters())
-    first = functional_call(model, held, (x,)).pow(2).mean()
-    result = torch.autograd.grad(first, list(held.values()), create_graph=True)
-    moved = {name: value - slope for (name, value), slope in zip(held.items(), result)}
+    parameters = dict(model.named_parameters())
+    first = functional_call(model, parameters, (x,)).pow(2).mean()
+    result = torch.autograd.grad(first, list(parameters.values()), create_graph=True)
+    moved = {name: value - slope for (name, value), slope in zip(parameters.items(), result)}
     functional_call(model, moved, (x,)).pow(2).mean().backward()
     model.zero_grad()
 
@@ -99,11 +99,11 @@ def adapted(model: nn.Module, x: Tensor) -> None:
 def scaled(model: nn.Module, x: Tensor) -> None:
     """The nodes of products keep their numbers as tensors, at each level of gradients."""
 
-    def loss(held: dict[str, Tensor]) -> Tensor:
-        return (functional_call(model, held, (x,)) * 2 / 3).pow(2).mean()
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        return (functional_call(model, parameters, (x,)) * 2 / 3).pow(2).mean()
 
-    held = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    grad(lambda given: sum(slope.pow(2).sum() for slope in grad(loss)(given).values()))(held)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    grad(lambda point: sum(slope.pow(2).sum() for slope in grad(loss)(point).values()))(parameters)
 
 
 def differentiated_twice(model: nn.Module, x: Tensor) -> None:
@@ -247,9 +247,9 @@ class ScaledZeros(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         small = torch.ones(4, 4)
         with forward_ad.dual_level():
-            for given in (small, x):
-                dual = forward_ad.make_dual(torch.ones_like(given), torch.ones_like(given))
-                out = forward_ad.unpack_dual(torch.ldexp(given, dual)).tangent
+            for argument in (small, x):
+                dual = forward_ad.make_dual(torch.ones_like(argument), torch.ones_like(argument))
+                out = forward_ad.unpack_dual(torch.ldexp(argument, dual)).tangent
         return out + small.sum()
 
 

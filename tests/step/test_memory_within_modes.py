@@ -28,11 +28,11 @@ class Listening(TorchDispatchMode):
 
 def products() -> Any:
     """Selective checkpointing that keeps matrix products."""
-    kept = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    saved = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
     def policy(ctx: Any, operator: Any, *args: Any, **kwargs: Any) -> checkpoints.CheckpointPolicy:
         choice = checkpoints.CheckpointPolicy
-        return choice.MUST_SAVE if operator in kept else choice.PREFER_RECOMPUTE
+        return choice.MUST_SAVE if operator in saved else choice.PREFER_RECOMPUTE
 
     return checkpoints.create_selective_checkpoint_contexts(policy)
 

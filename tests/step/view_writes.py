@@ -44,8 +44,8 @@ class Bare(nn.Module):
         y = x * self.scale
         before = y.view(-1)
         view = self.write(y)
-        found = [y * 2, before.exp(), view if isinstance(view, Tensor) else y.flatten(1)]
-        return [tensor * tensor for tensor in found]
+        results = [y * 2, before.exp(), view if isinstance(view, Tensor) else y.flatten(1)]
+        return [tensor * tensor for tensor in results]
 
 
 def _add_to_item(y: Tensor) -> None:

@@ -66,8 +66,8 @@ class Both(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        first = func(*tree_map_only(Both, lambda one: one.first, args), **kwargs)
-        second = func(*tree_map_only(Both, lambda one: one.second, args), **kwargs)
+        first = func(*tree_map_only(Both, lambda pair: pair.first, args), **kwargs)
+        second = func(*tree_map_only(Both, lambda pair: pair.second, args), **kwargs)
         if isinstance(first, Tensor):
             return args[0] if func._schema.name.endswith("_") else cls(first, second)
         return first

@@ -102,7 +102,7 @@ def by_numpy(self: Any, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
 RUNS: tuple[Run, ...] = (nonzero, where, one_hot, masks, selected, sorted_by_expert, by_numpy)
 
 
-def made(run: Run, device: str) -> Mixture:
+def mixture_on(run: Run, device: str) -> Mixture:
     with torch.device(device):
         return Mixture(run)
 
@@ -110,8 +110,8 @@ def made(run: Run, device: str) -> Mixture:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_a_loop_over_experts_on_meta_takes_what_it_takes_where_routing_is_balanced(run: Run) -> None:
     options: dict[str, Any] = {"optimizer": "adamw", "loss": "mse", "progress": False}
-    asked = (TOKENS, WIDTH), 2
-    real, on_meta = (estimate_memory(made(run, device), *asked, **options) for device in ("cpu", "meta"))
+    expected = (TOKENS, WIDTH), 2
+    real, on_meta = (estimate_memory(mixture_on(run, device), *expected, **options) for device in ("cpu", "meta"))
     assert any(BALANCED in assumption for assumption in on_meta.assumptions)
     if run is not selected:  # The real one's range is that of a mask's elements.
         assert on_meta.peak_bytes == real.peak_bytes
@@ -120,7 +120,7 @@ def test_a_loop_over_experts_on_meta_takes_what_it_takes_where_routing_is_balanc
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_a_summary_on_meta_has_the_multiply_adds_of_the_experts_that_tokens_choose(run: Run) -> None:
-    real, on_meta = (summary(made(run, device), (TOKENS, WIDTH), 2, verbose=0) for device in ("cpu", "meta"))
+    real, on_meta = (summary(mixture_on(run, device), (TOKENS, WIDTH), 2, verbose=0) for device in ("cpu", "meta"))
     assert on_meta.total_mult_adds == real.total_mult_adds
     assert on_meta.active_params == real.active_params
     assert [row.mult_adds for row in on_meta.rows] == [row.mult_adds for row in real.rows]
@@ -162,5 +162,5 @@ def test_a_choice_among_other_things_stays_unknown() -> None:
     with torch.device("meta"):
         model = Picks()
     estimate = estimate_memory(model, (8,), 4, progress=False)
-    assert not any(BALANCED in one for one in estimate.assumptions)
-    assert any("maximum size" in one for one in estimate.assumptions)
+    assert not any(BALANCED in line for line in estimate.assumptions)
+    assert any("maximum size" in line for line in estimate.assumptions)

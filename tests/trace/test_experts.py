@@ -51,8 +51,8 @@ def family(name: str) -> tuple[ModelSummary, ModelSummary]:
 def test_active_parameters_of_a_family(name: str) -> None:
     ran, static = family(name)
     _, _, count, chosen, params = FAMILIES[name]
-    assert {(one.count, one.chosen) for one in ran.experts} == {(count, chosen)}
-    assert sum(one.params for one in ran.experts) == params
+    assert {(group.count, group.chosen) for group in ran.experts} == {(count, chosen)}
+    assert sum(group.params for group in ran.experts) == params
     assert ran.active_params == ran.total_params - params * (count - chosen) // count
     assert sum(row.active_params for row in ran.rows) == ran.active_params
     if name != "switch":  # Its router says how many only by an argmax.

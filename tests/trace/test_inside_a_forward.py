@@ -24,12 +24,12 @@ def in_turn(left: nn.Module, right: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def in_threads(left: nn.Module, right: nn.Module, x: Tensor) -> list[Tensor]:
-    found: dict[int, Tensor] = {}
-    threads = [threading.Thread(target=lambda i=i: found.update({i: (left, right)[i](x)})) for i in range(2)]  # type: ignore[misc]
+    outputs: dict[int, Tensor] = {}
+    threads = [threading.Thread(target=lambda i=i: outputs.update({i: (left, right)[i](x)})) for i in range(2)]  # type: ignore[misc]
     for thread in threads:
         thread.start()
         thread.join()
-    return [found[0], found[1]]
+    return [outputs[0], outputs[1]]
 
 
 def in_a_pool(left: nn.Module, right: nn.Module, x: Tensor) -> list[Tensor]:
@@ -95,11 +95,11 @@ def test_many_threads_at_once_lose_nothing() -> None:
 
 def test_a_thread_that_only_a_real_pass_can_serve_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     def bare(left: nn.Module, right: nn.Module, x: Tensor) -> list[Tensor]:
-        found: list[Tensor] = []
-        thread = threading.Thread(target=lambda: found.append(x.relu()))
+        outputs: list[Tensor] = []
+        thread = threading.Thread(target=lambda: outputs.append(x.relu()))
         thread.start()
         thread.join()
-        return [left(found[0]), right(x)]
+        return [left(outputs[0]), right(x)]
 
     told = threading.excepthook
     assert unchanged(Branches(bare), "auto").run.kind == "real"

@@ -158,11 +158,11 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     del sys.modules["installed_library"], sys.modules["installed_library.store"]
 
 
-def held(library: Any) -> list[Any]:
+def tensors_of(library: Any) -> list[Any]:
     """Everything that the package's code keeps."""
-    kept = [library.STATE, library.BOX, library.LOG, library.Base.shared, library.note.__defaults__[0]]
-    kept += [library.put.__closure__[0].cell_contents, library.store.LAST, library.store.STORE]
-    return [*map(repr, kept), *(repr(vars(getattr(library, name)).get("last")) for name in NAMES)]
+    holders = [library.STATE, library.BOX, library.LOG, library.Base.shared, library.note.__defaults__[0]]
+    holders += [library.put.__closure__[0].cell_contents, library.store.LAST, library.store.STORE]
+    return [*map(repr, holders), *(repr(vars(getattr(library, name)).get("last")) for name in NAMES)]
 
 
 CALLS: list[Callable[[nn.Module, Tensor], Any]] = [
@@ -174,10 +174,10 @@ CALLS: list[Callable[[nn.Module, Tensor], Any]] = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: Any) -> None:
-    model, x, before = getattr(library, name)(), torch.randn(4, 8), held(library)
+    model, x, before = getattr(library, name)(), torch.randn(4, 8), tensors_of(library)
     _, predicted, measured = (call(model, x) for call in CALLS)
 
-    assert held(library) == before
+    assert tensors_of(library) == before
     assert predicted.peak_bytes == measured.peak_bytes
     with torch.no_grad():
         assert type(model(x)) is Tensor
@@ -190,7 +190,7 @@ SIZES = {"Table": (256, 512), "Slices": (256, 512), "Moved": (256, 0), "Unused":
 @pytest.mark.parametrize("name", SIZES)
 def test_a_table_of_a_package_counts_from_before_the_steps_if_they_use_it(name: str, library: Any) -> None:
     def there(estimate: MemoryEstimate) -> int:
-        return sum(dict(found.live)["buffers"] for found in estimate.timeline if found.phase == "setup")
+        return sum(dict(point.live)["buffers"] for point in estimate.timeline if point.phase == "setup")
 
     model, x = getattr(library, name)(), torch.randn(4, 8)
     predicted = estimate_memory(model, input_data=x, mode="eval")

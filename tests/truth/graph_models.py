@@ -24,12 +24,12 @@ class UNet(nn.Module):
         self.merge = nn.ModuleList(nn.Conv2d(2 * a, a, 3, padding=1) for a in sizes[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = [self.stem(x)]
+        outputs = [self.stem(x)]
         for down in self.down:
-            kept.append(F.relu(down(F.max_pool2d(kept[-1], 2))))
-        x = kept.pop()
+            outputs.append(F.relu(down(F.max_pool2d(outputs[-1], 2))))
+        x = outputs.pop()
         for up, merge in zip(reversed(self.up), reversed(self.merge)):
-            x = merge(torch.cat([kept.pop(), up(x)], 1))
+            x = merge(torch.cat([outputs.pop(), up(x)], 1))
         return x
 
 

@@ -32,7 +32,7 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
     """The edges between calls of the modules at ``paths``, by marking what each returns and walking the graph back."""
     marks: dict[Any, End] = {}
     calls: Counter[str] = Counter()
-    made: defaultdict[End, list[Any]] = defaultdict(list)
+    nodes_by_end: defaultdict[End, list[Any]] = defaultdict(list)
     copies: list[torch.Tensor] = []  # Before torch 2.13, a custom function's node cannot be read without its result.
 
     def marked(value: Any, end: End) -> Any:
@@ -41,7 +41,7 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
                 return tensor
             copy = _Mark.apply(tensor)
             marks[copy.grad_fn] = end
-            made[end].append(copy.grad_fn)
+            nodes_by_end[end].append(copy.grad_fn)
             copies.append(copy)
             return copy
 
@@ -57,7 +57,7 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
     handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules() if path in paths]
     number = Counter[str]()
 
-    def given(tensor: torch.Tensor) -> torch.Tensor:
+    def tracked(tensor: torch.Tensor) -> torch.Tensor:
         number["inputs"] += 1
         if not tensor.is_floating_point():
             return tensor
@@ -65,25 +65,25 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
 
     try:
         with torch.enable_grad():
-            output = model(*replace_tensors(args, given), **replace_tensors(kwargs, given))
+            output = model(*replace_tensors(args, tracked), **replace_tensors(kwargs, tracked))
             marked(output, ("<output>", 1))
     finally:
         for handle in handles:
             handle.remove()
-    return {(source, end) for end, nodes in made.items() for node in nodes for source in _sources(node, marks)}
+    return {(source, end) for end, nodes in nodes_by_end.items() for node in nodes for source in _sources(node, marks)}
 
 
 def _sources(node: Any, marks: dict[Any, End]) -> Iterator[End]:
     waiting, seen = [inner for inner, _ in node.next_functions], set()
     while waiting:
-        one = waiting.pop()
-        if one is None or one in seen:
+        previous = waiting.pop()
+        if previous is None or previous in seen:
             continue
-        seen.add(one)
-        if one in marks:
-            yield marks[one]
+        seen.add(previous)
+        if previous in marks:
+            yield marks[previous]
         else:
-            waiting += [inner for inner, _ in one.next_functions]
+            waiting += [inner for inner, _ in previous.next_functions]
 
 
 def graph_edges(drawing: ModelGraph) -> set[tuple[End, End]]:

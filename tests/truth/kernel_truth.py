@@ -34,19 +34,19 @@ MARK = "call "
 
 def measured(runs: Sequence[Callable[[], Any]]) -> list[tuple[int, Any]]:
     """For each call the most bytes that it holds above those that were there before, and its result."""
-    kept: list[Any] = [run() for run in runs]
-    kept.clear()
+    results: list[Any] = [run() for run in runs]
+    results.clear()
 
     def run_all() -> None:
         for number, run in enumerate(runs):
             with record_function(f"{MARK}{number}"):
-                kept.append(run())
+                results.append(run())
 
     deltas: list[list[int]] = [[] for _ in runs]
     for change in cpu_changes(run_all):
         if change.names and change.names[0].startswith(MARK):
             deltas[int(change.names[0][len(MARK) :])].append(change.nbytes)
-    return [(highest(own)[0], result) for own, result in zip(deltas, kept)]
+    return [(highest(own)[0], result) for own, result in zip(deltas, results)]
 
 
 class OnlyQueries(TorchDispatchMode):
@@ -70,14 +70,14 @@ def predicted(
 ) -> int:
     """The most bytes that the rules say, as the ledger records them: results phase by phase, and the scratch beside."""
     workspaces, name, kwargs = workspaces or Workspaces("cpu"), operator.name(), dict(kwargs or {})
-    given = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
+    inputs = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
     with OnlyQueries():
         sizes = iter(workspaces.reserves(name, args, kwargs, out))
     results = []
     for tensor in tensors(out):
         nbytes = next(sizes, None)
         own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
-        results.append(0 if tensor.untyped_storage().data_ptr() in given else own)
+        results.append(0 if tensor.untyped_storage().data_ptr() in inputs else own)
     with mock.patch.object(kernel_trials, "ALLOWANCE", -1), OnlyQueries():  # Nothing is tried on zeros.
         phases = workspaces.scratch(name, args, kwargs, out)
     beside = (phase.nbytes + sum(nbytes for _, nbytes in phase.blocks) for phase in phases)

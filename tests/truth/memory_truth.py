@@ -52,7 +52,7 @@ def cpu_changes(run: Callable[[], object]) -> list[Change]:
     gc.collect()
     with profile(profile_memory=True, use_kineto=True) as prof:
         run()
-    found: list[Change] = []
+    recorded: list[Change] = []
     roots = prof.kineto_results.experimental_event_tree()
     waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...]]] = [(event, (), ()) for event in reversed(roots)]
     count = 0
@@ -60,10 +60,10 @@ def cpu_changes(run: Callable[[], object]) -> list[Change]:
         event, names, calls = waiting.pop()
         fields = event.extra_fields
         if event.tag == _EventType.Allocation and fields.device.type == "cpu":
-            found.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls))
+            recorded.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls))
         inside, count = ((*names, event.name), (*calls, count)), count + 1
         waiting.extend((child, *inside) for child in reversed(event.children))
-    return list(_of_this_profile(sorted(found, key=lambda change: change.time_ns)))
+    return list(_of_this_profile(sorted(recorded, key=lambda change: change.time_ns)))
 
 
 def _of_this_profile(changes: Iterable[Change]) -> Iterator[Change]:

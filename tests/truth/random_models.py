@@ -55,17 +55,17 @@ class Branches(nn.Module):
 
 
 def _leaf(kind: int, trainable: bool) -> nn.Module:
-    made = (nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH), nn.Conv1d(3, 3, 3, padding=1, groups=3))[kind]
-    return made.requires_grad_(trainable)
+    layer = (nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH), nn.Conv1d(3, 3, 3, padding=1, groups=3))[kind]
+    return layer.requires_grad_(trainable)
 
 
 def _branches(children: dict[str, nn.Module], class_name: str, chained: bool) -> nn.Module:
     base = nn.Sequential if chained else Branches
-    made = type(class_name.replace("\0", "") or "Empty", (base,), {})()
+    model = type(class_name.replace("\0", "") or "Empty", (base,), {})()
     for name, child in children.items():
-        if not hasattr(made, name):
-            made.add_module(name, child)
-    return made
+        if not hasattr(model, name):
+            model.add_module(name, child)
+    return model
 
 
 leaves = st.builds(_leaf, st.integers(0, 3), st.booleans())

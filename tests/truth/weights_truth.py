@@ -82,10 +82,10 @@ def rows(count: int, width: int, dtype: torch.dtype = torch.float32) -> Callable
 
 def everything(model: nn.Module) -> list[Any]:
     """What a model holds: each parameter and buffer, the tensors inside and beside it, and what these contain."""
-    found: list[Any] = []
+    facts: list[Any] = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        found += [name, id(tensor), type(tensor), tensor.requires_grad, id(tensor.grad)]
+        facts += [name, id(tensor), type(tensor), tensor.requires_grad, id(tensor.grad)]
         for part in stored(tensor):
-            found += [id(part), tuple(part.shape), part.dtype, part.flatten().tolist()]
-    found += [(name, sorted(vars(module))) for name, module in model.named_modules()]
-    return found
+            facts += [id(part), tuple(part.shape), part.dtype, part.flatten().tolist()]
+    facts += [(name, sorted(vars(module))) for name, module in model.named_modules()]
+    return facts

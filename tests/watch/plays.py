@@ -42,14 +42,14 @@ class Play:
             [self.allocate, self.view, self.free, self.resize, self.refill, self.tie, self.swap, self.grad]
         )()
 
-    def one(self) -> torch.Tensor:
+    def tensor(self) -> torch.Tensor:
         return self.choose.choice(self.tensors)
 
     def allocate(self) -> None:
         self.tensors.append(torch.zeros(self.choose.randrange(1, 400), dtype=self.choose.choice(DTYPES)))
 
     def view(self) -> None:
-        self.tensors.append(self.one().detach()[:1])
+        self.tensors.append(self.tensor().detach()[:1])
 
     def free(self) -> None:
         if len(self.tensors) > 1:
@@ -59,7 +59,7 @@ class Play:
         self.tensors.append(torch.zeros(3).resize_(self.choose.randrange(1, 500)))
 
     def refill(self) -> None:
-        storage = self.one().untyped_storage()
+        storage = self.tensor().untyped_storage()
         nbytes = storage.nbytes()
         storage.resize_(0)
         storage.resize_(nbytes + self.choose.randrange(0, 64) * 8)
@@ -69,9 +69,9 @@ class Play:
         self.tensors += [result, torch.zeros(1).set_(result)]
 
     def swap(self) -> None:
-        held = torch.zeros(self.choose.randrange(1, 90))
-        self.tensors += [held, held.detach()]
-        held.data = torch.zeros(self.choose.randrange(90, 200))
+        tensor = torch.zeros(self.choose.randrange(1, 90))
+        self.tensors += [tensor, tensor.detach()]
+        tensor.data = torch.zeros(self.choose.randrange(90, 200))
 
     def grad(self) -> None:
         leaf = nn.Parameter(torch.zeros(self.choose.randrange(1, 90)))

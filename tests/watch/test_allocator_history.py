@@ -28,9 +28,9 @@ CARD = torch.device("cuda", 0)
 
 
 def products() -> None:
-    kept = [torch.zeros(ODD * n, dtype=torch.uint8) for n in (1, 700, 12000)]
-    kept.pop().add(1)
-    kept.append(torch.zeros(ODD * 2500, dtype=torch.uint8))
+    tensors = [torch.zeros(ODD * n, dtype=torch.uint8) for n in (1, 700, 12000)]
+    tensors.pop().add(1)
+    tensors.append(torch.zeros(ODD * 2500, dtype=torch.uint8))
 
 
 def on_the_cpu() -> list[Change]:
@@ -39,12 +39,12 @@ def on_the_cpu() -> list[Change]:
     return [change for change in changes(done, "cpu") if change.nbytes]
 
 
-def as_on_a_card(found: list[Change]) -> tuple[list[Change], list[dict[str, Any]]]:
+def as_on_a_card(profiled: list[Change]) -> tuple[list[Change], list[dict[str, Any]]]:
     """The changes in the blocks that the caching allocator would cut for them, and the history it would write."""
     allocator, live = CachingAllocator(), dict[int, tuple[int, int]]()
     blocks: list[Change] = []
     trace: list[dict[str, Any]] = []
-    for number, change in enumerate(found):
+    for number, change in enumerate(profiled):
         before = allocator.allocated_bytes
         if change.nbytes > 0:
             assert not allocator.allocate(number, change.nbytes)
@@ -52,9 +52,9 @@ def as_on_a_card(found: list[Change]) -> tuple[list[Change], list[dict[str, Any]
             entry = {"addr": change.address, "size": change.nbytes, "time_us": change.time_ns // 1000}
             trace.append({"action": "alloc", **entry})
         else:
-            number, asked = live.pop(change.address)
+            number, requested = live.pop(change.address)
             allocator.free(number)
-            entry = {"addr": change.address, "size": asked, "time_us": change.time_ns // 1000}
+            entry = {"addr": change.address, "size": requested, "time_us": change.time_ns // 1000}
             trace += [{"action": "free_requested", **entry}, {"action": "free_completed", **entry}]
         blocks.append(replace(change, nbytes=allocator.allocated_bytes - before))
     return blocks, trace
@@ -131,8 +131,8 @@ class StandIn:
         self.trace = []
 
     def snapshot(self) -> dict[str, Any]:
-        held = {"address": 1, "size": 512, "state": "active_allocated"}
-        return {"segments": [{"blocks": [held]}], "device_traces": [list(self.trace)]}
+        block = {"address": 1, "size": 512, "state": "active_allocated"}
+        return {"segments": [{"blocks": [block]}], "device_traces": [list(self.trace)]}
 
     def allocate(self, address: int, nbytes: int) -> None:
         self.trace.append({"action": "alloc", "addr": address, "size": nbytes, "time_us": 2})
@@ -153,7 +153,7 @@ def test_a_recording_of_the_users_goes_on(card: StandIn) -> None:
     assert card.recording == was_on
     assert card.asked == ([] if was_on else ["all", None])
     assert card.trace[: len(before)] == before
-    assert {address: list(found) for address, found in history.requests.items()} == {5: [100]}
+    assert {address: list(requested) for address, requested in history.requests.items()} == {5: [100]}
     assert (history.blocks, history.peak_bytes) == ({1: 512}, 512)
 
 

@@ -62,14 +62,14 @@ def test_a_thousand_random_sequences_are_followed_byte_for_byte(thresholds: tupl
 @pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
 @pytest.mark.parametrize("backed_up", [False, True])
 def test_a_tensor_that_gets_another_storage_is_followed(tracker: MemTracker, kind: type, backed_up: bool) -> None:
-    one = nn.Parameter(torch.zeros(10)) if kind is nn.Parameter else torch.zeros(10)
-    backup = one.detach() if backed_up else None
+    tensor = nn.Parameter(torch.zeros(10)) if kind is nn.Parameter else torch.zeros(10)
+    backup = tensor.detach() if backed_up else None
     rest = tracker.track().tensor_bytes
-    one.data = torch.zeros(1000)
+    tensor.data = torch.zeros(1000)
     assert tracker.track().tensor_bytes - rest == 4000 - 40 * (not backed_up)
-    one.data = torch.zeros(10)
+    tensor.data = torch.zeros(10)
     assert tracker.track().tensor_bytes - rest == 40 * backed_up
-    del one, backup
+    del tensor, backup
 
 
 def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: MemTracker) -> None:
@@ -91,7 +91,7 @@ def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
     tensor = torch.zeros(1000)
     module, optimizer = nn.Linear(2, 2), torch.optim.SGD([tensor.requires_grad_()])
     tracker.track()
-    refs = [weakref.ref(one) for one in (tensor, tensor.untyped_storage(), module, optimizer)]
+    refs = [weakref.ref(target) for target in (tensor, tensor.untyped_storage(), module, optimizer)]
     del tensor, module, optimizer
     gc.collect()
     assert [ref() for ref in refs] == [None] * 4
@@ -180,12 +180,12 @@ def odd_tensors() -> dict[str, tuple[object, int]]:
 @pytest.mark.parametrize("name", odd_tensors())
 def test_odd_tensors(tracker: MemTracker, name: str) -> None:
     result = odd_tensors()
-    kept, nbytes = result[name]
+    tensor, nbytes = result[name]
     del result
     gc.collect()
     point = tracker.track()
     assert sum(group.nbytes for group in point.appeared) == nbytes
-    del kept
+    del tensor
 
 
 def test_odd_objects_do_no_harm(tracker: MemTracker) -> None:
@@ -195,9 +195,9 @@ def test_odd_objects_do_no_harm(tracker: MemTracker) -> None:
         def __getattr__(self, name: str) -> object:
             raise RuntimeError("do not touch")
 
-    kept = [Liar(), torch.vmap(lambda x: (tracker.track(), x)[1])(torch.zeros(3))]
+    objects = [Liar(), torch.vmap(lambda x: (tracker.track(), x)[1])(torch.zeros(3))]
     assert tracker.track().tensor_bytes >= 0
-    del kept
+    del objects
 
 
 def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_totals_only() -> None:
 def test_context_manager_and_decorator() -> None:
     tracker = quiet()
     with tracker:
-        kept = torch.zeros(3)
+        output = torch.zeros(3)
     last = tracker.report().points[-1]
     assert last.function == "test_context_manager_and_decorator" and last.appeared[0].nbytes == 12
 
@@ -252,9 +252,9 @@ def test_context_manager_and_decorator() -> None:
     def make() -> torch.Tensor:
         return torch.zeros(5)
 
-    kept = make()
+    output = make()
     assert len(tracker.report().points) == 4 and tracker.report().points[-1].appeared[0].nbytes == 20
-    del kept
+    del output
 
 
 def test_watched_modules() -> None:
@@ -263,16 +263,16 @@ def test_watched_modules() -> None:
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
     inputs = torch.zeros(2, 8)
     with tracker.watch(net):
-        kept = net(inputs)
+        output = net(inputs)
     assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
-    modules = {one.path: one for one in tracker.report().modules}
+    modules = {module.path: module for module in tracker.report().modules}
     assert modules["0"].added_bytes == modules["1"].added_bytes == 2 * 16 * 4
     assert modules[""].calls == 1 and modules["2"].own_bytes == 2 * 4 * 4
-    assert sum(one.own_bytes for one in modules.values()) == modules[""].added_bytes
+    assert sum(module.own_bytes for module in modules.values()) == modules[""].added_bytes
     with pytest.raises(RuntimeError), tracker.watch(net):
         net(torch.zeros(2, 9))
     assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
-    del kept
+    del output
 
 
 def test_the_report_has_all_views() -> None:
@@ -280,7 +280,7 @@ def test_the_report_has_all_views() -> None:
     tracker.track("before")
     net = nn.Linear(100, 100)
     with tracker.watch(net):
-        kept = net(torch.zeros(5, 100))
+        output = net(torch.zeros(5, 100))
     tracker.track("after")
     report = tracker.report()
     points, modules = report.tables()
@@ -302,7 +302,7 @@ def test_the_report_has_all_views() -> None:
         report.tables(columns=["bytes"])
     with pytest.raises(InputError, match="nothing has been tracked"):
         quiet().report().plot()
-    del kept
+    del output
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
