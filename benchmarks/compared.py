@@ -49,7 +49,7 @@ def answers(name: str) -> dict[str, str]:
     return {key: answer(tool, key) for key in ROWS}
 
 
-def asked(name: str) -> dict[str, str]:
+def results_of(name: str) -> dict[str, str]:
     """Return a tool's results, computed in a new process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.compared", "--of", name], capture_output=True, text=True, timeout=300
@@ -75,7 +75,7 @@ def main() -> None:
             print(f"{kind.name} is not installed; its recorded results are kept", file=sys.stderr)
             continue
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        record[kind.name] = {"version": version, "date": today, "answers": asked(kind.name)}
+        record[kind.name] = {"version": version, "date": today, "answers": results_of(kind.name)}
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -159,8 +159,8 @@ works("einsum", "torch.einsum", lambda: Of(lambda s, x: torch.einsum("bi,ci->bc"
 
 @row("batch", "Multiply-adds", "Proportional to the batch size")
 def batches(tool: Tool) -> Any:
-    one, four = (tool.macs(nn.Conv2d(1, 4, 3, bias=False), image(batch)) for batch in (1, 4))
-    return one > 0 and four == 4 * one
+    single, four = (tool.macs(nn.Conv2d(1, 4, 3, bias=False), image(batch)) for batch in (1, 4))
+    return single > 0 and four == 4 * single
 
 
 @row("unknown", "Multiply-adds", "Operators without a formula are listed")
@@ -238,14 +238,14 @@ def leaves(key: str, words: str, state: Callable[[nn.Module], Any], build: Calla
     row(key, "What is left unchanged", words)(question)
 
 
-leaves("modes", "Each module's train or eval mode", lambda model: [one.training for one in model.modules()])
+leaves("modes", "Each module's train or eval mode", lambda model: [module.training for module in model.modules()])
 leaves("buffers", "BatchNorm statistics", lambda model: [b.tolist() for b in model.buffers()],
        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)))  # fmt: skip
 leaves("random", "The random state", lambda _: torch.get_rng_state().tolist(),
        lambda: nn.Sequential(nn.Dropout(), nn.Conv2d(1, 4, 3), nn.Dropout()))  # fmt: skip
 leaves("keys", "Keys of the state_dict", lambda model: list(model.state_dict()))
 leaves("forward", "Attributes and forward methods",
-       lambda model: [sorted(vars(one)) for one in model.modules()])  # fmt: skip
+       lambda model: [sorted(vars(module)) for module in model.modules()])  # fmt: skip
 
 
 @row("hooks", "What is left unchanged", "No hooks after a failed forward")

@@ -158,7 +158,7 @@ class Lens(Tool):
 
     def macs(self, model: nn.Module, args: Args) -> int:
         by_type = self.run(model, args, {}).macs_by_op_type
-        return sum(int(one["forward"]) for one in by_type.values())
+        return sum(int(counts["forward"]) for counts in by_type.values())
 
     def unknown(self, model: nn.Module, args: Args) -> Any:
         return self.run(model, args, {}).macs_unknown_split_ops

@@ -31,12 +31,15 @@ def main() -> None:
         for case, pair in zip(part, seen(part)):
             layout = "channels last" if case.is_last else "row-major"
             count = counts.setdefault(f"{str(case.dtype)[6:]}, {layout}", Counter())
-            for one in pair:
-                judged = verdict(one)
+            for operator in pair:
+                judged = verdict(operator)
                 count[judged] += 1
                 if judged != "exact":
-                    difference = one.predicted() - one.peak_bytes
-                    print(f"{judged:6} {one.operator[6:]:20} {difference:+,} of {one.peak_bytes:,}: {case}", flush=True)
+                    difference = operator.predicted() - operator.peak_bytes
+                    print(
+                        f"{judged:6} {operator.operator[6:]:20} {difference:+,} of {operator.peak_bytes:,}: {case}",
+                        flush=True,
+                    )
     for kind, count in sorted(counts.items()):
         print(f"{kind}: " + ", ".join(f"{number:,} {judged}" for judged, number in count.most_common()))
 

@@ -147,15 +147,15 @@ def divergences(measured: list[Span], predicted: list[Span]) -> Iterator[tuple[s
     names = [span.operator for span in measured], [span.operator for span in predicted]
     for tag, a, b, c, d in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
         if tag == "equal":
-            for one, other in zip(measured[a:b], predicted[c:d]):
-                if not one.is_like(other):
-                    yield one.operator, one, other
+            for real, expected in zip(measured[a:b], predicted[c:d]):
+                if not real.is_like(expected):
+                    yield real.operator, real, expected
             continue
         left = predicted[c:d]
-        for one in measured[a:b]:
-            twin = next((other for other in left if one.is_like(other)), None)
+        for real in measured[a:b]:
+            twin = next((other for other in left if real.is_like(other)), None)
             if twin is None:
-                yield one.operator, one, None
+                yield real.operator, real, None
             else:
                 left.remove(twin)
         yield from ((span.operator, None, span) for span in left)

@@ -97,12 +97,12 @@ def vgg() -> nn.Module:
 def channels_last(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """A model that first converts its images to channels-last."""
 
-    def made() -> nn.Module:
+    def build_in_channels_last() -> nn.Module:
         model: Any = build()
         model.to(memory_format=torch.channels_last)
         return Through(lambda inner, x: inner(x.contiguous(memory_format=torch.channels_last)), model)
 
-    return made
+    return build_in_channels_last
 
 
 def residual3d() -> nn.Module:
@@ -239,14 +239,14 @@ CALLS: dict[str, Callable[[Any, Tensor], Any]] = {
 def hugging(config: str, task: str, call: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
     """Return a tiny transformers model."""
 
-    def made() -> nn.Module:
+    def build_model() -> nn.Module:
         import_torchvision()
         import transformers
 
         configured = getattr(transformers, f"{config}Config")(**settings)
         return Lossy(getattr(transformers, config + task)(configured), CALLS[call])
 
-    return made
+    return build_model
 
 
 BASE: dict[str, Any] = {"vocab_size": 200, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}

@@ -250,9 +250,11 @@ class Spectral(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.lift(x)
         waves = torch.fft.rfft2(x)
-        kept = torch.einsum("bixy,ioxy->boxy", waves[:, :, : self.modes, : self.modes], torch.view_as_complex(self.mix))
+        low_modes = torch.einsum(
+            "bixy,ioxy->boxy", waves[:, :, : self.modes, : self.modes], torch.view_as_complex(self.mix)
+        )
         out = torch.zeros_like(waves)
-        out[:, :, : self.modes, : self.modes] = kept
+        out[:, :, : self.modes, : self.modes] = low_modes
         return self.head(F.gelu(x + torch.fft.irfft2(out, s=x.shape[-2:])))  # type: ignore[no-any-return]
 
 

@@ -51,7 +51,7 @@ def with_a_handle() -> Iterator[None]:
         yield
 
 
-def first_plans(asked: list[list[Any]], by_handle: bool) -> dict[str, Any]:
+def first_plans(questions: list[list[Any]], by_handle: bool) -> dict[str, Any]:
     """Return the workspace of each convolution's first plan, in bytes; None where cuDNN has no plan."""
     import torch
 
@@ -59,18 +59,18 @@ def first_plans(asked: list[list[Any]], by_handle: bool) -> dict[str, Any]:
     card, (cuda, minor) = local_card(), map(int, (torch.version.cuda or "0.0").split("."))
     assert card is not None
     text = card.properties(1000 * cuda + 10 * minor)
-    found: list[int | None] = []
+    plan_bytes: list[int | None] = []
     with ExitStack() as stack:
         if by_handle:
             stack.enter_context(with_a_handle())
-        for words, mode, refused in asked:
+        for words, mode, refused in questions:
             try:
                 question = heuristics.question_of(words)
                 sizes = heuristics.workspaces(question, text, mode, frozenset(refused), every=True)
-                found.append(next(sizes, None))
+                plan_bytes.append(next(sizes, None))
             except CudnnError:
-                found.append(None)
-    return {"found": found}
+                plan_bytes.append(None)
+    return {"found": plan_bytes}
 
 
 def main() -> None:
@@ -78,19 +78,23 @@ def main() -> None:
     parser.add_argument("--questions", type=Path, default=RECORDED, help="the recording whose convolutions are asked")
     options = parser.parse_args()
     run_on([REAL], "benchmarks.cudnn_handle")
-    asked = [plan[:3] for plan in json.loads(options.questions.read_text())["plans"]]
+    questions = [plan[:3] for plan in json.loads(options.questions.read_text())["plans"]]
     header = in_child(partial(describe, "cuda"))
-    with_one, without = (in_child(partial(first_plans, asked, one))["found"] for one in (True, False))
+    with_handle, without = (
+        in_child(partial(first_plans, questions, by_handle))["found"] for by_handle in (True, False)
+    )
     name = re.sub("[^a-z0-9]+", "_", header["gpu"].lower())
     cudnn = header["cudnn"]
     head = {"gpu": header["gpu"], "cudnn": cudnn, "cuda": header["cuda"]}
     head["fields"] = json.loads(options.questions.read_text())["fields"]
-    lines = ",\n".join(json.dumps([*one, a, b], separators=(",", ":")) for one, a, b in zip(asked, with_one, without))
+    lines = ",\n".join(
+        json.dumps([*question, a, b], separators=(",", ":")) for question, a, b in zip(questions, with_handle, without)
+    )
     version = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
     (DATA / f"cudnn_handle_{name}_cudnn_{version}.json").write_text(
         f'{json.dumps(head)[:-1]},\n"plans":[\n{lines}\n]}}\n'
     )
-    print(f"{sum(a == b for a, b in zip(with_one, without)):,} of {len(asked):,} first plans are the same")
+    print(f"{sum(a == b for a, b in zip(with_handle, without)):,} of {len(questions):,} first plans are the same")
 
 
 if __name__ == "__main__":

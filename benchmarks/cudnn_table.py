@@ -152,8 +152,8 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
     if split is None:
         return _leaf(samples, (*lineage, samples)[-4:][0], (*lineage, samples)[0])
     feature, threshold = split
-    below = [one for one in samples if one.values[feature] <= threshold]
-    above = [one for one in samples if one.values[feature] > threshold]
+    below = [sample for sample in samples if sample.values[feature] <= threshold]
+    above = [sample for sample in samples if sample.values[feature] > threshold]
     return [
         feature,
         round(threshold, 3),
@@ -164,31 +164,31 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
 
 def _leaf(samples: Sequence[Sample], around: Sequence[Sample], every: Sequence[Sample]) -> list[float]:
     """Return copies and a remainder, or a multiple of the three tensors, whichever has the smaller total error."""
-    label = Counter(one.label for one in samples).most_common(1)[0][0]
-    copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
-    multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
-    told = min(copies, multiple, key=lambda leaf: sum(_error(one, leaf) for one in samples))
+    label = Counter(sample.label for sample in samples).most_common(1)[0][0]
+    copies = (*label, round(statistics.median(sample.rest for sample in samples if sample.label == label), 3))
+    multiple = (TRANSFORMS, 1, round(statistics.median(sample.ratio for sample in samples), 3))
+    told = min(copies, multiple, key=lambda leaf: sum(_error(sample, leaf) for sample in samples))
     return [*told, *_bounds(around, every)]
 
 
 def _bounds(around: Sequence[Sample], every: Sequence[Sample]) -> tuple[float, float, int]:
     """Return the range of workspaces relative to the three tensors, and the maximum in KiB if these are small."""
-    ratios = [one.ratio for one in around if one.whole >= SMALL]
-    small = [[one.ratio * one.whole for one in known if one.whole < SMALL] for known in (around, every)]
+    ratios = [sample.ratio for sample in around if sample.whole >= SMALL]
+    small = [[sample.ratio * sample.whole for sample in known if sample.whole < SMALL] for known in (around, every)]
     most = max(small[0] or small[1])
     low, high = (min(ratios), max(ratios)) if ratios else (0.0, most / SMALL)
     return floor(1000 * low) / 1000, ceil(1000 * high) / 1000, ceil(most / KIB)
 
 
-def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
-    return abs(leaf_bytes(one.question, *leaf) / sum(tensor_bytes(one.question, 1)) - one.ratio)
+def _error(sample: Sample, leaf: tuple[int, int, float]) -> float:
+    return abs(leaf_bytes(sample.question, *leaf) / sum(tensor_bytes(sample.question, 1)) - sample.ratio)
 
 
 def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:
     """Return the split with the least impurity of labels and of workspaces; None if no split reduces it."""
     best, split = _impurity(samples) - 1e-9, None
     for feature in range(len(samples[0].values)):
-        ordered = sorted(samples, key=lambda one: one.values[feature])
+        ordered = sorted(samples, key=lambda sample: sample.values[feature])
         for place in range(2, len(ordered) - 1):
             low, high = ordered[place - 1].values[feature], ordered[place].values[feature]
             if low == high:
@@ -200,10 +200,10 @@ def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:
 
 
 def _impurity(samples: Sequence[Sample]) -> float:
-    counts = Counter(one.label for one in samples)
+    counts = Counter(sample.label for sample in samples)
     gini = len(samples) - sum(count * count for count in counts.values()) / len(samples)
-    middle = statistics.median(one.ratio for one in samples)
-    return gini + sum(abs(one.ratio - middle) for one in samples)
+    middle = statistics.median(sample.ratio for sample in samples)
+    return gini + sum(abs(sample.ratio - middle) for sample in samples)
 
 
 def build(recordings: Sequence[tuple[dict[str, Any], Sequence[str]]]) -> dict[str, Any]:
@@ -236,9 +236,9 @@ def errors(answers: Iterable[Any], cards: Sequence[str] = CARDS) -> Iterator[tup
 
 def report(title: str, outcomes: Sequence[tuple[str, float, bool]]) -> None:
     offs = sorted(off for _, off, _ in outcomes)
-    held = sum(holds for _, _, holds in outcomes) / len(outcomes)
+    share = sum(holds for _, _, holds in outcomes) / len(outcomes)
     worst = offs[len(offs) * 95 // 100]
-    print(f"{title:32} median {statistics.median(offs):7.2%}  95th percentile {worst:7.1%}  within bounds {held:.1%}")
+    print(f"{title:32} median {statistics.median(offs):7.2%}  95th percentile {worst:7.1%}  within bounds {share:.1%}")
 
 
 def main() -> None:
@@ -257,10 +257,10 @@ def main() -> None:
         TABLE.write_text(json.dumps(build(recordings), separators=(",", ":")) + "\n")
     print(f"{TABLE.name}: {TABLE.stat().st_size:,} bytes, {len(recordings[0][0]['answers'])} convolutions")
     for title, first in (("fitted to", 0), ("held out", 1)):
-        outcomes = [one for known, cards in recordings for one in errors(known["answers"][first::2], cards)]
+        outcomes = [outcome for known, cards in recordings for outcome in errors(known["answers"][first::2], cards)]
         report(title, outcomes)
         for card in (*CARDS, *OLD_CARDS):
-            report(f"  {card}", [one for one in outcomes if one[0].startswith(card)])
+            report(f"  {card}", [outcome for outcome in outcomes if outcome[0].startswith(card)])
 
 
 if __name__ == "__main__":

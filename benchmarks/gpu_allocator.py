@@ -91,13 +91,13 @@ def run(seed: int) -> list[Event]:
     """Run the program on torch's own allocator."""
     import torch
 
-    events, held = [], {}
+    events, live = [], {}
     for block, nbytes in program(seed):
         if not nbytes:
-            held.pop(block, None)
+            live.pop(block, None)
         else:
             with suppress(torch.OutOfMemoryError):
-                held[block] = torch.empty(nbytes, dtype=torch.int8, device="cuda")
+                live[block] = torch.empty(nbytes, dtype=torch.int8, device="cuda")
         events.append([block, nbytes, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()])
     return events
 

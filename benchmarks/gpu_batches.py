@@ -50,7 +50,7 @@ class Asked:
     name: str
 
     @cached_property
-    def one(self) -> Configuration | Variant:
+    def configuration(self) -> Configuration | Variant:
         """Return the configuration, at any batch size."""
         if self.name in FAMILIES:
             return Configuration(self.name, 0, "fp32", "adamw")
@@ -58,21 +58,21 @@ class Asked:
 
     def at(self, batch: int) -> Any:
         """Return the configuration at a batch size."""
-        if isinstance(self.one, Configuration):
-            return Batched(self.one, batch)
-        return replace(self.one, family=replace(self.one.family, batches=(batch, batch)))
+        if isinstance(self.configuration, Configuration):
+            return Batched(self.configuration, batch)
+        return replace(self.configuration, family=replace(self.configuration.family, batches=(batch, batch)))
 
     def predict(self, gpu: str) -> tuple[int, bool]:
         """Return the largest batch, and whether it and the next one were traced."""
         small = self.at(2)
         model = small.build()
         options: dict[str, Any] = {"input_data": small.inputs("meta"), "progress": False}
-        if isinstance(self.one, Configuration):
+        if isinstance(self.configuration, Configuration):
             limit = max_batch_size(model, None, gpu, optimizer=OPTIMIZERS["adamw"], **options)
         else:
-            with flags(self.one.way), autocast_available():
-                own = self.one.step(model) if self.one.way.mode == "train" else None
-                limit = max_batch_size(model, None, gpu, mode=self.one.way.mode, train_step=own, **options)
+            with flags(self.configuration.way), autocast_available():
+                own = self.configuration.step(model) if self.configuration.way.mode == "train" else None
+                limit = max_batch_size(model, None, gpu, mode=self.configuration.way.mode, train_step=own, **options)
         return limit.batch_size, limit.is_proved
 
 
@@ -192,11 +192,11 @@ def predicted(card: str, line: Line) -> Line:
 
 def tried(card: str, line: Line) -> Line:
     """Return whether the predicted batch and the next one run."""
-    asked, batch = Asked(line["name"]), line["predicted"]
+    subject, batch = Asked(line["name"]), line["predicted"]
     try:
-        line = {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
+        line = {**line, "fits": not batch or runs(subject, batch, card), "next_fits": runs(subject, batch + 1, card)}
         if not card and line["next_fits"]:
-            line["fails_at"] = next((more for more in larger(batch) if not runs(asked, more, card)), None)
+            line["fails_at"] = next((more for more in larger(batch) if not runs(subject, more, card)), None)
         return line
     except RuntimeError as error:
         return {**line, "error": str(error)}
@@ -211,9 +211,9 @@ def larger(batch: int) -> Iterator[int]:
     yield from (batch + max(1, batch * percent // 100) for percent in (1, 2, 3, 5))
 
 
-def runs(asked: Asked, batch: int, card: str) -> bool:
+def runs(subject: Asked, batch: int, card: str) -> bool:
     """Return whether two steps of a batch run on an empty GPU. Raises RuntimeError if they fail for another reason."""
-    configuration = asked.at(batch)
+    configuration = subject.at(batch)
     model = None if has_gpu() else built(configuration)
     if isinstance(model, str):
         raise RuntimeError(f"{configuration.name}: {model}")

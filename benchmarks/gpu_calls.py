@@ -56,9 +56,9 @@ class Call:
 
     def run(self, model: nn.Module, x: Tensor, meter: Meter) -> None:
         """Run one step: forward and backward."""
-        kept: list[Tensor] = []
-        meter.phase("forward", lambda: kept.append(default_loss(model(x))))
-        meter.phase("backward", lambda: kept.pop().backward())
+        losses: list[Tensor] = []
+        meter.phase("forward", lambda: losses.append(default_loss(model(x))))
+        meter.phase("backward", lambda: losses.pop().backward())
         meter.phase("forward", model.zero_grad)
 
 
@@ -154,8 +154,8 @@ def main() -> None:
     warm_up()
     header = in_child(partial(describe, "cuda"), card)
     path = options.out or recording_path(header)
-    kept = json.loads(path.read_text())["records"] if options.kind and path.exists() else []
-    records = [one for one in kept if not one["name"].startswith(f"{options.kind}(")]
+    earlier = json.loads(path.read_text())["records"] if options.kind and path.exists() else []
+    records = [record for record in earlier if not record["name"].startswith(f"{options.kind}(")]
     for call in list(calls())[options.part]:
         if options.kind in ("", call.kind):
             records.append(in_child(partial(recorded, call), card))

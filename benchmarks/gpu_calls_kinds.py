@@ -76,14 +76,14 @@ def draw_attention(draw: Draw) -> dict[str, Any]:
 
 
 def product(rows: int, inner: int, columns: int, batch: int, form: str) -> nn.Module:
-    def multiply(one: Tensor, other: Tensor) -> Tensor:
+    def multiply(left: Tensor, right: Tensor) -> Tensor:
         if form == "linear":
-            return F.linear(one, other.mT, None if batch else other[0] * 1)
+            return F.linear(left, right.mT, None if batch else right[0] * 1)
         if form == "expanded":
-            return one.sum(-1, keepdim=True).expand_as(one) @ other
+            return left.sum(-1, keepdim=True).expand_as(left) @ right
         if form == "turned":
-            return (other.mT @ one.mT).mT
-        return one @ other
+            return (right.mT @ left.mT).mT
+        return left @ right
 
     lead = (batch,) if batch else ()
     if form == "linear":

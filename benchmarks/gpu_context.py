@@ -162,7 +162,7 @@ def main() -> None:
                 print(f"{name:40} {setting:26} {result.get('context_bytes', 0) / 2**20:8,.0f} MiB", flush=True)
                 records.append({"name": name, "setting": setting, **result})
     path = options.out or DATA / f"gpu_context_{versions(header)}.json"
-    lines = ",\n".join(json.dumps(one) for one in records)
+    lines = ",\n".join(json.dumps(record) for record in records)
     path.write_text(f'{json.dumps(header)[:-1]},\n"records":[\n{lines}\n]}}\n')
 
 

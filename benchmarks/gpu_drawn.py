@@ -151,17 +151,17 @@ class Drawn:
         return gpu_truth_ways.predicted(self, device, gpu)
 
 
-def ran(one: Any, sequence: bool) -> Answer:
+def ran(program: Any, sequence: bool) -> Answer:
     """Return what a program allocates on the no-op runtime."""
     meter = SequenceMeter() if sequence else CudaMeter()
     try:
         meter.begin()
-        model = placed(one.build(), "cuda")
-        step = one.step(model)
-        x = one.inputs("cuda")
+        model = placed(program.build(), "cuda")
+        step = program.step(model)
+        x = program.inputs("cuda")
         meter.hold([])
         args, kwargs = ((), x) if isinstance(x, dict) else (x if isinstance(x, tuple) else (x,), {})
-        with flags(one.way):
+        with flags(program.way):
             for _ in range(STEPS):
                 meter.phase("step", lambda: step(model, *args, **kwargs))
         figures = meter.end()
@@ -170,10 +170,10 @@ def ran(one: Any, sequence: bool) -> Answer:
     return {**{key: figures[key] for key in FIGURES}, "changes": getattr(meter, "changes", ())}
 
 
-def predicted(one: Any, sequence: bool, gpu: str) -> Answer:
+def predicted(program: Any, sequence: bool, gpu: str) -> Answer:
     """Return what the estimate predicts."""
     try:
-        estimate = one.predict("cuda", gpu)
+        estimate = program.predict("cuda", gpu)
     except Exception as error:
         return {"error": programs_judge.described(error)}
     changes = list(predicted_changes(estimate.log)) if sequence else ()
@@ -186,15 +186,15 @@ def predicted(one: Any, sequence: bool, gpu: str) -> Answer:
     }
 
 
-def judged(one: Any, card: str) -> str:
+def judged(program: Any, card: str) -> str:
     """Return the verdict for a program on a card, and print the differences."""
-    real = in_child(partial(ran, one, False), card)
+    real = in_child(partial(ran, program, False), card)
     if "error" in real:
-        print(f"{card} {one.name} {one.way} {programs_judge.INVALID}: {real['error'][:150]}", flush=True)
+        print(f"{card} {program.name} {program.way} {programs_judge.INVALID}: {real['error'][:150]}", flush=True)
         return programs_judge.INVALID
-    prediction = in_child(partial(predicted, one, False, card_name(card)), card)
+    prediction = in_child(partial(predicted, program, False, card_name(card)), card)
     if "error" in prediction:
-        print(f"{card} {one.name} {one.way} {programs_judge.CRASHED}: {prediction['error']}", flush=True)
+        print(f"{card} {program.name} {program.way} {programs_judge.CRASHED}: {prediction['error']}", flush=True)
         return programs_judge.CRASHED
     errors = {key: prediction[key] / real[key] - 1 for key in FIGURES}
     low, high = prediction["range"]
@@ -208,11 +208,11 @@ def judged(one: Any, card: str) -> str:
         )
     if errors["peak_bytes"] or abs(errors["reserved_bytes"]) > FAR:
         figures = ", ".join(f"{key} {real[key]:,} ({errors[key]:+.3%})" for key in FIGURES)
-        print(f"{card} {one.name} {one.way} {word}: {figures} {prediction['notes']}", flush=True)
+        print(f"{card} {program.name} {program.way} {word}: {figures} {prediction['notes']}", flush=True)
     if errors["peak_bytes"]:
         real, prediction = (
-            in_child(partial(ran, one, True), card),
-            in_child(partial(predicted, one, True, card_name(card)), card),
+            in_child(partial(ran, program, True), card),
+            in_child(partial(predicted, program, True, card_name(card)), card),
         )
         if "changes" in real:
             print(differing(real["changes"], prediction["changes"]), flush=True)

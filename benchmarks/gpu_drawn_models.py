@@ -193,15 +193,15 @@ class Maps(nn.Module):
         return nn.Sequential(grow, CONVOLUTIONS[self.axes](channels, out, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
-        x, kept = self.stem(x), []
+        x, skips = self.stem(x), []
         for blocks, down in zip(self.stages, self.downs):
             x = blocks(x)
-            kept.append(x)
+            skips.append(x)
             x = down(x)
         if not self.decodes:
             return self.head(x.mean(tuple(range(2, x.dim()))))
         for up, join in zip(self.ups, self.joins):
-            skip = kept.pop()
+            skip = skips.pop()
             y = up(x)
             if y.shape[2:] != skip.shape[2:]:
                 y = F.interpolate(y, size=skip.shape[2:])
@@ -243,7 +243,7 @@ class Attention(nn.Module):
             q, k = rotated(q), rotated(k)
         grouped = self.shared != self.heads
         if grouped and (self.repeats_keys or self.written_out):
-            k, v = (one.repeat_interleave(self.heads // self.shared, 1) for one in (k, v))
+            k, v = (heads.repeat_interleave(self.heads // self.shared, 1) for heads in (k, v))
             grouped = False
         drop = self.drop if self.training else 0.0
         if self.written_out:

@@ -89,11 +89,11 @@ def run(model: Viewed, x: Tensor, mode: str) -> SequenceMeter:
     model = placed(model, "cuda")  # type: ignore[assignment]
     x = x.cuda()
     meter.hold([])
-    kept: list[Any] = []
+    losses: list[Any] = []
     with torch.set_grad_enabled(mode == "train"):
         if mode == "train":
-            meter.phase("forward", lambda: kept.append(default_loss(model(x))))
-            meter.phase("backward", lambda: kept.pop().backward())
+            meter.phase("forward", lambda: losses.append(default_loss(model(x))))
+            meter.phase("backward", lambda: losses.pop().backward())
         else:
             meter.phase("forward", lambda: model(x))
     meter.end()
@@ -162,7 +162,7 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed
             operator, known = call(operator), operator
             drawn = samples(known, dtype, trains, options.samples) if operator else []
         try:
-            yield name, [(Viewed(operator, one, options.layout), torch.zeros(1, dtype=dtype)) for one in drawn]
+            yield name, [(Viewed(operator, sample, options.layout), torch.zeros(1, dtype=dtype)) for sample in drawn]
         except (RuntimeError, NotImplementedError) as error:
             print(f"{name}: no samples in this layout, {described(error)}", flush=True)
 

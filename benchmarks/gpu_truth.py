@@ -299,9 +299,9 @@ def compare(
             if key in truth:
                 predicted = truth["predicted"][key] = getattr(estimate, key)
                 errors[key].append(predicted / truth[key] - 1)
-                held = "held out" if truth["held_out"] else ""
+                half = "held out" if truth["held_out"] else ""
                 print(
-                    f"{truth['name']:44} {held:8} {truth[key]:14,} {predicted:14,} {errors[key][-1]:+8.2%}"
+                    f"{truth['name']:44} {half:8} {truth[key]:14,} {predicted:14,} {errors[key][-1]:+8.2%}"
                     f" {key.removesuffix('_bytes')}",
                     flush=True,
                 )

@@ -90,13 +90,13 @@ class Configuration:
         """Run the steps, phase by phase; the output is freed after the loss, and gradients by ``zero_grad()``."""
         factory = OPTIMIZERS[self.optimizer]
         optimizer = factory(list(model.parameters())) if factory is not None and self.mode == "train" else None
-        kept: list[torch.Tensor] = []
+        losses: list[torch.Tensor] = []
         for _ in range(STEPS):
             if self.mode == "eval":
                 meter.phase("forward", lambda: infer(model, x))
                 continue
-            meter.phase("forward", lambda: kept.append(self._loss(model, x, meter.device)))
-            meter.phase("backward", lambda: kept.pop().backward())
+            meter.phase("forward", lambda: losses.append(self._loss(model, x, meter.device)))
+            meter.phase("backward", lambda: losses.pop().backward())
             if optimizer is not None:
                 meter.phase("optimizer", optimizer.step)
             meter.phase("forward", model.zero_grad)

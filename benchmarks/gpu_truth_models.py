@@ -49,13 +49,13 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = []
+        skips = []
         for level, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if level else x)
-            kept.append(x)
-        kept.pop()
+            skips.append(x)
+        skips.pop()
         for up, join in zip(self.up, self.join):
-            x = join(torch.cat([kept.pop(), up(x)], dim=1))
+            x = join(torch.cat([skips.pop(), up(x)], dim=1))
         return self.head(x)
 
 
@@ -107,13 +107,13 @@ class DiffusionUNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         steps = torch.linspace(0, 1, len(x), device=x.device, dtype=x.dtype)
         time = self.time(steps[:, None] * torch.ones(self.width, device=x.device, dtype=x.dtype))
-        x, kept = self.stem(x), []
+        x, skips = self.stem(x), []
         for level, block in enumerate(self.down):
             x = block(x, time)
-            kept.append(x)
+            skips.append(x)
             x = self.shrink[level](x) if level < len(self.shrink) else self.attention(x)
         for level, block in enumerate(self.up):
-            x = block(torch.cat([x if level == 0 else F.interpolate(x, scale_factor=2.0), kept.pop()], dim=1), time)
+            x = block(torch.cat([x if level == 0 else F.interpolate(x, scale_factor=2.0), skips.pop()], dim=1), time)
         return self.head(x)
 
 

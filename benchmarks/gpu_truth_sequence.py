@@ -50,7 +50,7 @@ class SequenceMeter(CudaMeter):
         self.profiler.__exit__(None, None, None)
         trace = torch.cuda.memory._snapshot()["device_traces"][0]
         torch.cuda.memory._record_memory_history(enabled=None)
-        names = [name for _, name in sorted(_named(self.profiler), key=lambda one: one[0])]
+        names = [name for _, name in sorted(_named(self.profiler), key=lambda mark: mark[0])]
         allocated = [entry for entry in trace if entry["action"] == "alloc"]
         assert len(allocated) == len(names), (len(allocated), len(names))
         operators = {id(entry): name for entry, name in zip(allocated, names)}

@@ -108,7 +108,7 @@ def main() -> None:
     every = list(programs(options.library or "timm", options.only or "", options.seed))
     cards = options.cards
     chosen = [(number, every[number]) for number in options.numbers if number < len(every)]
-    print_verdicts(judged(one, cards[number % len(cards)]) for number, one in chosen)
+    print_verdicts(judged(program, cards[number % len(cards)]) for number, program in chosen)
 
 
 if __name__ == "__main__":

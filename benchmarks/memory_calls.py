@@ -191,8 +191,8 @@ def kernels_of(operator: OpOverload, drawing: Drawing) -> list[Call]:
             leaves.append(value.requires_grad_())
     mode = Kernels()
     with suppress(RuntimeError, IndexError, ValueError, TypeError, NotImplementedError), mode:
-        results = [one for one in tree_leaves(operator(*args, **kwargs)) if isinstance(one, Tensor)]
-        ends = [one for one in results if one.requires_grad]
+        results = [result for result in tree_leaves(operator(*args, **kwargs)) if isinstance(result, Tensor)]
+        ends = [result for result in results if result.requires_grad]
         if ends and leaves:
             gradients = [drawing.tensor(end.dtype, tuple(end.shape)) for end in ends]
             torch.autograd.grad(ends, leaves, gradients, allow_unused=True)

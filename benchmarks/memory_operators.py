@@ -77,9 +77,11 @@ def written_out(operator: Any) -> Callable[..., Any] | None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not shapes:
-            shapes["out"] = [torch.empty_like(one, device="meta") for one in results_of(operator(*args, **kwargs))]
+            shapes["out"] = [
+                torch.empty_like(result, device="meta") for result in results_of(operator(*args, **kwargs))
+            ]
         place = next((value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-        outputs = [torch.empty(one.shape, dtype=one.dtype, device=place) for one in shapes["out"]]
+        outputs = [torch.empty(result.shape, dtype=result.dtype, device=place) for result in shapes["out"]]
         return operator(*args, **kwargs, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
     return call
@@ -101,9 +103,11 @@ def tangents(operator: Any, count: int | None = None) -> Callable[..., Any] | No
                 values[place] = forward_ad.make_dual(values[place], torch.ones_like(values[place]))
             own, named = tree_unflatten(values, structure)
             duals = [
-                forward_ad.unpack_dual(one) for one in tree_leaves(operator(*own, **named)) if isinstance(one, Tensor)
+                forward_ad.unpack_dual(result)
+                for result in tree_leaves(operator(*own, **named))
+                if isinstance(result, Tensor)
             ]
-            return [one.primal if one.tangent is None else one.tangent for one in duals]
+            return [dual.primal if dual.tangent is None else dual.tangent for dual in duals]
 
     return call
 
@@ -140,8 +144,8 @@ def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list
     """Return the arguments of an operator's largest sample, and of others at equal distances from the first."""
     every = list(operator.sample_inputs("cpu", dtype, requires_grad=trains))
     others = [every[number * len(every) // (count - 1)] for number in range(count - 1)]
-    chosen = {id(one): one for one in (max(every, key=elements), *others)}.values()
-    return [[one.input, list(one.args), dict(one.kwargs)] for one in chosen]
+    chosen = {id(sample): sample for sample in (max(every, key=elements), *others)}.values()
+    return [[sample.input, list(sample.args), dict(sample.kwargs)] for sample in chosen]
 
 
 def elements(sample: Any) -> int:

@@ -91,34 +91,34 @@ Ready = Callable[[], int]
 """A tool with its model and inputs; the call returns the tool's peak in bytes."""
 
 
-def ours(asked: Asked) -> Ready:
-    model, inputs = asked.build()
-    options: dict[str, Any] = {"optimizer": asked.optimizer, "steps": STEPS, "progress": False}
+def ours(question: Asked) -> Ready:
+    model, inputs = question.build()
+    options: dict[str, Any] = {"optimizer": question.optimizer, "steps": STEPS, "progress": False}
     return lambda: estimate_memory(model, input_data=inputs[0], device="cpu", **options).peak_bytes
 
 
-def mem_tracker(asked: Asked) -> Ready:
+def mem_tracker(question: Asked) -> Ready:
     """Run ``MemTracker`` as its documentation shows, resetting the modules' figures between the two steps."""
     with FakeTensorMode() as fake:
-        model, inputs = asked.build()
+        model, inputs = question.build()
 
     def run() -> int:
         with fake:
-            optimizer, tracker = asked.optimizer(list(model.parameters())), MemTracker()
+            optimizer, tracker = question.optimizer(list(model.parameters())), MemTracker()
             tracker.track_external(model, optimizer, *inputs)
             with tracker:
                 for _ in range(STEPS):
-                    asked.step(model, inputs, optimizer)
+                    question.step(model, inputs, optimizer)
                     tracker.reset_mod_stats()
         return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
     return run
 
 
-def recipe(asked: Asked) -> Ready:
+def recipe(question: Asked) -> Ready:
     """Add up the recipe; each saved storage counts once, except for those of parameters."""
     with FakeTensorMode() as fake:
-        model, inputs = asked.build()
+        model, inputs = question.build()
 
     def run() -> int:
         saved: dict[int, torch.UntypedStorage] = {}
@@ -129,31 +129,31 @@ def recipe(asked: Asked) -> Ready:
             return tensor
 
         with fake:
-            optimizer = asked.optimizer(list(model.parameters()))
+            optimizer = question.optimizer(list(model.parameters()))
             with saved_tensors_hooks(keep, lambda tensor: tensor):
                 loss = model(*inputs).sum()
             loss.backward()
             optimizer.step()
         parameters = list(model.parameters())
-        state = [value for held in optimizer.state.values() for value in held.values() if isinstance(value, Tensor)]
-        held = [*parameters, *model.buffers(), *(p.grad for p in parameters if p.grad is not None), *state, *inputs]
+        state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, Tensor)]
+        live = [*parameters, *model.buffers(), *(p.grad for p in parameters if p.grad is not None), *state, *inputs]
         optimizer.zero_grad()
-        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in held}
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in live}
         return sum(storage.nbytes() for storage in (storages | saved).values())
 
     return run
 
 
-def torchsummary_total(asked: Asked) -> Ready:
+def torchsummary_total(question: Asked) -> Ready:
     """Return torchsummary's "Estimated Total Size"; it runs a batch of two floats, and multiplies."""
     from torchsummary import summary
 
-    model, inputs = asked.build()
+    model, inputs = question.build()
 
     def run() -> int:
         text = io.StringIO()
         with redirect_stdout(text):
-            summary(model, tuple(inputs[0].shape[1:]), asked.batch, device="cpu")
+            summary(model, tuple(inputs[0].shape[1:]), question.batch, device="cpu")
         match = re.search(r"Estimated Total Size \(MB\): ([\d.]+)", text.getvalue())
         assert match is not None
         return int(float(match[1]) * MIB)
@@ -161,11 +161,11 @@ def torchsummary_total(asked: Asked) -> Ready:
     return run
 
 
-def torchinfo_total(asked: Asked) -> Ready:
+def torchinfo_total(question: Asked) -> Ready:
     """Return torchinfo's "Estimated Total Size": input, twice the outputs, parameters."""
     from torchinfo import summary
 
-    model, inputs = asked.build()
+    model, inputs = question.build()
 
     def run() -> int:
         table = summary(model, input_data=inputs, device="cpu", mode="train", verbose=0)
@@ -221,11 +221,11 @@ def case(name: str, optimizer: str) -> dict[str, Any]:
     return {"measured": measure(model, inputs, optimizer=question.optimizer, steps=STEPS).peak_bytes, "tools": answers}
 
 
-def asked_of(make: Callable[[Asked], Ready], asked: Asked) -> dict[str, Any]:
+def asked_of(make: Callable[[Asked], Ready], question: Asked) -> dict[str, Any]:
     """Return a tool's result and its minimum time, without building the model."""
     seconds = []
     try:
-        run = make(asked)
+        run = make(question)
         for _ in range(TURNS):
             began = time.process_time()
             nbytes = run()
@@ -248,15 +248,15 @@ def totals(records: list[dict[str, Any]]) -> str:
     lines = [f"{'tool':14} {'results':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
     reasons = []
     for tool in TOOLS:
-        told = [(one["tools"][tool], one) for one in records if "bytes" in one["tools"][tool]]
+        told = [(record["tools"][tool], record) for record in records if "bytes" in record["tools"][tool]]
         reasons += sorted(
-            {f"{tool}: {one['tools'][tool]['error']}" for one in records if "error" in one["tools"][tool]}
+            {f"{tool}: {record['tools'][tool]['error']}" for record in records if "error" in record["tools"][tool]}
         )
         if not told:
             lines.append(f"{tool:14} {0:>8}")
             continue
-        errors = [answer["bytes"] / one["measured"] - 1 for answer, one in told]
-        times = [answer["seconds"] / one["tools"]["ours"]["seconds"] for answer, one in told]
+        errors = [answer["bytes"] / record["measured"] - 1 for answer, record in told]
+        times = [answer["seconds"] / record["tools"]["ours"]["seconds"] for answer, record in told]
         spread = f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
         counts = f"{len(told):>4} / {len(records)}"
         worst = max(errors, key=abs)

@@ -135,11 +135,11 @@ def judged(
         thread.start()
     try:
         while count:
-            one = done.get()
-            if isinstance(one, BaseException):
-                raise one
-            count -= one.verdict.word != INVALID
-            yield one
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            count -= result.verdict.word != INVALID
+            yield result
     finally:
         enough.set()
         for thread in pool:
@@ -163,13 +163,13 @@ def shrunk(program: Program, word: str, judge: Callable[[str], Verdict]) -> Prog
 
 def summary(done: Iterable[Judged]) -> str:
     """Return the number of programs with each verdict, and the worst error."""
-    ran = [one for one in done if one.verdict.word != INVALID]
-    words = Counter(one.verdict.word for one in ran)
+    ran = [result for result in done if result.verdict.word != INVALID]
+    words = Counter(result.verdict.word for result in ran)
     lines = [
         f"{words[word]:6,} {words[word] / len(ran):7.2%} {word}" for word in (EXACT, INSIDE, *FAULTS) if words[word]
     ]
-    both = [one for one in ran if one.verdict.real_bytes and one.verdict.peak_bytes]
-    worst = max(both, key=lambda one: abs(one.verdict.peak_bytes / one.verdict.real_bytes - 1))
+    both = [result for result in ran if result.verdict.real_bytes and result.verdict.peak_bytes]
+    worst = max(both, key=lambda result: abs(result.verdict.peak_bytes / result.verdict.real_bytes - 1))
     error = worst.verdict.peak_bytes / worst.verdict.real_bytes - 1
     return "\n".join([f"{len(ran):6,} programs", *lines, f"worst: {error:+.3%}, program {worst.number}"])
 
@@ -192,16 +192,16 @@ def main() -> None:
         return child.close()
     done, failed = [], []
     arguments = options.seed, options.count, options.workers, options.seconds, options.threads
-    for one in judged(*arguments, first=options.first):
-        done.append(one)
-        if one.verdict.word in FAULTS:
-            failed.append(one)
-            print(f"{options.seed}:{one.number} {one.verdict}", flush=True)
+    for result in judged(*arguments, first=options.first):
+        done.append(result)
+        if result.verdict.word in FAULTS:
+            failed.append(result)
+            print(f"{options.seed}:{result.number} {result.verdict}", flush=True)
     print(f"{summary(done)}\n{len(done) - options.count:6,} drawn that do not run for real")
-    print(f"the next piece starts at --first {max(one.number for one in done) + 1}")
-    for one in failed[: options.shrink]:
-        least = shrunk(one.program, one.verdict.word, child.judge).source()
-        print(f"\n# {options.seed}:{one.number} {child.judge(least)}\n{least}{FOOTER}", flush=True)
+    print(f"the next piece starts at --first {max(result.number for result in done) + 1}")
+    for result in failed[: options.shrink]:
+        least = shrunk(result.program, result.verdict.word, child.judge).source()
+        print(f"\n# {options.seed}:{result.number} {child.judge(least)}\n{least}{FOOTER}", flush=True)
     child.close()
     raise SystemExit(bool(failed))
 

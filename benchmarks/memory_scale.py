@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.one:
-        print(json.dumps(one(*options.one, options.batch)))
+        print(json.dumps(timed(*options.one, options.batch)))
         return
     print(f"{'model':12} {'device':6} {'first s':>8} {'cpu s':>7} {'warm s':>8} {'cpu s':>7} {'MiB':>6}")
     missed = sum(not met(goal, device) for goal in GOALS for device in DEVICES)
@@ -73,7 +73,7 @@ def met(goal: Goal, device: str) -> bool:
     return seconds <= goal.seconds and mib <= MEMORY_GOAL_MIB
 
 
-def one(name: str, device: str, batch: int) -> dict[str, object]:
+def timed(name: str, device: str, batch: int) -> dict[str, object]:
     """Return the wall and CPU seconds of three estimates, and the peak resident memory of the process in bytes."""
     subject = BY_NAME[name]
     model = subject.build()

@@ -171,9 +171,9 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tr
     loose = loose_tensors(model, own)
     replaced = {id(holder[name]) for holder, name in loose}
     others = all_tensors([vars(module) for module in model.modules()])
-    held = [*own, *(tensor for tensor in others if id(tensor) not in replaced), *all_tensors((args, kwargs))]
-    static = storage_bytes(held)
-    known = {held_by(tensor) for tensor in held}
+    live = [*own, *(tensor for tensor in others if id(tensor) not in replaced), *all_tensors((args, kwargs))]
+    static = storage_bytes(live)
+    known = {held_by(tensor) for tensor in live}
 
     def infer() -> None:
         with torch.no_grad():
@@ -233,26 +233,26 @@ def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[
 
 def print_totals(done: list[Trained]) -> int:
     """Print the totals of each library; return the number of models that run for real but have no estimate."""
-    for library in dict.fromkeys(one.case.library for one in done):
-        mine = [one for one in done if one.case.library == library]
-        real = [one for one in mine if "real" in one.peaks]
-        cpu, cuda = (sum(at in one.peaks for one in mine) for at in ("cpu", "cuda"))
-        both = sorted(abs(one.peaks["cpu"] / one.peaks["real"] - 1) for one in real if "cpu" in one.peaks)
+    for library in dict.fromkeys(trial.case.library for trial in done):
+        mine = [trial for trial in done if trial.case.library == library]
+        real = [trial for trial in mine if "real" in trial.peaks]
+        cpu, cuda = (sum(at in trial.peaks for trial in mine) for at in ("cpu", "cuda"))
+        both = sorted(abs(trial.peaks["cpu"] / trial.peaks["real"] - 1) for trial in real if "cpu" in trial.peaks)
         middle = f"; median error on the CPU {both[len(both) // 2]:.3%}, worst {both[-1]:.3%}" if both else ""
-        failed = sum(one.wrong for one in real)
+        failed = sum(trial.wrong for trial in real)
         print(
             f"{library}: {len(mine)} models, {cpu} estimates on cpu, {cuda} on cuda;"
             f" {len(real)} ran for real, {failed} of these without an estimate,"
             f" {sum(error == 0 for error in both)} exact{middle};"
-            f" {sum(one.is_outside for one in mine)} outside peak_range"
+            f" {sum(trial.is_outside for trial in mine)} outside peak_range"
         )
-    reasons = Counter((at, why.partition("(")[0][:100]) for one in done for at, why in one.failures.items())
+    reasons = Counter((at, why.partition("(")[0][:100]) for trial in done for at, why in trial.failures.items())
     for (place, why), count in reasons.most_common():
         print(f"{count:4} {place}: {why}")
-    unknown = Counter(name for one in done for name in one.unknown)
+    unknown = Counter(name for trial in done for name in trial.unknown)
     for name, count in unknown.most_common():
         print(f"{count:4} models with unknown scratch memory of {name}")
-    return sum(one.wrong for one in done)
+    return sum(trial.wrong for trial in done)
 
 
 if __name__ == "__main__":

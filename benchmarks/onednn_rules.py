@@ -76,7 +76,7 @@ class Step:
     stands_for: int
     peak_bytes: int
     seconds: float
-    asked: frozenset[Key]
+    kernels: frozenset[Key]
 
 
 def rules() -> Iterator[Rule]:
@@ -115,20 +115,20 @@ def disabled(rule: Rule) -> Iterator[None]:
 @contextmanager
 def recording() -> Iterator[set[Key]]:
     """Collect the kernels of a step: plans of convolutions, and scratchpads of half-precision products."""
-    asked: set[Key] = set()
+    kernels: set[Key] = set()
     planned, scratchpad = calls._planned, half_calls._scratchpad
 
     def of_convolution(call: Any, last: bool, part: int) -> Plan:
-        asked.add((planned, call, last, part))
+        kernels.add((planned, call, last, part))
         return planned(call, last, part)
 
     def of_product(*args: Any) -> Any:
-        asked.add((scratchpad, *args))
+        kernels.add((scratchpad, *args))
         return scratchpad(*args)
 
     calls._planned, half_calls._scratchpad = of_convolution, of_product
     try:
-        yield asked
+        yield kernels
     finally:
         calls._planned, half_calls._scratchpad = planned, scratchpad
 
@@ -140,12 +140,12 @@ def steps(part: int, parts: int) -> Iterator[Step]:
             for batch in BATCHES:
                 case, began = Case(subject, mode, batch), time.process_time()
                 try:
-                    with recording() as asked:
+                    with recording() as kernels:
                         peak = predict(case, *built(case)).peak_bytes
                 except (ImportError, OSError) as error:
                     print(f"left out: {case.name}: {error}")
                     continue
-                yield Step(case, stands_for, peak, time.process_time() - began, frozenset(asked))
+                yield Step(case, stands_for, peak, time.process_time() - began, frozenset(kernels))
 
 
 def profiled(count: int) -> list[tuple[int, Seen, str]]:
@@ -154,7 +154,7 @@ def profiled(count: int) -> list[tuple[int, Seen, str]]:
     for threads_used in (1, 4):
         with threads_set_to(threads_used):
             pairs = seen(list(islice(random_cases(17), count)))
-            records += [(threads_used, one, verdict(one)) for pair in pairs for one in pair]
+            records += [(threads_used, operator, verdict(operator)) for pair in pairs for operator in pair]
     return records
 
 
@@ -188,10 +188,10 @@ def _plans(case: Convolution) -> list[Any]:
     return [answer((calls._planned, call, calls._goes_last(call), part)) for part in range(3)]
 
 
-def is_the_same(threads_used: int, one: Seen, usual: str) -> bool:
+def is_the_same(threads_used: int, operator: Seen, usual: str) -> bool:
     with threads_set_to(threads_used):
         try:
-            return verdict(one) == usual
+            return verdict(operator) == usual
         except (ArithmeticError, LookupError, ValueError):  # Another rule may fail on the 0.
             return False
 
@@ -219,7 +219,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     done = list(steps(*map(int, options.part.split("/"))))
-    keys = frozenset().union(*(step.asked for step in done))
+    keys = frozenset().union(*(step.kernels for step in done))
     usual = {key: answer(key) for key in keys}
     truths = profiled(options.convolutions)
     peaks = sum(step.stands_for for step in done)
@@ -228,7 +228,7 @@ def main() -> None:
     for rule in chosen:
         with disabled(rule):
             changed = {key for key in keys if answer(key) != usual[key]}
-            touched = sorted((step for step in done if step.asked & changed), key=lambda step: step.seconds)
+            touched = sorted((step for step in done if step.kernels & changed), key=lambda step: step.seconds)
             sample = touched[: options.sample]
             moved = sum(_peak(step) != step.peak_bytes for step in sample)
             wrong = sum(not is_the_same(*truth) for truth in truths)

@@ -23,7 +23,7 @@ def checkpointed(scope: Scope) -> Statement | None:
         return None
     scope.keep(x)
     out = scope.add(x, result.shape, base, learns=result.learns)
-    reentrant = scope.one(["False", "False", "True"]) if x.learns else "False"
+    reentrant = scope.choose(["False", "False", "True"]) if x.learns else "False"
     tail = f"return {result.name}\n{out.name} = checkpoint({function}, {x.name}, use_reentrant={reentrant})"
     return Statement(f"def {function}({x.name}):", out.name, x.name if out.shape == x.shape else "", inner, tail)
 
@@ -33,7 +33,7 @@ def _inside(scope: Scope, x: Value) -> tuple[Statement, ...]:
     scope.foreign = {value.base for value in scope.values}
     scope.values = [x]
     scope.depth += 1
-    inner = grow(scope, scope.one((1, 2, 3)))
+    inner = grow(scope, scope.choose((1, 2, 3)))
     scope.depth -= 1
     return inner
 
@@ -54,7 +54,7 @@ def block(scope: Scope) -> Statement | None:
         return None
     scope.keep(x)
     out = scope.add(x, result.shape, base, learns=half and result.learns)
-    mode = 'autocast("cpu", dtype=torch.bfloat16)' if half else scope.one(["no_grad()", "inference_mode()"])
+    mode = 'autocast("cpu", dtype=torch.bfloat16)' if half else scope.choose(["no_grad()", "inference_mode()"])
     same = x.name if out.shape == x.shape else ""
     tail = f"{out.name} = {result.name}.float(){'.clone()' if mode.startswith('inference') else ''}"
     return Statement(f"with torch.{mode}:", out.name, same, inner, tail)
@@ -127,7 +127,7 @@ def custom_function(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    name = scope.helper(*scope.one(list(FUNCTIONS.items())))
+    name = scope.helper(*scope.choose(list(FUNCTIONS.items())))
     argument = f"{x.name}.clone()" if name == "Doubled" else x.name
     scope.keep(x)
     shape = (x.shape[0], *x.shape[2:]) if name == "Scattered" else x.shape
@@ -160,7 +160,7 @@ def question(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    form = scope.one(QUESTIONS + OF_THE_INPUT)
+    form = scope.choose(QUESTIONS + OF_THE_INPUT)
     scope.keep(x)
     if "{1}" not in form:
         return Statement(form.format(x.name))
@@ -178,7 +178,7 @@ def experts(scope: Scope) -> Statement | None:
     scope.layers[name] = f"self.{name} = nn.ModuleList(nn.Linear({x.shape[1]}, {x.shape[1]}) for _ in range(3))"
     scope.keep(x)
     out = scope.add(x, x.shape, learns=True)
-    write = scope.one(
+    write = scope.choose(
         [f"{out.name}.index_add_(0, rows, expert({x.name}[rows]))", f"{out.name}[rows] = expert({x.name}[rows])"]
     )
     text = (
@@ -197,7 +197,7 @@ def functional_call(scope: Scope) -> Statement | None:
     width = x.shape[-1]
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.6)
     scope.keep(x)
-    parameters = scope.one(
+    parameters = scope.choose(
         [
             f"{{'weight': {name}.weight * 0.5, 'bias': {name}.bias}}",
             f"{{'weight': torch.eye({width})}}",
@@ -216,8 +216,8 @@ def looped(scope: Scope) -> Statement | None:
     name = scope.layer(f"nn.Linear({x.shape[-1]}, {x.shape[-1]})")
     scope.keep(x)
     out = scope.add(x, x.shape, learns=True)
-    times = scope.one((2, 3))
-    line = scope.one(
+    times = scope.choose((2, 3))
+    line = scope.choose(
         [
             f"{out.name} = torch.tanh({name}({out.name}))",
             f"{out.name} = {out.name} + {name}({out.name})",

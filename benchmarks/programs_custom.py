@@ -61,8 +61,8 @@ def function_of_weights(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None or scope.autocast or scope.depth:
         return None
-    kind = scope.helper(*scope.one(list(OF_WEIGHTS.items())))
-    out = scope.one(WIDTHS)
+    kind = scope.helper(*scope.choose(list(OF_WEIGHTS.items())))
+    out = scope.choose(WIDTHS)
     name = scope.layer(f"nn.Linear({x.shape[-1]}, {out})")
     scope.keep(x)
     arguments = f"{x.name}.float(), {name}.weight, {name}.bias"
@@ -201,10 +201,10 @@ def pointwise_function(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    name, text = scope.one(list(POINTWISE.items()))
+    name, text = scope.choose(list(POINTWISE.items()))
     scope.helper(name, text)
     scope.keep(x)
-    statement = scope.make(scope.one(USES[name]).format(x.name), x)
+    statement = scope.make(scope.choose(USES[name]).format(x.name), x)
     scope.keep(scope.values[-1])
     return statement
 
@@ -251,7 +251,7 @@ def other_checkpoint(scope: Scope) -> Statement | None:
         return None
     width = x.shape[-1]
     block = f"nn.Sequential(nn.Linear({width}, 24), nn.GELU(), nn.Linear(24, {width}), nn.Tanh())"
-    name, kind = scope.layer(block), scope.one(list(SELECTIVE.items()))
+    name, kind = scope.layer(block), scope.choose(list(SELECTIVE.items()))
     scope.keep(x)
     argument = x.name
     forms = [
@@ -271,7 +271,7 @@ def other_checkpoint(scope: Scope) -> Statement | None:
             f"torch.utils.checkpoint.checkpoint_sequential({name}, 2, {argument}, use_reentrant=True)",
             f"checkpoint(lambda a, b: ({name}(a), b), {argument}, {argument} * 1, use_reentrant=True)[0]",
         ]
-    text = scope.one(forms)
+    text = scope.choose(forms)
     if "context_fn" in text:
         scope.helper(*kind)
     statement = scope.make(text, x, learns=True)

@@ -13,7 +13,7 @@ def _chosen(scope: Scope, x: Value, forms: list[Form], learns: bool | None = Non
     """Draw one of several expressions of a value, which the backward may keep."""
     if not forms:
         return None
-    text, shape = scope.one(forms)
+    text, shape = scope.choose(forms)
     scope.keep(x)
     return scope.make(text.format(x.name), x, shape, learns)
 
@@ -220,7 +220,7 @@ def masked_attention(scope: Scope) -> Statement | None:
         "scale=0.3",
         f"attn_mask={{0}}.mean(-1).view({batch}, 1, 1, {length})",
     ]
-    attend = f"F.scaled_dot_product_attention({q}, {q}, {q}, {scope.one(masks)})"
+    attend = f"F.scaled_dot_product_attention({q}, {q}, {q}, {scope.choose(masks)})"
     if scope.chance(0.2):
         attend = f"F.scaled_dot_product_attention({q}, {q}[:, :2], {q}[:, :2], enable_gqa=True)"
     if not scope.chance(0.7):
@@ -273,10 +273,10 @@ def bag(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width = scope.one(WIDTHS)
-    name = scope.layer(f"nn.EmbeddingBag(50, {width}, mode={scope.one(['sum', 'mean', 'max'])!r})")
+    width = scope.choose(WIDTHS)
+    name = scope.layer(f"nn.EmbeddingBag(50, {width}, mode={scope.choose(['sum', 'mean', 'max'])!r})")
     index = "x.flatten(1)[:, :6].argsort(-1)"
-    form = scope.one([f"{name}({index})", f"{name}({index}.flatten(), torch.arange(0, 6 * len(x), 6))"])
+    form = scope.choose([f"{name}({index})", f"{name}({index}.flatten(), torch.arange(0, 6 * len(x), 6))"])
     return scope.make(form, x, (x.shape[0], width), learns=True)
 
 

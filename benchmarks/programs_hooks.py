@@ -60,8 +60,8 @@ def several_outputs(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    name = scope.helper(*scope.one(list(FUNCTIONS.items())))
-    form = scope.one([CALLS[name] if name != "Both" else scope.one(BOTH)])
+    name = scope.helper(*scope.choose(list(FUNCTIONS.items())))
+    form = scope.choose([CALLS[name] if name != "Both" else scope.choose(BOTH)])
     scope.keep(x)
     return scope.make(form.format(x.name), x, x.shape)
 
@@ -94,7 +94,7 @@ def hooked(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    form = scope.one(HOOKS)
+    form = scope.choose(HOOKS)
     scope.keep(x)
     out = scope.add(x, x.shape)
     scope.keep(out)
@@ -109,7 +109,7 @@ def hooked_layer(scope: Scope) -> Statement | None:
         return None
     width = x.shape[-1]
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.0)
-    line = scope.one(
+    line = scope.choose(
         [
             "{0}.requires_grad_(False)",
             "{0}.bias.requires_grad_(False)",

@@ -38,7 +38,7 @@ def chosen_by_values(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    form = scope.one(LEARNED) if scope.chance(0.06) else scope.one(OF_INPUT)
+    form = scope.choose(LEARNED) if scope.chance(0.06) else scope.choose(OF_INPUT)
     scope.keep(x)
     out = scope.add(x, x.shape)
     scope.keep(out)
@@ -74,7 +74,7 @@ def strided(scope: Scope) -> Statement | None:
         ("{0}.unflatten(-1, (-1, 1)).expand(" + ", ".join(["-1"] * len(x.shape)) + ", 2).flatten(-2)", (*rest, 2 * n)),
         ("torch.broadcast_tensors({0}, {0}[:1])[1] * {0}", x.shape),
     ]  # fmt: skip
-    text, shape = scope.one(forms)
+    text, shape = scope.choose(forms)
     scope.keep(x)
     return scope.make(text.format(x.name), x, shape)
 
@@ -120,7 +120,7 @@ def numbers_in_views(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2 and value.shape[1] >= 2)
     if x is None or x.shape[1] > 256:
         return None
-    form = scope.one(IN_PLACE)
+    form = scope.choose(IN_PLACE)
     scope.keep(x)
     out = scope.add(x, x.shape)
     scope.keep(out)

@@ -165,14 +165,14 @@ def run(space: dict[str, Any]) -> None:
     maker = optimizer_maker(options.get("optimizer")) if training else None
     model.train(training)
     optimizer = maker([p for p in model.parameters() if p.requires_grad]) if maker else None
-    kept = None
+    last_output = None
     for _ in range(steps):
         if "train_step" in options:
             options["train_step"](model, *inputs)
             continue
         with torch.set_grad_enabled(training), torch.autocast("cpu", dtype) if dtype else nullcontext():
             output = model(*inputs)
-            kept = output if keeps else None
+            last_output = output if keeps else None
             if not training:
                 del output
                 continue
@@ -185,7 +185,7 @@ def run(space: dict[str, Any]) -> None:
             optimizer.zero_grad()
         else:
             model.zero_grad()
-    del kept, optimizer
+    del last_output, optimizer
 
 
 def tensors(value: Any) -> Iterable[Tensor]:
@@ -208,24 +208,27 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
         "random numbers": (torch.get_rng_state().numpy().tobytes(), random.getstate()),
         "switches": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()),
     }
-    for name, held in (("model", space["model"]), ("input", space["inputs"]), ("outside", space["outside"])):
-        snapshot[f"{name}: number of tensors"] = len(list(tensors(held)))
-        for number, tensor in enumerate(tensors(held)):
+    for name, part in (("model", space["model"]), ("input", space["inputs"]), ("outside", space["outside"])):
+        snapshot[f"{name}: number of tensors"] = len(list(tensors(part)))
+        for number, tensor in enumerate(tensors(part)):
             snapshot[f"{name}: tensor {number}"] = (type(tensor).__name__, contents(tensor), tensor.requires_grad)
             grad = tensor.grad if tensor.is_leaf else None
             snapshot[f"{name}: gradient {number}"] = None if grad is None else contents(grad)
-    modules = [space["model"], *(one for one in space["outside"] if isinstance(one, nn.Module))]
-    for number, module in enumerate(inner for one in modules for inner in one.modules()):
+    modules = [space["model"], *(part for part in space["outside"] if isinstance(part, nn.Module))]
+    for number, module in enumerate(inner for part in modules for inner in part.modules()):
         hooks = [len(getattr(module, f"_{kind}_hooks")) for kind in ("forward", "forward_pre", "backward")]
         training = getattr(module, "training", None)  # A frozen module has no mode.
         snapshot[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks, training)
-    for number, one in enumerate(held_optimizers(space["outside"])):
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
-        kept = [{key: value for key, value in held.items() if not has_tensors(value)} for held in one.state.values()]
+    for number, optimizer in enumerate(held_optimizers(space["outside"])):
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        plain_values = [
+            {key: value for key, value in values.items() if not has_tensors(value)}
+            for values in optimizer.state.values()
+        ]
         snapshot[f"optimizer {number}"] = (
             repr(groups),
-            repr(kept),
-            [sorted(map(str, held)) for held in one.state.values()],
+            repr(plain_values),
+            [sorted(map(str, values)) for values in optimizer.state.values()],
         )
     return snapshot
 
@@ -236,10 +239,10 @@ def has_tensors(value: Any) -> bool:
 
 def places(space: dict[str, Any]) -> dict[str, Any]:
     """Return by name which objects the program holds and where their values lie, which an estimate must not change."""
-    held = [space["model"], space["inputs"], space["outside"]]
+    parts = [space["model"], space["inputs"], space["outside"]]
     return {
         f"tensor {number}": (id(tensor), tensor.data_ptr(), id(tensor.grad) if tensor.is_leaf else None)
-        for number, tensor in enumerate(tensors(held))
+        for number, tensor in enumerate(tensors(parts))
         if tensor.layout is torch.strided
     }
 
@@ -253,8 +256,8 @@ def contents(tensor: Tensor) -> bytes:
 
 
 def held_optimizers(outside: Iterable[Any]) -> Iterable[torch.optim.Optimizer]:
-    for one in outside:
-        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else [one]
+    for part in outside:
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else [part]
         for optimizer in inner:
             if isinstance(optimizer, torch.optim.Optimizer):
                 yield optimizer

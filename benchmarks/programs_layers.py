@@ -14,10 +14,10 @@ def linear(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width, out = x.shape[-1], scope.one((x.shape[-1], scope.one(WIDTHS)))
-    name = scope.layer(f"nn.Linear({width}, {out}{scope.one(['', '', ', bias=False'])})", share=0.4)
+    width, out = x.shape[-1], scope.choose((x.shape[-1], scope.choose(WIDTHS)))
+    name = scope.layer(f"nn.Linear({width}, {out}{scope.choose(['', '', ', bias=False'])})", share=0.4)
     scope.keep(x)
-    form = scope.one(
+    form = scope.choose(
         ["{0}({1})", "{0}({1})", "{0}({1})", "F.linear({1}, {0}.weight, {0}.bias)", "{1} @ {0}.weight.t()"]
     )
     return scope.make(form.format(name, x.name), x, (*x.shape[:-1], out), learns=True)
@@ -28,14 +28,14 @@ def parameter_product(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width, out = x.shape[-1], scope.one(WIDTHS)
+    width, out = x.shape[-1], scope.choose(WIDTHS)
     weight = scope.layer(f"nn.Parameter(torch.randn({width}, {out}) * 0.1)")
     bias = scope.layer(f"nn.Parameter(torch.zeros({out}))")
     scope.keep(x)
     forms = [f"{x.name} @ {weight} + {bias}", f"torch.einsum('...i,ij->...j', {x.name}, {weight})"]
     if len(x.shape) == 2:
         forms.append(f"torch.addmm({bias}, {x.name}, {weight})")
-    return scope.make(scope.one(forms), x, (*x.shape[:-1], out), learns=True)
+    return scope.make(scope.choose(forms), x, (*x.shape[:-1], out), learns=True)
 
 
 @production(1)
@@ -44,7 +44,7 @@ def tied(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width, out = x.shape[-1], scope.one(WIDTHS)
+    width, out = x.shape[-1], scope.choose(WIDTHS)
     up, down = scope.layer(f"nn.Linear({width}, {out})"), scope.layer(f"nn.Linear({width}, {out}, bias=False)")
     if up != down:
         name = down.removeprefix("self.")
@@ -63,9 +63,9 @@ def norm(scope: Scope) -> Statement | None:
     if x.shape[0] > 1:
         forms += [f"nn.BatchNorm{max(1, rank - 2)}d({channels})"] * 2
     if rank >= 3:
-        groups = scope.one([one for one in (1, 2, 4) if channels % one == 0])
+        groups = scope.choose([count for count in (1, 2, 4) if channels % count == 0])
         forms += [f"nn.GroupNorm({groups}, {channels})", f"nn.InstanceNorm{rank - 2}d({channels}, affine=True)"]
-    name = scope.layer(scope.one(forms))
+    name = scope.layer(scope.choose(forms))
     scope.keep(x)
     return scope.make(f"{name}({x.name})", x)
 
@@ -76,11 +76,11 @@ def convolution(scope: Scope) -> Statement | None:
     if x is None or min(x.shape[2:]) < 3 or max(x.shape[1:]) > 256:
         return None
     rank, channels = len(x.shape) - 2, x.shape[1]
-    groups = scope.one([one for one in (1, 1, 1, 2, channels) if channels % one == 0])
-    out = groups * max(1, scope.one(CHANNELS) // groups)
-    kernel, stride = scope.one((1, 3, 3)), scope.one((1, 1, 2))
-    dilation = scope.one((1, 1, 1, 2)) if kernel == 3 and min(x.shape[2:]) > 4 else 1
-    padding = scope.one((0, kernel // 2)) * dilation
+    groups = scope.choose([count for count in (1, 1, 1, 2, channels) if channels % count == 0])
+    out = groups * max(1, scope.choose(CHANNELS) // groups)
+    kernel, stride = scope.choose((1, 3, 3)), scope.choose((1, 1, 2))
+    dilation = scope.choose((1, 1, 1, 2)) if kernel == 3 and min(x.shape[2:]) > 4 else 1
+    padding = scope.choose((0, kernel // 2)) * dilation
     text = f"nn.Conv{rank}d({channels}, {out}, {kernel}"
     for name, value, default in (
         ("stride", stride, 1),
@@ -90,7 +90,7 @@ def convolution(scope: Scope) -> Statement | None:
     ):
         text += f", {name}={value}" if value != default else ""
     sides = tuple((side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1 for side in x.shape[2:])
-    name = scope.layer(text + scope.one(["", "", ", bias=False"]) + ")")
+    name = scope.layer(text + scope.choose(["", "", ", bias=False"]) + ")")
     scope.keep(x)
     return scope.make(f"{name}({x.name})", x, (x.shape[0], out, *sides), learns=True)
 
@@ -100,7 +100,7 @@ def transposed_convolution(scope: Scope) -> Statement | None:
     x = scope.of_rank(3, 4)
     if x is None or max(x.shape[1:]) > 64:
         return None
-    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.one(CHANNELS)
+    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS)
     name = scope.layer(f"nn.ConvTranspose{rank}d({channels}, {out}, 2, stride=2)")
     scope.keep(x)
     return scope.make(f"{name}({x.name})", x, (x.shape[0], out, *(2 * side for side in x.shape[2:])), learns=True)
@@ -114,7 +114,7 @@ def pool(scope: Scope) -> Statement | None:
     rank = len(x.shape) - 2
     halved = (*x.shape[:2], *(side // 2 for side in x.shape[2:]))
     small = (*x.shape[:2], *[2] * rank)
-    form, shape = scope.one(
+    form, shape = scope.choose(
         [
             (f"F.max_pool{rank}d({{}}, 2)", halved),
             (f"nn.MaxPool{rank}d(2)({{}})", halved),
@@ -132,7 +132,7 @@ def resized(scope: Scope) -> Statement | None:
     x = scope.of_rank(4)
     if x is None or max(x.shape[1:]) > 40:
         return None
-    mode = scope.one(["nearest", "bilinear", "bicubic"])
+    mode = scope.choose(["nearest", "bilinear", "bicubic"])
     shape = (*x.shape[:2], *(2 * side for side in x.shape[2:]))
     return scope.make(f"F.interpolate({x.name}, scale_factor=2.0, mode={mode!r})", x, shape)
 
@@ -142,8 +142,8 @@ def recurrent(scope: Scope) -> Statement | None:
     x = scope.of_rank(3)
     if x is None or x.shape[1] > 40:
         return None
-    kind, hidden, both = scope.one(["GRU", "LSTM", "RNN"]), scope.one((8, 16, 24)), scope.chance(0.3)
-    options = f", num_layers={scope.one((1, 1, 2))}, batch_first=True" + (", bidirectional=True" if both else "")
+    kind, hidden, both = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 16, 24)), scope.chance(0.3)
+    options = f", num_layers={scope.choose((1, 1, 2))}, batch_first=True" + (", bidirectional=True" if both else "")
     name = scope.layer(f"nn.{kind}({x.shape[-1]}, {hidden}{options})")
     scope.keep(x)
     statement = scope.make(f"{name}({x.name})[0]", x, (*x.shape[:2], hidden * (2 if both else 1)), learns=True)
@@ -157,7 +157,7 @@ def cell(scope: Scope) -> Statement | None:
     x = scope.of_rank(3)
     if x is None or x.shape[1] > 12:
         return None
-    hidden = scope.one((8, 16))
+    hidden = scope.choose((8, 16))
     name = scope.layer(f"nn.GRUCell({x.shape[-1]}, {hidden})")
     scope.keep(x)
     out = scope.add(x, (*x.shape[:2], hidden), learns=True)
@@ -176,25 +176,25 @@ def attention(scope: Scope) -> Statement | None:
     if x is None or x.shape[-1] % 2 or x.shape[1] > 128:
         return None
     batch, length, width = x.shape
-    heads = scope.one([one for one in (1, 2, 4) if width % one == 0])
+    heads = scope.choose([count for count in (1, 2, 4) if width % count == 0])
     scope.keep(x)
-    form = scope.one(["mha", "mha", "encoder", "sdpa", "sdpa", "by hand"])
+    form = scope.choose(["mha", "mha", "encoder", "sdpa", "sdpa", "by hand"])
     if form == "mha":
         name = scope.layer(f"nn.MultiheadAttention({width}, {heads}, batch_first=True)")
-        weights = scope.one([", need_weights=False", ""])
+        weights = scope.choose([", need_weights=False", ""])
         return scope.make(f"{name}({x.name}, {x.name}, {x.name}{weights})[0]", x, learns=True)
     if form == "encoder":
-        first = scope.one(["", ", norm_first=True"])
+        first = scope.choose(["", ", norm_first=True"])
         name = scope.layer(f"nn.TransformerEncoderLayer({width}, {heads}, {2 * width}, batch_first=True{first})")
         return scope.make(f"{name}({x.name})", x, learns=True)
     split = scope.layer(f"nn.Linear({width}, {3 * width})")
-    out, q, k, v = scope.add(x, x.shape, learns=True), *(scope.name(one) for one in "qkv")
+    out, q, k, v = scope.add(x, x.shape, learns=True), *(scope.name(letter) for letter in "qkv")
     scope.keep(out)
     lines = [
         f"{q}, {k}, {v} = {split}({x.name}).view({batch}, {length}, 3, {heads}, -1).permute(2, 0, 3, 1, 4).unbind(0)"
     ]
     if form == "sdpa":
-        causal = scope.one(["", ", is_causal=True"])
+        causal = scope.choose(["", ", is_causal=True"])
         lines.append(f"{out.name} = F.scaled_dot_product_attention({q}, {k}, {v}{causal})")
     else:
         lines += [
@@ -213,7 +213,7 @@ def embedding(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width = scope.one(WIDTHS)
+    width = scope.choose(WIDTHS)
     name = scope.layer(f"nn.Embedding({x.shape[-1]}, {width})")
     return scope.make(f"{name}({x.name}.argmax(-1))", x, (*x.shape[:-1], width), learns=True)
 

@@ -22,10 +22,10 @@ def transformer(scope: Scope) -> Statement | None:
         return None
     batch, length, width = x.shape
     name = x.name
-    padding = f"torch.arange({length}).expand({batch}, -1) >= {length - scope.one((0, 2))}"
+    padding = f"torch.arange({length}).expand({batch}, -1) >= {length - scope.choose((0, 2))}"
     causal = f"nn.Transformer.generate_square_subsequent_mask({length})"
-    options = scope.one(["", ", norm_first=True", ", activation='gelu'", ", activation=F.gelu, bias=False"])
-    layer = f"nn.TransformerEncoderLayer({width}, 4, {scope.one((16, 40))}, batch_first=True{options})"
+    options = scope.choose(["", ", norm_first=True", ", activation='gelu'", ", activation=F.gelu, bias=False"])
+    layer = f"nn.TransformerEncoderLayer({width}, 4, {scope.choose((16, 40))}, batch_first=True{options})"
     decoder = f"nn.TransformerDecoderLayer({width}, 2, 24, batch_first=True{options})"
     m = scope.layer
     forms = [
@@ -53,7 +53,7 @@ def transformer(scope: Scope) -> Statement | None:
             f"({name}, {name}, {name}, attn_mask={causal}, is_causal=True, need_weights=False)[0]"
         ),
     ]
-    return _applied(scope, x, scope.one(forms)())
+    return _applied(scope, x, scope.choose(forms)())
 
 
 @production(1.5)
@@ -63,11 +63,11 @@ def packed(scope: Scope) -> Statement | None:
     if x is None or not 3 <= x.shape[1] <= 40:
         return None
     batch, length, width = x.shape
-    kind, hidden = scope.one(["GRU", "LSTM", "RNN"]), scope.one((8, 12))
-    layers, both = scope.one((1, 2)), scope.one((1, 2))
+    kind, hidden = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 12))
+    layers, both = scope.choose((1, 2)), scope.choose((1, 2))
     options = f"num_layers={layers}, batch_first=True, bidirectional={both == 2}"
     if kind == "RNN":
-        options += f", nonlinearity={scope.one(['tanh', 'relu'])!r}"
+        options += f", nonlinearity={scope.choose(['tanh', 'relu'])!r}"
     if layers == 2:
         options += ", dropout=0.2"
     projected = kind == "LSTM" and scope.chance(0.3)
@@ -80,7 +80,7 @@ def packed(scope: Scope) -> Statement | None:
     scope.keep(out)
     p, state = scope.name("p"), f"{x.name}.new_zeros({layers * both}, {batch}, {{}})"
     initial = state.format(size) if kind != "LSTM" else f"({state.format(size)}, {state.format(hidden)})"
-    sort = scope.one(["", ", enforce_sorted=False"])
+    sort = scope.choose(["", ", enforce_sorted=False"])
     forms = [
         f"{p} = rnn.pack_padded_sequence({x.name}, {lengths}, batch_first=True{sort})\n"
         f"{p}, _ = {name}({p})\n"
@@ -91,7 +91,7 @@ def packed(scope: Scope) -> Statement | None:
         f"_, {p} = {name}({x.name})\n{p} = {p}[0] if isinstance({p}, tuple) else {p}\n"
         f"{out.name} = torch.zeros({shape}) + {p}.mean()",
     ]
-    return Statement(scope.one(forms), out.name)
+    return Statement(scope.choose(forms), out.name)
 
 
 @production(1)
@@ -105,11 +105,11 @@ def jagged(scope: Scope) -> Statement | None:
     scope.keep(x)
     out, n = scope.add(x, x.shape, learns=True), scope.name("n")
     rows = f"[{x.name}[i, : {length} - i % 3] for i in range({batch})]"
-    nested = scope.one(
+    nested = scope.choose(
         [f"torch.nested.as_nested_tensor({rows}, layout=torch.jagged)",
          f"torch.nested.nested_tensor_from_jagged({x.name}.flatten(0, 1), torch.arange({batch + 1}) * {length})"]
     )  # fmt: skip
-    use = scope.one([f"{name}({n})", f"F.gelu({name}({n})) * 2", f"{name}({n}) + {n}",
+    use = scope.choose([f"{name}({n})", f"F.gelu({name}({n})) * 2", f"{name}({n}) + {n}",
                      f"F.layer_norm({name}({n}), ({width},))", f"{name}({n}).sin().cos()"])  # fmt: skip
     end = f"{out.name} = F.pad(torch.nested.to_padded_tensor({n}, 0.0), (0, 0, 0, {length}))[:, :{length}]"
     return Statement(f"{n} = {nested}\n{n} = {use}\n{end}", out.name, x.name)
@@ -174,8 +174,8 @@ def adapter(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    kind = scope.helper(*scope.one(list(ADAPTERS.items())))
-    out = scope.one((x.shape[-1], scope.one(WIDTHS)))
+    kind = scope.helper(*scope.choose(list(ADAPTERS.items())))
+    out = scope.choose((x.shape[-1], scope.choose(WIDTHS)))
     name = scope.layer(f"{kind}(nn.Linear({x.shape[-1]}, {out}))")
     end = "['out']" if kind == "Gated" else ""
     return _applied(scope, x, f"{name}({x.name}){end}", (*x.shape[:-1], out))
@@ -188,8 +188,8 @@ def other_dtype(scope: Scope) -> Statement | None:
     if x is None or scope.autocast:
         return None
     width = x.shape[-1]
-    dtype = scope.one(["double", "double", "bfloat16", "bfloat16", "half"])
-    layer = scope.one([f"nn.Linear({width}, {width})", f"nn.LayerNorm({width})", f"nn.RMSNorm({width})",
+    dtype = scope.choose(["double", "double", "bfloat16", "bfloat16", "half"])
+    layer = scope.choose([f"nn.Linear({width}, {width})", f"nn.LayerNorm({width})", f"nn.RMSNorm({width})",
                        f"nn.Sequential(nn.Linear({width}, 16), nn.GELU(), nn.Linear(16, {width}))"])  # fmt: skip
     name = scope.layer(f"{layer}.{dtype}()")
     return _applied(scope, x, f"{name}({x.name}.{dtype}()).float()")
@@ -201,7 +201,7 @@ def other_convolution(scope: Scope) -> Statement | None:
     x = scope.of_rank(3, 4, 5)
     if x is None or min(x.shape[2:]) < 4 or max(x.shape[2:]) > 64 or x.shape[1] > 64:
         return None
-    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.one(CHANNELS)
+    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS)
     same = (x.shape[0], out, *x.shape[2:])
     doubled = (x.shape[0], out, *(2 * side for side in x.shape[2:]))
     conv = f"nn.Conv{rank}d({channels}, {out}, 3, padding="
@@ -209,7 +209,7 @@ def other_convolution(scope: Scope) -> Statement | None:
     norm = "parametrizations"
     forms = [
         (f"{conv}'same', dilation=2)", same),
-        (f"{conv}1, padding_mode={scope.one(['reflect', 'circular', 'replicate'])!r})", same),
+        (f"{conv}1, padding_mode={scope.choose(['reflect', 'circular', 'replicate'])!r})", same),
         (f"{norm}.weight_norm({conv}1))", same),
         (f"{norm}.spectral_norm({conv}1))", same),
         (f"{norm}.orthogonal({conv}1))", same),
@@ -228,7 +228,7 @@ def other_convolution(scope: Scope) -> Statement | None:
         forms.append((f"{conv}1).to(memory_format=torch.channels_last)", same))
     if x.shape[0] == 1:
         forms = [form for form in forms if "BatchNorm" not in form[0]]
-    text, shape = scope.one(forms)
+    text, shape = scope.choose(forms)
     if "Lazy" in text:
         text = text.replace("Lazy", "").replace(f"({out}, 3", f"({channels}, {out}, 3")
     return _applied(scope, x, f"{scope.layer(text)}({x.name})", shape)
@@ -242,7 +242,7 @@ def other_layer(scope: Scope) -> Statement | None:
         return None
     width = x.shape[-1]
     linear = f"nn.Linear({width}, {width})"
-    one = f"nn.Parameter(torch.randn({width}) * 0.1)"
+    parameter = f"nn.Parameter(torch.randn({width}) * 0.1)"
     forms = [
         (f"parametrizations.orthogonal({linear})", "{0}({1})"),
         (f"parametrizations.orthogonal({linear}, orthogonal_map='cayley')", "{0}({1})"),
@@ -250,8 +250,8 @@ def other_layer(scope: Scope) -> Statement | None:
         (f"parametrizations.weight_norm({linear}, dim=None)", "{0}({1})"),
         (f"parametrizations.spectral_norm({linear}, n_power_iterations=2)", "{0}({1})"),
         (f"nn.Bilinear({width}, {width}, 8)", "F.pad({0}({1}, {1}), (0, " + f"{width - 8}))"),
-        (f"nn.ParameterList([{one}, {one}])", "{1} * {0}[0] + {0}[1]"),
-        (f"nn.ParameterDict({{'a': {one}, 'b': {one}}})", "{1} * {0}['a'].exp() + {0}['b']"),
+        (f"nn.ParameterList([{parameter}, {parameter}])", "{1} * {0}[0] + {0}[1]"),
+        (f"nn.ParameterDict({{'a': {parameter}, 'b': {parameter}}})", "{1} * {0}['a'].exp() + {0}['b']"),
         (f"nn.ModuleList([{linear}, nn.Identity(), nn.Sequential({linear}, nn.SiLU())])", "sum(m({1}) for m in {0})"),
         (f"nn.ModuleDict({{'a': {linear}, 'b': {linear}}})", "{0}['a']({1}) * {0}['b']({1}).sigmoid()"),
         (f"prune.l1_unstructured({linear}, 'weight', 0.3)", "{0}({1})"),
@@ -270,7 +270,7 @@ def other_layer(scope: Scope) -> Statement | None:
         forms.append((f"nn.AdaptiveLogSoftmaxWithLoss({width}, 20, [5, 10])", "{1} + {0}.log_prob({1}).mean()"))
         forms.append((f"nn.LSTMCell({width}, {width})", "{0}({1})[1]"))
         forms.append((f"nn.RNNCell({width}, {width}, nonlinearity='relu')", "{0}({1}, {0}({1}))"))
-    layer, use = scope.one(forms)
+    layer, use = scope.choose(forms)
     if scope.autocast and "cfloat" in layer + use:
         return None
     name = scope.layer(layer)

@@ -74,7 +74,7 @@ def unary(scope: Scope) -> Statement | None:
     if x is None or len(x.shape) < 2:
         return None
     scope.keep(x)
-    statement = scope.make(scope.one(UNARY).format(x.name, ", ".join(map(str, x.shape))), x)
+    statement = scope.make(scope.choose(UNARY).format(x.name, ", ".join(map(str, x.shape))), x)
     scope.keep(scope.values[-1])
     return statement
 
@@ -83,7 +83,7 @@ def unary(scope: Scope) -> Statement | None:
 def binary(scope: Scope) -> Statement | None:
     x = scope.pick()
     assert x is not None
-    other, form = scope.twin(x), scope.one(BINARY)
+    other, form = scope.twin(x), scope.choose(BINARY)
     if form not in BINARY[:2]:
         scope.keep(x, other)
     return scope.make(form.format(x.name, other.name), x, learns=x.learns or other.learns)
@@ -95,7 +95,7 @@ def broadcast(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    width, kind = x.shape[-1], scope.one(["parameter", "buffer", "outside"])
+    width, kind = x.shape[-1], scope.choose(["parameter", "buffer", "outside"])
     if kind == "parameter":
         name = scope.layer(f"nn.Parameter(torch.ones({width}))")
     elif kind == "buffer":
@@ -105,7 +105,7 @@ def broadcast(scope: Scope) -> Statement | None:
     else:
         name = scope.helper(f"TABLE_{width}", f"TABLE_{width} = torch.randn({width})")
     scope.keep(x)
-    return scope.make(f"{x.name} {scope.one('+*')} {name}", x, learns=x.learns or kind == "parameter")
+    return scope.make(f"{x.name} {scope.choose('+*')} {name}", x, learns=x.learns or kind == "parameter")
 
 
 def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
@@ -149,7 +149,7 @@ def view(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
-    text, shape = scope.one(views_of(scope, x))
+    text, shape = scope.choose(views_of(scope, x))
     statement = scope.view(text, x, shape)
     if "expand" in text:
         scope.keep(x)
@@ -178,7 +178,7 @@ def flattened(scope: Scope) -> Statement | None:
         forms.append((f"{x.name}.mean((2, 3))", x.shape[:2]))
     if len(x.shape) == 5:
         forms.append((f"{x.name}.flatten(3)", (*x.shape[:3], x.shape[3] * x.shape[4])))
-    text, shape = scope.one(forms)
+    text, shape = scope.choose(forms)
     return scope.view(text, x, shape)
 
 
@@ -199,7 +199,7 @@ def joined(scope: Scope) -> Statement | None:
         (f"{x.name}.repeat_interleave(2, 1)", doubled),
         (f"{x.name}.repeat(1, 2{', 1' * (len(x.shape) - 2)})", doubled),
     ]
-    text, shape = scope.one(forms)
+    text, shape = scope.choose(forms)
     return scope.make(text, x, shape, learns)
 
 
@@ -241,7 +241,7 @@ def part(scope: Scope, x: Value) -> str:
     forms = ["{0}"] * 3
     if x.shape[1] > 2:
         forms += ["{0}[:, 0]", "{0}[:, 1:]", "{0}[:, ::2]"]
-    return scope.one([*forms, "{0}[0]", "{0}[..., :2]", "{0}.transpose(0, 1)[0]"]).format(x.name)
+    return scope.choose([*forms, "{0}[0]", "{0}[..., :2]", "{0}.transpose(0, 1)[0]"]).format(x.name)
 
 
 def fresh(scope: Scope) -> tuple[str, Value]:
@@ -258,7 +258,7 @@ def fresh(scope: Scope) -> tuple[str, Value]:
 def number_in_place(scope: Scope) -> Statement | None:
     line, x = fresh(scope)
     target = part(scope, x)
-    form = scope.one(NUMBERS)
+    form = scope.choose(NUMBERS)
     return Statement(line + form.format(target), x.name if line else "")
 
 
@@ -266,7 +266,7 @@ def number_in_place(scope: Scope) -> Statement | None:
 def unary_in_place(scope: Scope) -> Statement | None:
     line, x = fresh(scope)
     target = part(scope, x)
-    form = scope.one(UNARY_IN_PLACE).format(target, "1" if target != x.name else ", ".join(map(str, x.shape)))
+    form = scope.choose(UNARY_IN_PLACE).format(target, "1" if target != x.name else ", ".join(map(str, x.shape)))
     scope.keep(x)
     return Statement(line + form, x.name if line else "")
 
@@ -275,7 +275,7 @@ def unary_in_place(scope: Scope) -> Statement | None:
 def tensor_in_place(scope: Scope) -> Statement | None:
     line, x = fresh(scope)
     other = scope.twin(x)
-    form = scope.one(TENSORS)
+    form = scope.choose(TENSORS)
     whole, operand = x.name, other.name
     if x.shape[1] > 2 and scope.chance(0.5):
         whole, operand = (
@@ -312,7 +312,7 @@ def filled(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None or x.shape[1] > 256:
         return None
-    factory, write = scope.one(FACTORIES), scope.one(WRITES)
+    factory, write = scope.choose(FACTORIES), scope.choose(WRITES)
     if write in COPIES and scope.chance(0.4):
         factory = "torch.empty_like({0})"
     out = scope.add(x, x.shape)
@@ -329,7 +329,7 @@ def running_buffer(scope: Scope) -> Statement | None:
     attribute, width = scope.name("b"), x.shape[-1]
     scope.layers[attribute] = f"self.register_buffer({attribute!r}, torch.zeros({width}))"
     mean = f"{x.name}.detach().flatten(0, -2).mean(0)"
-    form = scope.one(
+    form = scope.choose(
         [
             f"self.{attribute}.mul_(0.9).add_({mean}, alpha=0.1)",
             f"self.{attribute}.lerp_({mean}, 0.1)",

@@ -52,7 +52,7 @@ def held_outside(scope: Scope) -> Statement | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None or scope.depth:
         return None
-    name, text = scope.one(list(HOLDERS.items()))
+    name, text = scope.choose(list(HOLDERS.items()))
     if name == "remember" and name in scope.helpers:
         return None
     scope.helper(name, text)
@@ -66,8 +66,8 @@ def sparse_gradient(scope: Scope) -> Statement | None:
     x = scope.of_rank(2, 3)
     if x is None or scope.depth:
         return None
-    width = scope.one(WIDTHS)
-    kind = scope.one(["nn.Embedding(50, {}, sparse=True)", "nn.EmbeddingBag(50, {}, mode='sum', sparse=True)"])
+    width = scope.choose(WIDTHS)
+    kind = scope.choose(["nn.Embedding(50, {}, sparse=True)", "nn.EmbeddingBag(50, {}, mode='sum', sparse=True)"])
     name = scope.layer(kind.format(width))
     rows = f"{name}(x.flatten(1)[:, :6].argsort(-1))"
     return scope.make(rows if "Bag" in kind else f"{rows}.sum(1)", x, (x.shape[0], width), learns=True)
@@ -90,6 +90,6 @@ def calling(scope: Scope) -> Statement | None:
     x = scope.of_rank(2)
     if x is None or scope.depth or max(x.shape) > 64:
         return None
-    form = scope.one(CALLING)
+    form = scope.choose(CALLING)
     scope.keep(x)
     return scope.make(form.format(x.name), x, learns=x.learns and "while_loop" not in form)

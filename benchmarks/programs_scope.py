@@ -50,7 +50,7 @@ class Scope:
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
 
-    def one(self, choices: Sequence[T]) -> T:
+    def choose(self, choices: Sequence[T]) -> T:
         return choices[self.rng.randrange(len(choices))]
 
     def pick(self, fits: Callable[[Value], bool] = lambda _: True) -> Value | None:
@@ -58,7 +58,7 @@ class Scope:
         candidates = [value for value in self.values if fits(value)]
         if not candidates:
             return None
-        return self.one(candidates[-3:]) if self.chance(0.75) else self.one(candidates)
+        return self.choose(candidates[-3:]) if self.chance(0.75) else self.choose(candidates)
 
     def of_rank(self, *ranks: int) -> Value | None:
         return self.pick(lambda value: len(value.shape) in ranks)
@@ -66,13 +66,13 @@ class Scope:
     def twin(self, value: Value) -> Value:
         """Return a value of the same shape, another one if possible."""
         others = [other for other in self.values if other.shape == value.shape and other.name != value.name]
-        return self.one(others) if others else value
+        return self.choose(others) if others else value
 
     def layer(self, text: str, share: float = 0.25) -> str:
         """Return an attribute created by ``text``, or sometimes an existing one, which is then called twice."""
         same = [name for name, line in self.layers.items() if line.endswith(f" = {text}")]
         if same and self.chance(share):
-            return f"self.{self.one(same)}"
+            return f"self.{self.choose(same)}"
         name = self.name("m")
         self.layers[name] = f"self.{name} = {text}"
         return f"self.{name}"

@@ -344,8 +344,8 @@ def _own_step(rng: random.Random) -> StepText:
         texts = rng.choice((WHOLE, SEVERAL_MODELS, AVERAGES, OTHER_OPTIMIZERS, BACKWARDS))
         chosen = {name: rng.choice(choices) for name, choices in CHOICES.items()}
         text = rng.choice(texts).format(optimizer=optimizer, **chosen)
-        held = [name for name in HELD if f"\n{name} = " in f"\n{text}"]
-        return StepText(tuple(text.splitlines()), tuple(held), options)
+        names = [name for name in HELD if f"\n{name} = " in f"\n{text}"]
+        return StepText(tuple(text.splitlines()), tuple(names), options)
     parts = dict.fromkeys(("before", "loss", "between", "after", "outside"), "")
     chosen = rng.choice(PARTS)
     parts.update(chosen)

@@ -162,13 +162,17 @@ class Program:
 def _without_one(statements: tuple[Statement, ...]) -> Iterator[tuple[tuple[Statement, ...], str, str]]:
     """Yield the statements with one less, or with a smaller block, and the names that replace removed ones."""
     for number in reversed(range(len(statements))):
-        one, before, after = statements[number], statements[:number], statements[number + 1 :]
-        if one.target and one.same:
-            yield (*before, *(later.renamed(one.target, one.same) for later in after)), one.target, one.same
+        statement, before, after = statements[number], statements[:number], statements[number + 1 :]
+        if statement.target and statement.same:
+            yield (
+                (*before, *(later.renamed(statement.target, statement.same) for later in after)),
+                statement.target,
+                statement.same,
+            )
         else:
             yield (*before, *after), "", ""
-        if one.inner and not one.tail:
-            yield (*before, *one.inner, *after), "", ""
-        for inner, old, new in _without_one(one.inner):
-            tail = re.sub(rf"\b{old}\b", new, one.tail) if old else one.tail
-            yield (*before, replace(one, inner=inner, tail=tail), *after), old, new
+        if statement.inner and not statement.tail:
+            yield (*before, *statement.inner, *after), "", ""
+        for inner, old, new in _without_one(statement.inner):
+            tail = re.sub(rf"\b{old}\b", new, statement.tail) if old else statement.tail
+            yield (*before, replace(statement, inner=inner, tail=tail), *after), old, new

@@ -112,8 +112,8 @@ class Llama(nn.Module):
         return F.cross_entropy(shifted, labels[..., 1:].contiguous().view(-1)), logits
 
 
-def wrapped(held: dict[str, Any], strategy: str = "FULL_SHARD", offloads: bool = False, depth: int = DEPTH) -> Any:
-    """Return the model as the script wraps it, with its optimizer in ``held``."""
+def wrapped(objects: dict[str, Any], strategy: str = "FULL_SHARD", offloads: bool = False, depth: int = DEPTH) -> Any:
+    """Return the model as the script wraps it, with its optimizer in ``objects``."""
     from torch.distributed import fsdp
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpoints
     from torch.distributed.fsdp import wrap
@@ -141,14 +141,14 @@ def wrapped(held: dict[str, Any], strategy: str = "FULL_SHARD", offloads: bool =
     checkpoints.apply_activation_checkpointing(
         model, checkpoint_wrapper_fn=reentrant, check_fn=lambda module: isinstance(module, Layer)
     )
-    held["optimizer"] = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1)
+    objects["optimizer"] = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1)
     return model
 
 
-def train(held: dict[str, Any], model: Any, ids: Tensor, labels: Tensor) -> None:
+def train(objects: dict[str, Any], model: Any, ids: Tensor, labels: Tensor) -> None:
     """Run one step of the script's loop, which keeps the logits until the step ends."""
     loss, logits = model(ids, labels)
     loss.backward()
-    held["optimizer"].step()
-    held["optimizer"].zero_grad()
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
     del logits

@@ -13,15 +13,15 @@ from torch.nn import functional as F
 Step = Callable[..., None]
 
 
-def _kept(make: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[nn.Module], torch.optim.Optimizer]:
+def _made_once(make: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[nn.Module], torch.optim.Optimizer]:
     """Return a model's optimizer, created in its first step and again if its parameters change."""
-    kept: list[tuple[nn.Parameter, torch.optim.Optimizer]] = []
+    pairs: list[tuple[nn.Parameter, torch.optim.Optimizer]] = []
 
     def optimizer(model: nn.Module) -> torch.optim.Optimizer:
         first = next(model.parameters())
-        if not kept or kept[0][0] is not first:
-            kept[:] = [(first, make(model))]
-        return kept[0][1]
+        if not pairs or pairs[0][0] is not first:
+            pairs[:] = [(first, make(model))]
+        return pairs[0][1]
 
     return optimizer
 
@@ -31,10 +31,10 @@ def amp_classifier_step() -> Step:
 
     There is no scaler, and the loss and the backward also run under autocast to fp16.
     """
-    kept = _kept(lambda model: torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False))
+    optimizer_of = _made_once(lambda model: torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False))
 
     def step(model: nn.Module, images: torch.Tensor) -> None:
-        optimizer = kept(model)
+        optimizer = optimizer_of(model)
         optimizer.zero_grad(set_to_none=False)
         with torch.autocast("cuda", torch.float16):
             output = model(images)
@@ -87,10 +87,10 @@ def _keeping_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 
 def bert_step(accumulated: int = 1, autocast: torch.dtype | None = None) -> Step:
     """Return a step of the trainer on torch 1.10: several passes, per-parameter AdamW, gradients zeroed in place."""
-    kept = _kept(lambda model: torch.optim.AdamW(model.parameters(), foreach=False))
+    optimizer_of = _made_once(lambda model: torch.optim.AdamW(model.parameters(), foreach=False))
 
     def step(model: nn.Module, **data: torch.Tensor) -> None:
-        optimizer = kept(model)
+        optimizer = optimizer_of(model)
         for _ in range(accumulated):
             with (
                 patch.object(F, "softmax", _keeping_softmax),

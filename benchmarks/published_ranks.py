@@ -59,7 +59,7 @@ def selective(layer: nn.Module) -> nn.Module:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-    kept = {torch.ops.aten.mm.default, *_ATTENTIONS}
+    saved = {torch.ops.aten.mm.default, *_ATTENTIONS}
 
     def contexts() -> Any:
         seen: dict[str, int] = defaultdict(int)
@@ -67,7 +67,7 @@ def selective(layer: nn.Module) -> nn.Module:
         def policy(ctx: Any, func: Any, *_: Any, **__: Any) -> CheckpointPolicy:
             mode = "recompute" if ctx.is_recompute else "forward"
             seen[mode] += func is torch.ops.aten.mm.default
-            is_kept = func in kept and not (func is torch.ops.aten.mm.default and seen[mode] % 2 == 0)
+            is_kept = func in saved and not (func is torch.ops.aten.mm.default and seen[mode] % 2 == 0)
             return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
         return create_selective_checkpoint_contexts(policy)
@@ -124,12 +124,12 @@ def _loss(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 @cache
 def of_lora(batch: int, length: int, gpu: str = "RTX 3090", **options: Any) -> MemoryEstimate:
-    held: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     ids = torch.zeros(batch, length, dtype=torch.long)
     return estimate_memory(
-        partial(published_lora.wrapped, held, **options),
+        partial(published_lora.wrapped, objects, **options),
         input_data=(ids, ids.clone()),
-        train_step=partial(published_lora.train, held),
+        train_step=partial(published_lora.train, objects),
         gpu=gpu,
         world_size=2,
         progress=False,

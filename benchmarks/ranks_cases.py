@@ -51,14 +51,14 @@ class Case:
     worlds: tuple[int, ...] = (2, 4)
     loop: Callable[..., None] | None = None
     """The step, if it is not the default one."""
-    held: dict[str, Any] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
     """What the loop keeps: its optimizer."""
 
     def build(self) -> nn.Module:
         torch.manual_seed(0)
         model = self.wrap(MODELS[self.model].make())
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.held["optimizer"] = self.optimizer(trained)
+        self.objects["optimizer"] = self.optimizer(trained)
         return model
 
     def inputs(self) -> tuple[Tensor, ...]:
@@ -68,7 +68,7 @@ class Case:
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
         """Run one step: the micro-batches, then the optimizer."""
         if self.loop is not None:
-            self.loop(model, inputs, targets, self.held, mark)
+            self.loop(model, inputs, targets, self.objects, mark)
             return
         for number in range(self.accumulate):
             with _alone(model) if number < self.accumulate - 1 else nullcontext():
@@ -80,8 +80,8 @@ class Case:
         mark("optimizer")
         if self.clip:
             _clip(model)
-        self.held["optimizer"].step()
-        self.held["optimizer"].zero_grad()
+        self.objects["optimizer"].step()
+        self.objects["optimizer"].zero_grad()
         mark("end")
 
     def _loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -270,19 +270,19 @@ class PipelineCase(Case):
         ]
         make = getattr(pipelining, self.schedule)
         argument = stages if "stages" in signature(make).parameters else stages[0]
-        self.held["schedule"] = make(argument, self.micro_batches, loss_fn=_loss_of)
-        self.held["ends"] = [stage.is_first for stage in stages], [stage.is_last for stage in stages]
+        self.objects["schedule"] = make(argument, self.micro_batches, loss_fn=_loss_of)
+        self.objects["ends"] = [stage.is_first for stage in stages], [stage.is_last for stage in stages]
         model = nn.ModuleList(modules)
-        self.held["optimizer"] = self.optimizer(model.parameters())
+        self.objects["optimizer"] = self.optimizer(model.parameters())
         return model
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
         mark("forward")
-        first, last = map(any, self.held["ends"])
-        self.held["schedule"].step(*([inputs] if first else []), **({"target": targets} if last else {}))
+        first, last = map(any, self.objects["ends"])
+        self.objects["schedule"].step(*([inputs] if first else []), **({"target": targets} if last else {}))
         mark("optimizer")
-        self.held["optimizer"].step()
-        self.held["optimizer"].zero_grad()
+        self.objects["optimizer"].step()
+        self.objects["optimizer"].zero_grad()
         mark("end")
 
 

@@ -27,7 +27,7 @@ def truths_of(names: list[str], world_size: int) -> dict[tuple[str, int], Truth]
     """Return the measurements by name and rank; none for a program that hangs."""
     truths: dict[tuple[str, int], Truth] = {}
     while names:
-        ran = {(one.case, one.rank): one for one in measured(names[:AT_ONCE], world_size, SECONDS)}
+        ran = {(truth.case, truth.rank): truth for truth in measured(names[:AT_ONCE], world_size, SECONDS)}
         truths |= ran
         done = sum(all((name, rank) in ran for rank in range(world_size)) for name in names[:AT_ONCE])
         names = names[max(done, 1) :] if done == len(names[:AT_ONCE]) else names[done + 1 :]
@@ -37,7 +37,10 @@ def truths_of(names: list[str], world_size: int) -> dict[tuple[str, int], Truth]
 def lowest(name: str, truth: Truth, world_size: int) -> Truth:
     """Return the measurement of a rank with the lowest peak of three runs."""
     again = [truths_of([name], world_size).get((name, truth.rank)) for _ in range(2)]
-    return min((truth, *(one for one in again if one and not one.failed)), key=lambda one: one.peak_bytes)
+    return min(
+        (truth, *(attempt for attempt in again if attempt and not attempt.failed)),
+        key=lambda attempt: attempt.peak_bytes,
+    )
 
 
 def verdict(name: str, truth: Truth | None, world_size: int, rank: int, shows: bool) -> str:

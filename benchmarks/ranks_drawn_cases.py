@@ -39,15 +39,15 @@ class DrawnCase(Case):
         torch.manual_seed(0)
         model: nn.Module = self.wrap(Drawn(self.shape))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.held["optimizer"] = self.optimizer(trained)
-        self.held.update((act, ACTS[act].prepare(model)) for act in self.step.acts)
+        self.objects["optimizer"] = self.optimizer(trained)
+        self.objects.update((act, ACTS[act].prepare(model)) for act in self.step.acts)
         return model
 
     def inputs(self) -> tuple[Tensor, ...]:
         return inputs_of(self.shape, self.step.batch)
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
-        run_step(self.step, model, inputs, targets, self.held, mark)
+        run_step(self.step, model, inputs, targets, self.objects, mark)
 
 
 @dataclass(frozen=True)

@@ -36,55 +36,55 @@ def _copies(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def _average(copies: list[Tensor], model: nn.Module, loss: Tensor, output: Tensor) -> None:
-    for kept, parameter in zip(copies, model.parameters()):
-        kept.lerp_(_local(parameter.detach()), 0.1)
+    for average, parameter in zip(copies, model.parameters()):
+        average.lerp_(_local(parameter.detach()), 0.1)
 
 
-def _log_loss(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> float:
+def _log_loss(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> float:
     shown = loss.detach().clone()
     dist.all_reduce(shown, op=dist.ReduceOp.AVG)
     return shown.item()
 
 
-def _gather_outputs(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> Tensor:
+def _gather_outputs(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> Tensor:
     parts = [torch.empty_like(output) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, output.detach().contiguous())
     return torch.cat(parts).argmax(-1)
 
 
-def _gather_at_once(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> Tensor:
+def _gather_at_once(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> Tensor:
     whole = output.new_empty(dist.get_world_size() * output.shape[0], *output.shape[1:])
     dist.all_gather_into_tensor(whole, output.detach().contiguous())
     return whole.softmax(-1)
 
 
-def _count(kept: Tensor, model: nn.Module, loss: Tensor, output: Tensor) -> None:
+def _count(total: Tensor, model: nn.Module, loss: Tensor, output: Tensor) -> None:
     right = (output.argmax(-1) == 1).sum()
-    kept += right
-    dist.all_reduce(kept)
+    total += right
+    dist.all_reduce(total)
 
 
-def _norms(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> list[float]:
+def _norms(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> list[float]:
     return [_local(p.grad).norm().item() for p in model.parameters() if p.grad is not None]
 
 
-def _objects(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> None:
+def _objects(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> None:
     objects: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(objects, {"rank": dist.get_rank(), "shape": tuple(output.shape)})
     dist.barrier()
 
 
-def _state(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> Any:
+def _state(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> Any:
     return model.state_dict()
 
 
-def _full_state(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> Any:
+def _full_state(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> Any:
     from torch.distributed.checkpoint import state_dict
 
     return state_dict.get_model_state_dict(model, options=state_dict.StateDictOptions(full_state_dict=True))
 
 
-def _penalty(kept: None, model: nn.Module, loss: Tensor, output: Tensor) -> Tensor:
+def _penalty(_: None, model: nn.Module, loss: Tensor, output: Tensor) -> Tensor:
     return torch.stack([_local(p.detach()).float().square().sum() for p in model.parameters()]).sum()
 
 
@@ -132,9 +132,9 @@ class Step:
         )
 
 
-def run_step(step: Step, model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
+def run_step(step: Step, model: Any, inputs: Tensor, targets: Tensor, objects: dict[str, Any], mark: Mark) -> None:
     """Run one step, with its actions."""
-    optimizer = held["optimizer"]
+    optimizer = objects["optimizer"]
     can_be_alone = step.is_alone and (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync"))
     mark("forward")
     if step.clears_first:
@@ -151,7 +151,7 @@ def run_step(step: Step, model: Any, inputs: Tensor, targets: Tensor, held: dict
             mark("backward")
             loss.backward()
     for act in step.acts:
-        ACTS[act].run(held[act], model, loss, output)
+        ACTS[act].run(objects[act], model, loss, output)
     del output
     mark("optimizer")
     if step.is_clipped:

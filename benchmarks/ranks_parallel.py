@@ -42,7 +42,7 @@ class Experts(nn.Module):
         counts = self.count(chosen)
         others = torch.empty_like(counts)
         dist.all_to_all_single(others, counts)
-        sent, received = (one.view(self.ranks, -1).sum(1).tolist() for one in (counts, others))
+        sent, received = (tokens.view(self.ranks, -1).sum(1).tolist() for tokens in (counts, others))
         here = exchanged(tokens[order // CHOSEN], received, sent)
         back = exchanged(self._by_expert(here, others), sent, received)
         out = back * weights.flatten()[order, None]
@@ -53,7 +53,7 @@ class Experts(nn.Module):
         parts = here.split(counts.tolist())
         own = len(self.experts)
         done = [expert(torch.cat(parts[number::own])) for number, expert in enumerate(self.experts)]
-        pieces = [one.split(counts[number::own].tolist()) for number, one in enumerate(done)]
+        pieces = [part.split(counts[number::own].tolist()) for number, part in enumerate(done)]
         return torch.cat([pieces[number][rank] for rank in range(self.ranks) for number in range(own)])
 
 
@@ -76,7 +76,7 @@ class ByHeads(Attention):
     """Attention by heads: each rank has a part of the sequence, and all of it for its heads (DeepSpeed-Ulysses)."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (self._to_heads(one) for one in (q, k, v))
+        q, k, v = (self._to_heads(part) for part in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         ranks = dist.get_world_size()
         back = exchanged(torch.cat(out.chunk(ranks, 2)).contiguous())
@@ -91,7 +91,7 @@ class Gathered(Attention):
     """Attention by gathering: each rank has a part of the sequence, and gathers all keys and values (Llama 3)."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = (_gathered(one) for one in (k, v))
+        k, v = (_gathered(part) for part in (k, v))
         first = dist.get_rank() * q.shape[2]
         seen = torch.arange(k.shape[2]) <= first + torch.arange(q.shape[2])[:, None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
@@ -118,7 +118,7 @@ class Ring(Attention):
             scores.append(products.logsumexp(-1, keepdim=True))
             sums.append(products.softmax(-1) @ v)
             if turn < ranks - 1:
-                k, v = (_Passed.apply(one) for one in (k, v))
+                k, v = (_Passed.apply(part) for part in (k, v))
         weights = torch.stack(scores).softmax(0)
         return (torch.stack(sums) * weights).sum(0)
 

@@ -50,11 +50,11 @@ def tracker(name: str, world_size: int) -> int | None:
         mesh = init_device_mesh("cpu", (world_size,))
         wrap = partial(fsdp, mesh=mesh, reshard_after_forward=name != "llama fsdp keep")
         wrap = partial(checkpointed, wrap) if name == "llama fsdp checkpoint" else wrap
-        case = replace(CASES[name], wrap=wrap, held={})
+        case = replace(CASES[name], wrap=wrap, objects={})
         with FakeTensorMode():
             model = case.build()
             inputs = case.inputs()
-            watch = FSDPMemTracker(model, case.held["optimizer"])
+            watch = FSDPMemTracker(model, case.objects["optimizer"])
             watch.track_inputs(inputs)
             with watch:
                 case.train(model, *inputs)
@@ -105,7 +105,7 @@ TOOLS: dict[str, Callable[[str, int], int | None]] = {
 }
 
 
-def asked(tool: Callable[[str, int], int | None], name: str, world_size: int, real: int) -> str:
+def figure(tool: Callable[[str, int], int | None], name: str, world_size: int, real: int) -> str:
     """Return a tool's result in MiB and its error relative to the real peak, or why there is none."""
     try:
         peak_bytes = tool(name, world_size)
@@ -128,7 +128,7 @@ def main() -> None:
     for name in SHOWN:
         for world_size in WORLDS:
             real = truths[name, world_size, 0].peak_bytes
-            row = [asked(tool, name, world_size, real) for tool in TOOLS.values()]
+            row = [figure(tool, name, world_size, real) for tool in TOOLS.values()]
             lines.append(f"| {name}, {world_size} | {real / 2**20:.2f} | {' | '.join(row)} |")
             print(lines[-1], flush=True)
     if options.write:

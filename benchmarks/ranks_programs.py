@@ -159,7 +159,7 @@ def by_hand(model: nn.Module) -> nn.Module:
             for layer, where in ((module.w1, 0), (module.w3, 0), (module.w2, 1)):
                 layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh, [Shard(where)]))
 
-    def given(_: nn.Module, inputs: Any, __: Any) -> Any:
+    def replicated(_: nn.Module, inputs: Any, __: Any) -> Any:
         from torch.distributed.tensor import DTensor
 
         return (DTensor.from_local(inputs[0], mesh, [Replicate()]),)
@@ -169,50 +169,50 @@ def by_hand(model: nn.Module) -> nn.Module:
 
     layers: Any = model.layers
     for layer in layers:
-        distribute_module(layer.feed_forward, mesh, split, given, taken)
+        distribute_module(layer.feed_forward, mesh, split, replicated, taken)
     return model
 
 
-def averaged(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
+def averaged(model: Any, inputs: Tensor, targets: Tensor, objects: dict[str, Any], mark: Mark) -> None:
     """Run a step with an exponential moving average, barriers, objects, its own group, and gathered losses."""
     mark("forward")
     loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
     mark("backward")
     loss.backward()
     mark("optimizer")
-    held["optimizer"].step()
-    held["optimizer"].zero_grad()
-    if "average" not in held:
-        held["average"] = copy.deepcopy(model.module).requires_grad_(False)
-        held["group"] = dist.new_group(list(range(dist.get_world_size())))
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
+    if "average" not in objects:
+        objects["average"] = copy.deepcopy(model.module).requires_grad_(False)
+        objects["group"] = dist.new_group(list(range(dist.get_world_size())))
     with torch.no_grad():
-        for mean, parameter in zip(held["average"].parameters(), model.module.parameters()):
+        for mean, parameter in zip(objects["average"].parameters(), model.module.parameters()):
             mean.lerp_(parameter, 0.1)
     losses = [torch.zeros_like(loss) for _ in range(dist.get_world_size())]
-    dist.all_gather(losses, loss.detach(), group=held["group"])
+    dist.all_gather(losses, loss.detach(), group=objects["group"])
     dist.barrier()
-    dist.broadcast(losses[0], 0, group=held["group"])
+    dist.broadcast(losses[0], 0, group=objects["group"])
     mark("end")
 
 
-def contrasted(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
+def contrasted(model: Any, inputs: Tensor, targets: Tensor, objects: dict[str, Any], mark: Mark) -> None:
     """Run a contrastive step: the embeddings of all ranks are gathered, with their gradients."""
     from torch.distributed.nn.functional import all_gather
 
     mark("forward")
-    one, other = (F.normalize(model(x).mean(1).float(), dim=-1) for x in (inputs, inputs.flip(0)))
-    everyone = torch.cat(list(all_gather(other)))
-    places = torch.arange(len(one), device=one.device) + dist.get_rank() * len(one)
-    loss = F.cross_entropy(one @ everyone.T / 0.1, places)
+    first, second = (F.normalize(model(x).mean(1).float(), dim=-1) for x in (inputs, inputs.flip(0)))
+    everyone = torch.cat(list(all_gather(second)))
+    places = torch.arange(len(first), device=first.device) + dist.get_rank() * len(first)
+    loss = F.cross_entropy(first @ everyone.T / 0.1, places)
     mark("backward")
     loss.backward()
     mark("optimizer")
-    held["optimizer"].step()
-    held["optimizer"].zero_grad()
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
     mark("end")
 
 
-def accumulated(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
+def accumulated(model: Any, inputs: Tensor, targets: Tensor, objects: dict[str, Any], mark: Mark) -> None:
     """Run micro-batches under ``no_sync``, then sum gradients by hand in one flat buffer, and scale them."""
     parts = list(zip(inputs.chunk(2), targets.chunk(2)))
     for number, (x, y) in enumerate(parts):
@@ -233,12 +233,12 @@ def accumulated(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any
             grad.copy_(summed)
         del flat, summed, grad
     del gradients
-    held["optimizer"].step()
-    held["optimizer"].zero_grad()
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
     mark("end")
 
 
-def joined(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
+def joined(model: Any, inputs: Tensor, targets: Tensor, objects: dict[str, Any], mark: Mark) -> None:
     """Run a step inside ``Join``, as uneven inputs need it."""
     from torch.distributed.algorithms.join import Join
 
@@ -248,7 +248,7 @@ def joined(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], ma
         mark("backward")
         loss.backward()
         mark("optimizer")
-        held["optimizer"].step()
-        held["optimizer"].zero_grad()
+        objects["optimizer"].step()
+        objects["optimizer"].zero_grad()
         del loss
     mark("end")

@@ -29,24 +29,24 @@ from benchmarks.ranks_wraps import (
 )
 
 Mark = Callable[[str], None]
-Held = dict[str, Any]
+Objects = dict[str, Any]
 
 
 def loss_of(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
 
 
-def finish(held: Held, mark: Mark) -> None:
-    held["optimizer"].step()
-    held["optimizer"].zero_grad()
+def finish(objects: Objects, mark: Mark) -> None:
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
     mark("end")
 
 
-def nano(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def nano(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Train as nanoGPT does: micro-batches, the wrapper's flag set by hand, autocast, scaler, clipping, schedule."""
-    scaler = held.setdefault("scaler", torch.amp.GradScaler("cpu", enabled=False))
-    number = held["number"] = held.get("number", 0) + 1
-    for group in held["optimizer"].param_groups:
+    scaler = objects.setdefault("scaler", torch.amp.GradScaler("cpu", enabled=False))
+    number = objects["number"] = objects.get("number", 0) + 1
+    for group in objects["optimizer"].param_groups:
         group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * number / 100))
     for micro in range(2):
         model.require_backward_grad_sync = micro == 1
@@ -56,21 +56,21 @@ def nano(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) ->
         mark("backward")
         scaler.scale(loss).backward()
     mark("optimizer")
-    scaler.unscale_(held["optimizer"])
+    scaler.unscale_(objects["optimizer"])
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(held["optimizer"])
+    scaler.step(objects["optimizer"])
     scaler.update()
-    held["optimizer"].zero_grad(set_to_none=True)
+    objects["optimizer"].zero_grad(set_to_none=True)
     if dist.get_rank() == 0:
-        held["logged"] = loss.item() * 2
+        objects["logged"] = loss.item() * 2
     mark("end")
 
 
 class Lit:
     """A trainer with hooks and logged values, as in Lightning."""
 
-    def __init__(self, model: Any, held: Held) -> None:
-        self.model, self.held = model, held
+    def __init__(self, model: Any, objects: Objects) -> None:
+        self.model, self.objects = model, objects
         self.logged: dict[str, Tensor] = {}
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -86,17 +86,17 @@ class Lit:
     def closure(self, batch: tuple[Tensor, Tensor], mark: Mark) -> Tensor:
         mark("forward")
         loss = self.training_step(batch)
-        self.held["optimizer"].zero_grad()
+        self.objects["optimizer"].zero_grad()
         mark("backward")
         loss.backward()
         mark("optimizer")
         return loss
 
 
-def lightning(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def lightning(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Step the optimizer with a closure, and gather each rank's loss as an object."""
-    lit = held.setdefault("lit", Lit(model, held))
-    held["optimizer"].step(partial(lit.closure, (inputs, targets), mark))
+    lit = objects.setdefault("lit", Lit(model, objects))
+    objects["optimizer"].step(partial(lit.closure, (inputs, targets), mark))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, {"rank": dist.get_rank(), "loss": 1.0})
     dist.monitored_barrier(timeout=timedelta(seconds=30))
@@ -116,7 +116,7 @@ class Numbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index % len(self.inputs)], self.targets[index % len(self.targets)]
 
 
-def sampled(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def sampled(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Run an epoch of a ``DataLoader`` with a ``DistributedSampler``."""
     data = Numbers(inputs, targets)
     sampler = torch.utils.data.DistributedSampler(data, shuffle=False)
@@ -129,12 +129,12 @@ def sampled(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark)
         mark("backward")
         loss.backward()
         mark("optimizer")
-        held["optimizer"].step()
-        held["optimizer"].zero_grad()
+        objects["optimizer"].step()
+        objects["optimizer"].zero_grad()
     mark("end")
 
 
-def tuned(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def tuned(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Use FSDP2's options: weights kept over micro-batches and gathered by hand, another divisor of gradients."""
     model.set_requires_all_reduce(True)
     model.set_gradient_divide_factor(float(dist.get_world_size()))  # gloo supports no other factor
@@ -151,19 +151,19 @@ def tuned(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -
         del loss
     mark("optimizer")
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-    held["norm"] = norm.full_tensor().item() if hasattr(norm, "full_tensor") else float(norm)
-    finish(held, mark)
+    objects["norm"] = norm.full_tensor().item() if hasattr(norm, "full_tensor") else float(norm)
+    finish(objects, mark)
 
 
-def by_pairs(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark, batched: bool = False) -> None:
+def by_pairs(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark, batched: bool = False) -> None:
     """Gossip: average each rank's weights with those of its neighbour, by sends."""
     mark("forward")
     loss = loss_of(model, inputs, targets)
     mark("backward")
     loss.backward()
     mark("optimizer")
-    held["optimizer"].step()
-    held["optimizer"].zero_grad()
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
     other = dist.get_rank() ^ 1
     with torch.no_grad():
         for parameter in model.parameters():
@@ -180,7 +180,7 @@ def by_pairs(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark
     mark("end")
 
 
-def in_turn(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def in_turn(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Run the embedding on even ranks and the layers on odd ones, sending activations and gradients."""
     rank = dist.get_rank()
     mark("forward")
@@ -205,10 +205,10 @@ def in_turn(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark)
         dist.send(x.grad, rank - 1)
         del x, y, loss
     mark("optimizer")
-    finish(held, mark)
+    finish(objects, mark)
 
 
-def by_shards(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def by_shards(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Hand-written ZeRO: reduce-scatter flat gradients, step a shard, and gather the weights into one tensor."""
     world, rank = dist.get_world_size(), dist.get_rank()
     parameters = list(model.parameters())
@@ -224,7 +224,7 @@ def by_shards(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mar
         flat = F.pad(flat, (0, padding))
         shard = flat.new_empty(flat.numel() // world)
         dist.reduce_scatter_tensor(shard, flat, op=dist.ReduceOp.SUM)
-        moment = held.setdefault("moment", torch.zeros_like(shard))
+        moment = objects.setdefault("moment", torch.zeros_like(shard))
         moment.lerp_(shard, 0.1)
         weights = F.pad(torch.cat([p.flatten() for p in parameters]), (0, padding))
         own = weights.chunk(world)[rank].sub(moment, alpha=1e-3)
@@ -237,7 +237,7 @@ def by_shards(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mar
     mark("end")
 
 
-def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Use the other collectives of scripts: reduce, gather, scatter, lists, objects, separate groups."""
     world, rank = dist.get_world_size(), dist.get_rank()
     mark("forward")
@@ -255,16 +255,16 @@ def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, held: Held, ma
     dist.broadcast_object_list(settings, src=0)
     everyone = [None] * world if rank == 0 else None
     dist.gather_object(rank, everyone, dst=0)
-    if "groups" not in held:
-        held["groups"] = dist.new_subgroups(2)
-    dist.all_reduce(value, group=held["groups"][0])
+    if "groups" not in objects:
+        objects["groups"] = dist.new_subgroups(2)
+    dist.all_reduce(value, group=objects["groups"][0])
     pieces = list(torch.zeros(world, 8).unbind())
     dist.reduce_scatter(torch.zeros(8), pieces)
     dist.all_to_all(pieces, [torch.ones(8) for _ in range(world)]) if dist.get_backend() != "gloo" else None
-    finish(held, mark)
+    finish(objects, mark)
 
 
-def split_loss(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def split_loss(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Split logits over ranks, and compute the loss on the parts."""
     from torch.distributed.tensor.parallel import loss_parallel
 
@@ -275,10 +275,10 @@ def split_loss(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Ma
         loss.backward()
     del loss
     mark("optimizer")
-    finish(held, mark)
+    finish(objects, mark)
 
 
-def checked(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+def checked(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Stop the loop by a flag that every rank must set, and check that gradients are finite."""
     mark("forward")
     loss = loss_of(model, inputs, targets)
@@ -293,8 +293,8 @@ def checked(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark)
         raise ValueError("the loss is not finite")
     nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)
     if stop.item() == 0:
-        held["optimizer"].step()
-    held["optimizer"].zero_grad()
+        objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
     mark("end")
 
 

@@ -123,14 +123,14 @@ def _truth(case: Case, world_size: int, rank: int) -> Truth:
     except Exception as error:
         if not isinstance(case, (DrawnCase, DrawnPipeline)):
             raise
-        case.held.clear()
+        case.objects.clear()
         return Truth(case.name, world_size, rank, 0, 0, failed=f"{type(error).__name__}: {error}")
 
 
 def _run(case: Case) -> None:
     model = case.build()
     case.train(model, *case.inputs())
-    case.held.clear()
+    case.objects.clear()
 
 
 def _measure(case: Case, world_size: int, rank: int) -> Truth:
@@ -162,7 +162,7 @@ def _measure(case: Case, world_size: int, rank: int) -> Truth:
         peak = peak if phase == "setup" else max(peak, level)
         log.append((phase, event.bytes))
     del model, inputs
-    case.held.clear()
+    case.objects.clear()
     gc.collect()
     dist.barrier()
     return Truth(case.name, world_size, rank, peak, level, tuple(log))
@@ -181,12 +181,12 @@ def predicted(case: Case, world_size: int, rank: int) -> MemoryEstimate:
             progress=False,
         )
     finally:
-        case.held.clear()
+        case.objects.clear()
 
 
 def recorded() -> dict[tuple[str, int, int], Truth]:
     """Return the recorded measurements."""
-    return {truth.key: truth for truth in (Truth(**one) for one in json.loads(DATA.read_text()))}
+    return {truth.key: truth for truth in (Truth(**fields) for fields in json.loads(DATA.read_text()))}
 
 
 def with_same_kernels(module: str) -> None:
@@ -201,8 +201,8 @@ def explain(truth: Truth, estimate: MemoryEstimate) -> None:
     log = estimate.log
     mine = Counter((log.moments[m].phase, nbytes) for m, _, nbytes in log.events if nbytes >= 64)
     real = Counter((phase, nbytes) for phase, nbytes in truth.log if nbytes >= 64 and phase != "setup")
-    for name, one in (("real alone", real - mine), ("predicted alone", mine - real)):
-        shown = sorted(((p, n, c) for (p, n), c in one.items() if p != "setup"), key=lambda entry: -entry[1])
+    for name, sizes in (("real alone", real - mine), ("predicted alone", mine - real)):
+        shown = sorted(((p, n, c) for (p, n), c in sizes.items() if p != "setup"), key=lambda entry: -entry[1])
         print(f"    {name}: " + ", ".join(f"{p} {n:,} x {c}" for p, n, c in shown[:12]))
 
 

@@ -109,18 +109,18 @@ def arguments(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def print_totals(checked: list[Checked]) -> None:
-    for library in dict.fromkeys(one.case.library for one in checked):
-        mine = [one for one in checked if one.case.library == library]
-        ran = [one for one in mine if one.kind]
+    for library in dict.fromkeys(check.case.library for check in checked):
+        mine = [check for check in checked if check.case.library == library]
+        ran = [check for check in mine if check.kind]
         print(
-            f"{library}: {len(mine)} models, {len(ran)} ran, {sum(one.kind == 'fake' for one in ran)} on fake tensors;"
-            f" parameters correct for {sum('parameters' not in one.failure for one in ran)},"
-            f" mult-adds for {sum('mult-adds' not in one.failure and 'oracle' not in one.failure for one in ran)}"
+            f"{library}: {len(mine)} models, {len(ran)} ran, {sum(c.kind == 'fake' for c in ran)} on fake tensors;"
+            f" parameters correct for {sum('parameters' not in c.failure for c in ran)},"
+            f" mult-adds for {sum('mult-adds' not in c.failure and 'oracle' not in c.failure for c in ran)}"
         )
-    reasons = Counter(one.reason.partition(": ")[2] for one in checked if one.kind == "real")
+    reasons = Counter(check.reason.partition(": ")[2] for check in checked if check.kind == "real")
     for reason, count in reasons.most_common():
         print(f"{count:4} real: {reason}")
-    unknown = Counter(name for one in checked for name, _ in one.unknown_ops)
+    unknown = Counter(name for check in checked for name, _ in check.unknown_ops)
     for name, count in unknown.most_common():
         print(f"{count:4} models with unknown {name}")
 

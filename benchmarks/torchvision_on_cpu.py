@@ -71,12 +71,12 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     [1, 2]
     """
     left = scores.argsort(descending=True, stable=True)
-    kept = []
+    chosen = []
     while len(left):
         best, left = left[0], left[1:]
-        kept.append(best)
+        chosen.append(best)
         left = left[_overlap(boxes[best], boxes[left]) <= threshold]
-    return torch.stack(kept) if kept else left
+    return torch.stack(chosen) if chosen else left
 
 
 def _overlap(box: Tensor, others: Tensor) -> Tensor:
@@ -118,13 +118,13 @@ def roi_align_backward(
     """Return the gradient of ``roi_align`` for its input, by autograd of the plain PyTorch, region by region."""
     plain = sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__
     total = grad.new_zeros(batch_size, channels, height, width)
-    for one, roi in zip(grad, rois):
+    for box_grad, roi in zip(grad, rois):
         image = roi[:1].long()
         alone = torch.cat([torch.zeros_like(roi[:1]), roi[1:]])[None]
         with torch.enable_grad():
             x = torch.zeros_like(total[:1]).requires_grad_()
             out = plain(x, alone, scale, pooled_height, pooled_width, *options)
-        total.index_add_(0, image, torch.autograd.grad(out, x, one[None])[0])
+        total.index_add_(0, image, torch.autograd.grad(out, x, box_grad[None])[0])
     return total
 
 

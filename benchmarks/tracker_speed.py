@@ -27,19 +27,21 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{'tensors':>8} {'objects':>9} {'track ms':>9} {'walk ms':>9} {'ratio':>7}")
     for count in options.tensors:
-        kept = [torch.empty(3) for _ in range(count)]
+        tensors = [torch.empty(3) for _ in range(count)]
         tracker = MemTracker(detail=False, device="cpu", stream=io.StringIO())
         tracker.track()
         ours, walk = (best(call, options.calls) for call in (tracker.track, every_tensor))
         goal = "" if count != AT else f"  goal {GOAL_MS:g} ms: {'met' if ours <= GOAL_MS else 'MISSED'}"
         print(f"{count:8,} {len(gc.get_objects()):9,} {ours:9.3f} {walk:9.3f} {ours / walk:7.4f}{goal}")
         tracker.close()
-        del kept, tracker
+        del tensors, tracker
 
 
 def every_tensor() -> int:
     """Return the tensors among all objects, and their bytes, as the older tools do at each call."""
-    return sum(one.numel() * one.element_size() for one in gc.get_objects() if torch.Tensor in type(one).__mro__)
+    return sum(
+        tensor.numel() * tensor.element_size() for tensor in gc.get_objects() if torch.Tensor in type(tensor).__mro__
+    )
 
 
 def best(call: Callable[[], object], calls: int) -> float:

@@ -128,8 +128,8 @@ def inputs(config: Any) -> dict[str, Tensor]:
 
 def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
     """Return the first of several settings that the configuration, or one inside it, has."""
-    for one in (config, *(inner for inner in vars(config).values() if hasattr(inner, "model_type"))):
+    for part in (config, *(inner for inner in vars(config).values() if hasattr(inner, "model_type"))):
         for name in names:
-            if isinstance(getattr(one, name, None), (int, list, tuple)):
-                return getattr(one, name)
+            if isinstance(getattr(part, name, None), (int, list, tuple)):
+                return getattr(part, name)
     return default

@@ -36,9 +36,9 @@ autodoc_inherit_docstrings = False
 def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
     """Insert the tables of measurements at their markers."""
     data = ROOT / "benchmarks" / "data"
-    for one, table in ((measured.MARK, measured.measured_table), (measured_cuda.MARK, measured_cuda.cuda_table)):
-        if one in source[0]:
-            source[0] = source[0].replace(one, table(data))
+    for mark, table in ((measured.MARK, measured.measured_table), (measured_cuda.MARK, measured_cuda.cuda_table)):
+        if mark in source[0]:
+            source[0] = source[0].replace(mark, table(data))
 
 
 def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:

@@ -80,7 +80,7 @@ def share(errors: list[float], within: float) -> str:
     >>> share([0.0, 0.02, 0.005], 0.01)
     '66.7 %'
     """
-    return f"{100 * sum(one <= within for one in errors) / len(errors):.1f} %"
+    return f"{100 * sum(error <= within for error in errors) / len(errors):.1f} %"
 
 
 if __name__ == "__main__":

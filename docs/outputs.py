@@ -23,12 +23,12 @@ def with_outputs(page: str) -> str:
     """Run a page's Python blocks in order, and return the page with the output of each block below it."""
     names: dict[str, Any] = {}
 
-    def block(found: re.Match[str]) -> str:
+    def block(match: re.Match[str]) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(found[1], "page", "exec", dont_inherit=True), names)
+            exec(compile(match[1], "page", "exec", dont_inherit=True), names)
         shown = f"```text\n{printed.getvalue()}```\n" if printed.getvalue() else ""
-        return f"```python\n{found[1]}```\n{shown}"
+        return f"```python\n{match[1]}```\n{shown}"
 
     return SHOWN.sub(block, page)
 

@@ -187,7 +187,7 @@ def limits(estimate: Callable[[int, int], MemoryEstimate], step: MemoryEstimate)
     batch = most(lambda times: estimate(times, LENGTH), batches)
     units = most(lambda units: estimate(1, units * UNIT), lengths)
     estimates = {f"{batch} x {LENGTH:,}": batches.get(batch), f"1 x {units * UNIT:,}": lengths.get(units)}
-    return {name: one for name, one in estimates.items() if one is not None}
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -208,27 +208,29 @@ def main(words: Sequence[str] | None = None) -> None:
         if arguments.only not in name:
             continue
         begun = time.perf_counter()
-        asked: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "world_size": arguments.world_size,
             "optimizer": "adamw",
             "dtypes": torch.long,
             **options,
         }
-        each = asked.pop("batch_size")
+        each = settings.pop("batch_size")
 
-        def at(times: int, length: int, build: Any = build, asked: Any = asked, each: int = each) -> MemoryEstimate:
+        def at(
+            times: int, length: int, build: Any = build, options: Any = settings, each: int = each
+        ) -> MemoryEstimate:
             builder = partial(build, config, arguments.world_size)
-            return estimate_memory(builder, (length,), times * each, gpu=GPU, **asked)
+            return estimate_memory(builder, (length,), times * each, gpu=GPU, **options)
 
         step = estimates[name] = at(1, LENGTH)
         print(f"\n{name}: {arguments.layers} layers, {arguments.world_size} GPUs ({time.perf_counter() - begun:.0f} s)")
         print(step)
         print(room(step))
         if arguments.limits:
-            if asked.pop("ranks", None):
-                asked["rank"] = step.info.rank
+            if settings.pop("ranks", None):
+                settings["rank"] = step.info.rank
             fitting = limits(at, step)
-            largest |= {f"{name}: {one}": step for one, step in fitting.items()}
+            largest |= {f"{name}: {limit}": step for limit, step in fitting.items()}
             print("Largest that fits:", ", ".join(fitting) or "nothing", f"({time.perf_counter() - begun:.0f} s)")
     for steps in (estimates, largest):
         if len(steps) > 1:

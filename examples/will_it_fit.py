@@ -75,8 +75,10 @@ def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], bat
         holder = max(step.by_module[1:], key=lambda module: module.own_bytes)
         fits = ["yes" if step.fits(card) else "no" for card in CARDS]
         peaks = [f"{nbytes / GIB:.2f}" for nbytes in (step.peak_bytes, step.reserved_bytes)]
-        held = f"{holder.path} ({holder.own_bytes / GIB:.2f} GiB)"
-        lines.append([change.__name__.replace("_", " "), *peaks, step.peak_phase, held, *fits, *map(str, largest)])
+        largest_module = f"{holder.path} ({holder.own_bytes / GIB:.2f} GiB)"
+        lines.append(
+            [change.__name__.replace("_", " "), *peaks, step.peak_phase, largest_module, *fits, *map(str, largest)]
+        )
     fits_in, largest_on = [f"fits {card}" for card in CARDS], [f"largest on {card}" for card in CARDS]
     headings = [f"batch of {batch}", "peak GiB", "reserved GiB", "peak in", "largest module", *fits_in, *largest_on]
     print(tabulate(lines, headings, disable_numparse=True), "\n")

@@ -38,11 +38,11 @@ def test_raw_allocations_are_counted_and_given_back() -> None:
 def test_statistics_count_what_is_active_freed_and_at_its_peak() -> None:
     torch.cuda.reset_accumulated_memory_stats()
     base = torch.cuda.memory_stats()
-    kept = torch.empty(256, device="cuda")
-    held = torch.cuda.memory_stats()
-    assert held["active_bytes.all.current"] - base["active_bytes.all.current"] == 1024
-    assert held["active_bytes.all.freed"] == 0 and held["requested_bytes.all.current"] == 1024
-    del kept
+    block = torch.empty(256, device="cuda")
+    stats = torch.cuda.memory_stats()
+    assert stats["active_bytes.all.current"] - base["active_bytes.all.current"] == 1024
+    assert stats["active_bytes.all.freed"] == 0 and stats["requested_bytes.all.current"] == 1024
+    del block
     after = torch.cuda.memory_stats()
     assert after["active_bytes.all.current"] == base["active_bytes.all.current"]
     assert after["active_bytes.all.freed"] == 1024 and after["allocated_bytes.all.peak"] >= 1024
@@ -50,12 +50,12 @@ def test_statistics_count_what_is_active_freed_and_at_its_peak() -> None:
 
 
 def test_a_request_beyond_the_card_fails_and_disturbs_nothing() -> None:
-    kept = torch.zeros(1024, device="cuda")
+    block = torch.zeros(1024, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match=r"800000000\.00 GiB\. GPU 0 has a total capacity"):
         filled(800_000_000 << 30)
     with pytest.raises(RuntimeError, match="more than 1EB"):
         filled(8_000_000_000 << 30)
-    assert kept.fill_(1).shape == (1024,)
+    assert block.fill_(1).shape == (1024,)
     assert torch.cuda.memory_allocated() == 4096
 
 
@@ -75,8 +75,8 @@ def test_a_fraction_of_the_card_is_the_limit() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(0.5)
     try:
-        kept = filled(int(total * 0.499))
-        del kept
+        block = filled(int(total * 0.499))
+        del block
         torch.cuda.empty_cache()
         with pytest.raises(torch.OutOfMemoryError):
             filled(int(total * 0.5) + 2 * MIB)
@@ -86,16 +86,16 @@ def test_a_fraction_of_the_card_is_the_limit() -> None:
 
 def test_powers_of_two_round_requests_up() -> None:
     with settings("roundup_power2_divisions:4", "roundup_power2_divisions:1"):
-        kept = filled((1 << 20) + 1)
+        block = filled((1 << 20) + 1)
         assert torch.cuda.memory_allocated() == (1 << 20) + (1 << 18)
-        assert torch.cuda.memory_stats()["requested_bytes.all.current"] == kept.nbytes
+        assert torch.cuda.memory_stats()["requested_bytes.all.current"] == block.nbytes
     with pytest.raises(ValueError, match="Unrecognized"):
         torch._C._accelerator_setAllocatorSettings("foo:1,bar:2")
 
 
 def test_a_snapshot_holds_every_block() -> None:
-    kept = [filled(size) for size in (1, 3 * MIB, 30 * MIB)]
-    del kept[1]
+    blocks = [filled(size) for size in (1, 3 * MIB, 30 * MIB)]
+    del blocks[1]
     segments = torch.cuda.memory_snapshot()
     assert sum(segment["total_size"] for segment in segments) == torch.cuda.memory_reserved()
     assert sum(segment["allocated_size"] for segment in segments) == torch.cuda.memory_allocated()
@@ -109,8 +109,8 @@ def test_a_snapshot_holds_every_block() -> None:
 
 def test_a_history_tells_each_event_in_its_order() -> None:
     torch.cuda.memory._record_memory_history(context=None, clear_history=True)
-    kept = filled(3 * MIB)
-    del kept
+    block = filled(3 * MIB)
+    del block
     torch.cuda.empty_cache()
     with pytest.raises(torch.OutOfMemoryError):
         filled(1 << 50)
@@ -136,10 +136,10 @@ def test_a_pool_has_segments_of_its_own() -> None:
 def test_a_block_that_another_stream_uses_is_free_once_its_work_is_done() -> None:
     """All work is done when it is queried, so the block is reused by the next request."""
     stream = torch.cuda.Stream()
-    kept = filled(3 * MIB)
-    address = kept.data_ptr()
-    kept.record_stream(stream)
-    del kept
+    block = filled(3 * MIB)
+    address = block.data_ptr()
+    block.record_stream(stream)
+    del block
     gc.collect()
     assert filled(3 * MIB).data_ptr() == address
 
@@ -152,9 +152,9 @@ def test_random_requests_keep_the_books() -> None:
             live.pop(draw.randrange(len(live)))
         else:
             live.append(filled(draw.choice((draw.randrange(1, 4096), draw.randrange(1, 40 * MIB)))))
-        assert sum(-(-one.nbytes // 512) * 512 for one in live) <= torch.cuda.memory_allocated()
+        assert sum(-(-block.nbytes // 512) * 512 for block in live) <= torch.cuda.memory_allocated()
         assert torch.cuda.memory_allocated() <= torch.cuda.memory_reserved()
-    spans = sorted((one.data_ptr(), one.nbytes) for one in live)
+    spans = sorted((block.data_ptr(), block.nbytes) for block in live)
     assert all(start + nbytes <= following for (start, nbytes), (following, _) in pairwise(spans))
     live.clear()
     torch.cuda.empty_cache()

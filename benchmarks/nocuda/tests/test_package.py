@@ -65,13 +65,13 @@ def test_a_model_measured_is_left_unchanged() -> None:
 def test_the_tracker_sees_what_the_allocator_gives() -> None:
     tracker = MemTracker(stream=io.StringIO(), device="cuda")
     first = tracker.track("before")
-    kept = torch.empty(1 << 20, device="cuda")
+    block = torch.empty(1 << 20, device="cuda")
     second = tracker.track("after")
     tracker.close()
-    assert second.tensor_bytes - first.tensor_bytes == kept.nbytes
-    assert [group.nbytes for group in second.appeared] == [kept.nbytes]
+    assert second.tensor_bytes - first.tensor_bytes == block.nbytes
+    assert [group.nbytes for group in second.appeared] == [block.nbytes]
     assert second.memory is not None and first.memory is not None
-    assert second.memory.allocated_bytes - first.memory.allocated_bytes == kept.nbytes
+    assert second.memory.allocated_bytes - first.memory.allocated_bytes == block.nbytes
     assert second.memory.reserved_bytes == torch.cuda.memory_reserved()
 
 

@@ -25,7 +25,7 @@ def images() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def asked(**changes: Any) -> dict[str, Any]:
+def options(**changes: Any) -> dict[str, Any]:
     return {"batch_size": 64, "device": "cuda", **changes}
 
 
@@ -42,8 +42,8 @@ def asked(**changes: Any) -> dict[str, Any]:
 )
 def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
     gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(perceptron(), (256,), gpu=gpu, progress=False, **asked(**changes))
-    measured = measure_memory(perceptron().cuda(), (256,), **asked(**changes))
+    predicted = estimate_memory(perceptron(), (256,), gpu=gpu, progress=False, **options(**changes))
+    measured = measure_memory(perceptron().cuda(), (256,), **options(**changes))
     assert measured.peak_bytes == predicted.peak_bytes
     assert measured.steady_bytes == predicted.steady_bytes
     assert not [note for note in measured.assumptions if "allocator's own peak" in note]
@@ -66,7 +66,7 @@ def test_the_workspace_of_a_recurrent_layer_is_cudnns(
 ) -> None:
     """300 steps are more than the forward computes gates for at once; blocks whose rest is not split off differ."""
     layer = kind(256, 512, batch_first=True, **settings).to(dtype)
-    step = asked(batch_size=16, loss=lambda out: out[0].sum())
+    step = options(batch_size=16, loss=lambda out: out[0].sum())
     predicted = estimate_memory(layer, (300, 256), gpu=torch.cuda.get_device_name(), progress=False, **step)
     measured = measure_memory(layer.cuda(), (300, 256), **step)
     assert abs(measured.peak_bytes / predicted.peak_bytes - 1) <= within
@@ -74,8 +74,8 @@ def test_the_workspace_of_a_recurrent_layer_is_cudnns(
 
 def test_a_convolution_measured_is_at_most_what_is_predicted_with_its_scratch() -> None:
     gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(images(), (3, 64, 64), gpu=gpu, progress=False, **asked(mode="eval"))
-    measured = measure_memory(images().cuda(), (3, 64, 64), **asked(mode="eval"))
+    predicted = estimate_memory(images(), (3, 64, 64), gpu=gpu, progress=False, **options(mode="eval"))
+    measured = measure_memory(images().cuda(), (3, 64, 64), **options(mode="eval"))
     low, high = predicted.peak_range
     assert low <= measured.peak_bytes <= high
     assert measured.log.events and measured.reserved_bytes % (2 * MIB) == 0
@@ -100,31 +100,31 @@ def scaled() -> Callable[..., None]:
 def test_a_users_step_is_measured_and_leaves_the_model() -> None:
     model = perceptron().cuda()
     before = {name: (p.data_ptr(), p.grad) for name, p in model.named_parameters()}
-    measured = measure_memory(model, (256,), train_step=scaled(), **asked())
+    measured = measure_memory(model, (256,), train_step=scaled(), **options())
     assert measured.peak_bytes > sum(p.nbytes for p in model.parameters())
     assert {name: (p.data_ptr(), p.grad) for name, p in model.named_parameters()} == before
 
 
 def test_a_history_of_the_users_goes_on() -> None:
     torch.cuda.memory._record_memory_history(context=None, clear_history=True)
-    kept = torch.empty(12345, dtype=torch.int8, device="cuda")
-    measure_memory(perceptron().cuda(), (256,), **asked(mode="eval"))
+    block = torch.empty(12345, dtype=torch.int8, device="cuda")
+    measure_memory(perceptron().cuda(), (256,), **options(mode="eval"))
     (trace,) = torch.cuda.memory._snapshot()["device_traces"]
     torch.cuda.memory._record_memory_history(enabled=None)
     assert 12345 in [entry["size"] for entry in trace if entry["action"] == "alloc"]
-    assert kept.is_cuda
+    assert block.is_cuda
 
 
 def test_a_model_elsewhere_is_refused() -> None:
     with pytest.raises(ValueError, match="the model is on cpu"):
-        measure_memory(perceptron(), (256,), **asked())
+        measure_memory(perceptron(), (256,), **options())
 
 
 def test_a_model_on_the_card_is_predicted_for_that_card() -> None:
     model = perceptron().cuda()
     reserved = torch.cuda.memory_allocated()
     estimate = estimate_memory(model, (256,), 64, optimizer="adamw", progress=False)
-    named = estimate_memory(perceptron(), (256,), **asked(optimizer="adamw", gpu=torch.cuda.get_device_name()))
+    named = estimate_memory(perceptron(), (256,), **options(optimizer="adamw", gpu=torch.cuda.get_device_name()))
     assert estimate.backend == "cuda" and estimate.peak_bytes == named.peak_bytes
     assert torch.cuda.memory_allocated() == reserved
 
@@ -169,8 +169,8 @@ def test_the_tracker_follows_a_model_and_its_gradients() -> None:
 def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
     stream = io.StringIO()
     with MemTracker(stream=stream, device="cuda"):
-        kept = torch.zeros(1 << 20, device="cuda")
-    assert kept.is_cuda and "Reserved Memory:20.0" in stream.getvalue()
+        block = torch.zeros(1 << 20, device="cuda")
+    assert block.is_cuda and "Reserved Memory:20.0" in stream.getvalue()
 
 
 class TwoStreams(nn.Module):
@@ -195,8 +195,8 @@ class TwoStreams(nn.Module):
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_streams_of_the_users_own_have_pools_and_workspaces(mode: str) -> None:
     gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(TwoStreams(), (1024,), gpu=gpu, progress=False, **asked(mode=mode))
-    measured = measure_memory(TwoStreams().cuda(), (1024,), **asked(mode=mode))
+    predicted = estimate_memory(TwoStreams(), (1024,), gpu=gpu, progress=False, **options(mode=mode))
+    measured = measure_memory(TwoStreams().cuda(), (1024,), **options(mode=mode))
     assert measured.peak_bytes == predicted.peak_bytes
     assert abs(measured.reserved_bytes - predicted.reserved_bytes) <= 2 * MIB, "a segment of the small pool"
 

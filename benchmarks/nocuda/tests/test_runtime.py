@@ -38,15 +38,15 @@ def test_the_card_is_the_one_of_the_file() -> None:
 
 def test_the_allocator_rounds_and_reserves_as_it_is_documented_to() -> None:
     """Blocks have 512 bytes; segments have 2 MiB up to 1 MiB, 20 MiB up to 10 MiB, then multiples of 2 MiB."""
-    held = [torch.empty(1, device="cuda")]
+    blocks = [torch.empty(1, device="cuda")]
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (512, 2 * MIB)
-    held.append(torch.empty(3 * MIB, dtype=torch.int8, device="cuda"))
+    blocks.append(torch.empty(3 * MIB, dtype=torch.int8, device="cuda"))
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (3 * MIB + 512, 22 * MIB)
-    held.append(torch.empty(18 * MIB + 1, dtype=torch.int8, device="cuda"))
+    blocks.append(torch.empty(18 * MIB + 1, dtype=torch.int8, device="cuda"))
     assert torch.cuda.memory_reserved() == 42 * MIB
     free, total = torch.cuda.mem_get_info()
     assert total - free == (42 + card()["context_mib"]) * MIB
-    held.clear()
+    blocks.clear()
     torch.cuda.empty_cache()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (0, 0)
 
@@ -54,10 +54,10 @@ def test_the_allocator_rounds_and_reserves_as_it_is_documented_to() -> None:
 def test_a_full_card_is_out_of_memory_at_its_limit() -> None:
     free, _ = torch.cuda.mem_get_info()
     assert free // MIB == card()["memory_mib"] - card()["context_mib"]
-    kept = torch.empty((free // MIB - 2) // 2 * 2 * MIB, dtype=torch.int8, device="cuda")
+    block = torch.empty((free // MIB - 2) // 2 * 2 * MIB, dtype=torch.int8, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match=f"total capacity of {card()['memory_mib'] / 1024:.2f} GiB"):
         torch.empty(4 * MIB, dtype=torch.int8, device="cuda")
-    del kept
+    del block
     torch.empty(4 * MIB, dtype=torch.int8, device="cuda")
 
 
@@ -67,12 +67,12 @@ def test_what_comes_back_from_the_card_is_zero() -> None:
 
 def workspace(run: Any) -> int:
     """Return the most that a call allocates and frees again."""
-    kept = run()
+    output = run()
     before = torch.cuda.memory_allocated()
-    del kept
+    del output
     torch.cuda.reset_peak_memory_stats()
-    kept = run()
-    assert kept is not None
+    output = run()
+    assert output is not None
     return torch.cuda.max_memory_allocated() - before
 
 
