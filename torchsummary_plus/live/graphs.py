@@ -36,8 +36,8 @@ class SavedByGraphs:
             graph = _graph(holder)
             self._never_freed += _uncounted(_held_by_themselves(graph), counted)
             counted.update(tensor.untyped_storage()._cdata for tensor in self._never_freed)
-            kept = _uncounted(graph, counted)
-            self._kept.update({id(holder): kept} if kept else {})
+            uncounted = _uncounted(graph, counted)
+            self._kept.update({id(holder): uncounted} if uncounted else {})
         self._watched: list[weakref.ref[Tensor]] = []
 
     def stand_ins(self, of: Callable[[int], Tensor], make: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
@@ -45,9 +45,9 @@ class SavedByGraphs:
         known: dict[int, Tensor] = {}
         self._never_freed = [make(tensor) for tensor in self._never_freed]
         yield from self._never_freed
-        for key, kept in self._kept.items():
+        for key, saved_tensors in self._kept.items():
             theirs = []
-            for tensor in kept:
+            for tensor in saved_tensors:
                 storage = tensor.untyped_storage()._cdata
                 if storage not in known:
                     known[storage] = make(tensor)
@@ -70,7 +70,7 @@ def references_in_graphs(tensors: Iterable[Tensor]) -> Mapping[int, int]:
     nodes: Graph = {}
     for holder in _with_graphs(by_id.values()):
         nodes.update(_graph(holder))
-    counts = Counter({id(saved) for kept in nodes.values() for saved in kept} & by_id.keys())
+    counts = Counter({id(saved) for of_node in nodes.values() for saved in of_node} & by_id.keys())
     counts.update(id(tensor) for node in nodes for tensor in _held_by_python(node) if id(tensor) in by_id)
     return counts
 
@@ -90,7 +90,7 @@ def saved_by(tensor: Tensor) -> list[Tensor]:
     >>> saved_by(torch.ones(3))
     []
     """
-    return list({id(saved): saved for kept in _graph(tensor).values() for saved in kept}.values())
+    return list({id(saved): saved for of_node in _graph(tensor).values() for saved in of_node}.values())
 
 
 Graph = dict[Any, list[Tensor]]
@@ -124,7 +124,7 @@ def _closure(nodes: list[Any], saved_in: Callable[[Any], list[Tensor]]) -> Graph
 
 def _uncounted(graph: Graph, counted: set[int]) -> list[Tensor]:
     """Return one saved tensor of a graph for each storage that is not counted yet."""
-    saved = all_stored(tensor for kept in graph.values() for tensor in kept)
+    saved = all_stored(tensor for of_node in graph.values() for tensor in of_node)
     by_storage = {tensor.untyped_storage()._cdata: tensor for tensor in saved}
     return [tensor.detach() for storage, tensor in by_storage.items() if storage not in counted]
 

@@ -228,9 +228,9 @@ _CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
 def graph_constants(module: nn.Module) -> list[torch.Tensor]:
     """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
     nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
-    held = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
+    value_kinds = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
     readers = {"t": lambda node: node.t("value"), "ts": lambda node: node.ts("value"), "ival": _constant}
-    return all_tensors([readers[kind](node) for node, kind in zip(nodes, held) if kind in readers])
+    return all_tensors([readers[kind](node) for node, kind in zip(nodes, value_kinds) if kind in readers])
 
 
 def calls_in_script(module: nn.Module, operator: str) -> bool:

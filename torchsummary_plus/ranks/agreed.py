@@ -57,7 +57,7 @@ def _at_root(fills: Callable[[Any, int, int], list[Fill]], place: int) -> Callab
     return lambda args, rank, ranks: fills(args, rank, ranks) if args[place] == rank else []
 
 
-def _kept(args: Any, rank: int, ranks: int) -> list[Fill]:
+def _unchanged(args: Any, rank: int, ranks: int) -> list[Fill]:
     return [(tensor, tensor, _same) for tensor in args[0]]
 
 
@@ -78,7 +78,7 @@ _FILLS: dict[str, Callable[[Any, int, int], list[Fill]]] = {
     "c10d::_allgather_base_": _gathered_flat,
     "c10d::gather_": _at_root(_gathered, 3),
     "c10d::scatter_": _at_root(_scattered, 3),
-    "c10d::broadcast_": _at_root(_kept, 2),
+    "c10d::broadcast_": _at_root(_unchanged, 2),
     "c10d::alltoall_": _exchanged,
     "c10d::allreduce_": _reduced,
     "c10d::allreduce_coalesced_": _reduced,

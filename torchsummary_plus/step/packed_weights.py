@@ -34,7 +34,7 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     returns at every call, and those that a copy of it allocates. Optimized models hold oneDNN's tensors.
     """
     modules = list(modules)
-    constants = [(one, index) for index, module in enumerate(modules) for one in graph_constants(module)]
+    constants = [(constant, index) for index, module in enumerate(modules) for constant in graph_constants(module)]
     objects = [(packed, index) for index, module in enumerate(modules) for packed in packed_objects(module)]
     if not objects and not constants:
         return [], 0

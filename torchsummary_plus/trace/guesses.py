@@ -123,14 +123,14 @@ class Guesses:
         """Whether an optimizer iterated as often as in a real step."""
         self.sizes = False
         """Whether any size depended on values."""
-        self.asked: list[Visit] = []
+        self.visits: list[Visit] = []
         self.times: dict[Site, int] = {}
         self.operators = 0
         """How many operators have run, and questions without an operator been asked."""
 
     def begin(self) -> None:
         """Reset for a new step."""
-        self.asked.clear()
+        self.visits.clear()
         self.times.clear()
         self.sizes = self.iterates = False
         self.operators = 0
@@ -140,7 +140,7 @@ class Guesses:
         site = asking_site()
         number = self.times.get(site, 0)
         self.times[site] = number + 1
-        self.asked.append((site, number))
+        self.visits.append((site, number))
         self.operators += 1
         if number >= 10 * OFTEN and self.operators > LONGEST_LOOP:
             raise DataDependentError(f"{site} keeps reading a value: no assumed value ends its loop")
@@ -151,7 +151,7 @@ class Guesses:
 
     def after_failure(self) -> Guesses | None:
         """Return guesses with the last one not yet inverted inverted as well; None after ``MOST_TURNS``."""
-        last = next((visit for visit in reversed(self.asked) if visit not in self.inverted), None)
+        last = next((visit for visit in reversed(self.visits) if visit not in self.inverted), None)
         if last is None or len(self.inverted) == MOST_TURNS:
             return None
         return Guesses(self.inverted | {last}, routing=self.routing)

@@ -367,7 +367,7 @@ def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 def _overridden(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """Return the bound methods of the listeners that override ``name``."""
-    overriding = (one for one in listeners if getattr(type(one), name) is not getattr(Listener, name))
+    overriding = (listener for listener in listeners if getattr(type(listener), name) is not getattr(Listener, name))
     return [getattr(listener, name) for listener in overriding]
 
 

@@ -68,7 +68,7 @@ class Answers:
         self.recorded = recorded
         self.of_step = of_step
         self.guesses = guesses
-        self.asked: dict[Question, int] = {}
+        self.times_asked: dict[Question, int] = {}
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
         """Number of the module that was first refused an answer."""
@@ -81,8 +81,8 @@ class Answers:
 
     def count(self, question: Question) -> int:
         """Return how often this question was asked before, and count it."""
-        number = self.asked.get(question, 0)
-        self.asked[question] = number + 1
+        number = self.times_asked.get(question, 0)
+        self.times_asked[question] = number + 1
         return number
 
     def recall(self, question: Question, number: int) -> Any:

@@ -78,7 +78,7 @@ class AnswerRecorder(Listener):
         self.longest = longest
         self.goes_on = goes_on
         self.answers: dict[Question, list[Any]] = {}
-        self.asked = 0
+        self.questions = 0
         self.operators = 0
         self.multiply_adds = 0
         self.rng_state = torch.get_rng_state()
@@ -98,17 +98,17 @@ class AnswerRecorder(Listener):
     @property
     def is_loop(self) -> bool:
         """Whether the pass has read too many values to record them."""
-        return self.asked > MOST_ANSWERS
+        return self.questions > MOST_ANSWERS
 
     def rehearsal(self) -> Rehearsal:
         """Return the answers, once the pass is over."""
         drew = not torch.equal(self.rng_state, torch.get_rng_state())
         return Rehearsal(self.answers, "", self.is_loop, drew, self.multiply_adds)
 
-    def _answer(self, asked: Question, answer: Any) -> None:
-        self.asked += 1
+    def _answer(self, question: Question, answer: Any) -> None:
+        self.questions += 1
         if not self.is_loop:
-            self.answers.setdefault(asked, []).append(answer)
+            self.answers.setdefault(question, []).append(answer)
         else:
             self.answers.clear()
             if not self.goes_on:

@@ -25,7 +25,7 @@ ENGINE = "autograd::engine::evaluate_function"
 class Change:
     """Bytes allocated at an address, negative for a free; or a mark.
 
-    ``nbytes`` is the block's size, ``asked`` the requested bytes if fewer (0: the same). ``names`` are the enclosing
+    ``nbytes`` is the block's size, ``requested`` the requested bytes if fewer (0: the same). ``names`` are the enclosing
     operators, outermost first, ``calls`` their numbers; ``node`` is the sequence number of the enclosing autograd node
     (-1: none). For a change that is not placed, the surroundings are unknown.
     """
@@ -37,7 +37,7 @@ class Change:
     calls: tuple[int, ...]
     node: int = -1
     mark: tuple[Any, ...] = ()
-    asked: int = 0
+    requested: int = 0
     is_placed: bool = True
 
 
@@ -90,7 +90,7 @@ def with_requests(changes: Iterable[Change], requests: Requests) -> Iterator[Cha
     """Add to the changes the requested bytes from the allocator's history."""
     for change in changes:
         waiting = requests.get(change.address) if change.nbytes > 0 else None
-        yield replace(change, asked=min(waiting.popleft(), change.nbytes)) if waiting else change
+        yield replace(change, requested=min(waiting.popleft(), change.nbytes)) if waiting else change
 
 
 def with_frees(changes: Sequence[Change], happened: Happened) -> list[Change]:
@@ -214,7 +214,7 @@ class ProfileReader:
             self.moments.append(Moment(operator, owner, self.phase, self.step))
             self._present = call
         if change.nbytes > 0:
-            self._maker[self._take(change.address, change.nbytes, change.asked or change.nbytes, owner)] = call
+            self._maker[self._take(change.address, change.nbytes, change.requested or change.nbytes, owner)] = call
             return
         number = self._live.pop(change.address, None)
         if number is not None:

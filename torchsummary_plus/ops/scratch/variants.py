@@ -40,13 +40,13 @@ def variant_of(name: str) -> Variant:
     functions = getattr(operators, packet if outs else packet.removesuffix("_"), None)
     for other in functions.overloads() if functions is not None else ():
         function = getattr(functions, other)
-        if not function._schema.is_mutable and _given(function) == _given(operator):
+        if not function._schema.is_mutable and _arguments(function) == _arguments(operator):
             is_own = any(compat.has_kernel(name, device) for device in ("CPU", "CUDA"))
             calls_others = any(compat.has_kernel(name, key) for key in _COMPOSITE)
             return Variant(function.name(), outs, copies=bool(outs) and calls_others and not is_own)
     return Variant(name)
 
 
-def _given(operator: OpOverload) -> list[tuple[str, str]]:
+def _arguments(operator: OpOverload) -> list[tuple[str, str]]:
     """Return the names and types of the arguments that a function needs."""
     return [(argument.name, str(argument.type)) for argument in operator._schema.arguments if not argument.is_out]

@@ -24,7 +24,7 @@ KEEPING = (
 
 
 @rule(*(f"_foreach_{name}" for name in KEEPING.split()))
-def kept(*args: Any, **options: Any) -> Outs:
+def elementwise(*args: Any, **options: Any) -> Outs:
     """New tensors like those of the lists, if these agree in shape, strides and dtype and all numbers are real."""
     others = [value for value in (*args, *options.values()) if not _is_tensors(value)]
     sure(all(isinstance(number, (int, float)) for value in others for number in _numbers(value)))

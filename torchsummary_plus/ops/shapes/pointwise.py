@@ -92,13 +92,13 @@ def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
     return 0
 
 
-def _kept(operands: Sequence[Operand]) -> torch.dtype:
+def _not_bool(operands: Sequence[Operand]) -> torch.dtype:
     dtype = promoted(operands)
     sure(dtype is not torch.bool)
     return dtype
 
 
-def _kept_float(operands: Sequence[Operand]) -> torch.dtype:
+def _floating(operands: Sequence[Operand]) -> torch.dtype:
     dtype = promoted(operands)
     sure(dtype in FLOATS)
     return dtype
@@ -106,10 +106,10 @@ def _kept_float(operands: Sequence[Operand]) -> torch.dtype:
 
 def _same_float(operands: Sequence[Operand]) -> torch.dtype:
     sure(len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
-    return _kept_float(operands)
+    return _floating(operands)
 
 
-def _kept_bits(operands: Sequence[Operand]) -> torch.dtype:
+def _not_float(operands: Sequence[Operand]) -> torch.dtype:
     dtype = promoted(operands)
     sure(dtype not in FLOATS)
     return dtype
@@ -149,26 +149,26 @@ def _elementwise(
                 rule(into + overload.removeprefix("default"))(in_first)
 
 
-_elementwise("abs ceil floor nan_to_num neg relu round sgn sign square trunc", "default", 1, _kept)
-_elementwise("bitwise_not", "default", 1, _kept_bits)
-_elementwise("celu elu frac gelu hardsigmoid hardswish hardtanh", "default", 1, _kept_float)
-_elementwise("leaky_relu mish selu silu threshold", "default", 1, _kept_float)
-_elementwise("hardshrink softplus softshrink", "default", 1, _kept_float, in_place=False)
+_elementwise("abs ceil floor nan_to_num neg relu round sgn sign square trunc", "default", 1, _not_bool)
+_elementwise("bitwise_not", "default", 1, _not_float)
+_elementwise("celu elu frac gelu hardsigmoid hardswish hardtanh", "default", 1, _floating)
+_elementwise("leaky_relu mish selu silu threshold", "default", 1, _floating)
+_elementwise("hardshrink softplus softshrink", "default", 1, _floating, in_place=False)
 _elementwise("acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv", "default", 1, _to_float)
 _elementwise("exp exp2 expm1 i0 lgamma log log10 log1p log2 logit reciprocal", "default", 1, _to_float)
 _elementwise("rsqrt sigmoid sin sinc sinh sqrt tan tanh", "default", 1, _to_float)
 _elementwise("logical_not", "default", 1, _to_bool)
 _elementwise("isinf isnan isneginf isposinf signbit", "default", 1, _to_bool, in_place=False)
-_elementwise("add sub mul remainder fmod", ".Tensor .Scalar", 2, _kept)
-_elementwise("rsub", ".Scalar", 2, _kept, in_place=False)
-_elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _kept, in_place=False)
-_elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _kept_bits)
+_elementwise("add sub mul remainder fmod", ".Tensor .Scalar", 2, _not_bool)
+_elementwise("rsub", ".Scalar", 2, _not_bool, in_place=False)
+_elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _not_bool, in_place=False)
+_elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _not_float)
 _elementwise("div true_divide", ".Tensor .Scalar", 2, _to_float)
 _elementwise("atan2", "default", 2, _to_float)
 _elementwise("xlogy", ".Tensor", 2, _to_float)
 _elementwise("eq ne lt le gt ge", ".Tensor .Scalar", 2, _to_bool)
 _elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
-_elementwise("_prelu_kernel", "default", 2, _kept_float, in_place=False)
+_elementwise("_prelu_kernel", "default", 2, _floating, in_place=False)
 _elementwise("lerp", ".Scalar", 2, _same_float)
 _elementwise("lerp", ".Tensor", 3, _same_float)
 _elementwise("addcmul addcdiv", "default", 3, _same_float)
@@ -177,7 +177,7 @@ _elementwise("addcmul addcdiv", "default", 3, _same_float)
 @rule("rsub.Tensor")
 def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
     """The second operand minus the scaled first."""
-    dtype = _kept((other, x))
+    dtype = _not_bool((other, x))
     sure(dtype in FLOATS or isinstance(alpha, int))
     return result((other, x), dtype)
 
@@ -185,13 +185,13 @@ def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
 @rule("div.Tensor_mode", "div.Scalar_mode")
 def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
     """The quotient; floating-point unless a rounding mode is given."""
-    return result((x, other), (_to_float if rounding_mode is None else _kept)((x, other)))
+    return result((x, other), (_to_float if rounding_mode is None else _not_bool)((x, other)))
 
 
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(base: Operand, exponent: Operand) -> Out:
     """The power; no rule for negative exponents of integers."""
-    dtype = _kept((base, exponent))
+    dtype = _not_bool((base, exponent))
     if isinstance(exponent, Tensor):
         return result((base, exponent), dtype)
     sure(dtype in FLOATS or exponent >= 0)
@@ -209,14 +209,14 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
 def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
     """The input within one or two limits, numbers or tensors."""
     bounds = _limits(limits, named)
-    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _kept((x, *bounds)))
+    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _not_bool((x, *bounds)))
 
 
 @rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
 def clamp_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
     """The input, clamped in place."""
     bounds = _limits(limits, named)
-    return written(x, bounds, _kept((x, *bounds)))
+    return written(x, bounds, _not_bool((x, *bounds)))
 
 
 def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:

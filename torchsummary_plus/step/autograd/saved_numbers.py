@@ -98,10 +98,10 @@ class SavedNumbers:
         """Whether a wrapper was written to as a view: the write's node at its level saves the inner node's number."""
         node = None if out._base is None else out._base.grad_fn
         storage, number = self._written
-        if node is None or node._sequence_nr() < number or (held := storage()) is None:
+        if node is None or node._sequence_nr() < number or (written := storage()) is None:
             return False
-        self._of_views[node._sequence_nr()] = held
-        node.register_hook(_Until(held, self.keeps_graph))
+        self._of_views[node._sequence_nr()] = written
+        node.register_hook(_Until(written, self.keeps_graph))
         return True
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:

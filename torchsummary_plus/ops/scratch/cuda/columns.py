@@ -163,10 +163,10 @@ def backward_course(
     part, slope = call.group(), grad.part(1, conv.groups)
     ready = slope.contiguous(slope.suggests_last)
     sizes = part.x.nbytes, part.weight.nbytes, part.channels * x.itemsize
-    asked = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
+    wanted_sizes = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
     for _ in range(conv.groups):
         inputs = steps.buffer(copied(slope, ready)), steps.buffer(copied(call.x.part(1, conv.groups), part.x))
-        _backward(part, chip, steps, lambda place: steps.buffer(asked[place]), ready, wanted)
+        _backward(part, chip, steps, lambda place: steps.buffer(wanted_sizes[place]), ready, wanted)
         steps.free(*reversed(inputs))
     for place in range(sum(wanted)):
         steps.result(place)

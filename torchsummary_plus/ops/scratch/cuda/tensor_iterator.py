@@ -65,8 +65,8 @@ class Reduction:
         axis = max(extents)[1]
         first = self.shape[axis] // 2
         sizes = (first, self.shape[axis] - first)
-        one, other = (replace(self, shape=(*self.shape[:axis], n, *self.shape[axis + 1 :])) for n in sizes)
-        return one, other
+        left, right = (replace(self, shape=(*self.shape[:axis], n, *self.shape[axis + 1 :])) for n in sizes)
+        return left, right
 
 
 def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: int | None = None) -> Reduction:
@@ -132,13 +132,13 @@ def _joined(shape: list[int], outputs: list[int], inputs: list[int]) -> tuple[li
         return shape, outputs, inputs
     last = 0
     for axis in range(1, len(shape)):
-        one, other = shape[last], shape[axis]
-        follows = all(one * strides[last] == strides[axis] for strides in (outputs, inputs))
-        if one == 1 or other == 1 or follows:
-            if one == 1:
+        inner, outer = shape[last], shape[axis]
+        follows = all(inner * strides[last] == strides[axis] for strides in (outputs, inputs))
+        if inner == 1 or outer == 1 or follows:
+            if inner == 1:
                 outputs[last], inputs[last] = outputs[axis], inputs[axis]
-            shape[last] *= other
+            shape[last] *= outer
         else:
             last += 1
-            shape[last], outputs[last], inputs[last] = other, outputs[axis], inputs[axis]
+            shape[last], outputs[last], inputs[last] = outer, outputs[axis], inputs[axis]
     return shape[: last + 1], outputs[: last + 1], inputs[: last + 1]
