@@ -75,7 +75,7 @@ def first_plans(questions: list[list[Any]], by_handle: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--questions", type=Path, default=RECORDED, help="the recording whose convolutions are asked")
+    parser.add_argument("--questions", type=Path, default=RECORDED, help="the recording whose convolutions are queried")
     options = parser.parse_args()
     run_on([REAL], "benchmarks.cudnn_handle")
     questions = [plan[:3] for plan in json.loads(options.questions.read_text())["plans"]]

@@ -25,9 +25,9 @@ ENGINE = "autograd::engine::evaluate_function"
 class Change:
     """Bytes allocated at an address, negative for a free; or a mark.
 
-    ``nbytes`` is the block's size, ``requested`` the requested bytes if fewer (0: the same). ``names`` are the enclosing
-    operators, outermost first, ``calls`` their numbers; ``node`` is the sequence number of the enclosing autograd node
-    (-1: none). For a change that is not placed, the surroundings are unknown.
+    ``nbytes`` is the block's size, ``requested`` the requested bytes if fewer (0: the same). ``names`` are the
+    enclosing operators, outermost first, ``calls`` their numbers; ``node`` is the sequence number of the enclosing
+    autograd node (-1: none). For a change that is not placed, the surroundings are unknown.
     """
 
     time_ns: int
