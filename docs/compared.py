@@ -35,7 +35,7 @@ def page(record: dict[str, Any]) -> str:
         "- Only the multiply-adds of products count; biases, activations and normalisation are free. Tools run with "
         "their defaults and follow their own conventions. ptflops counts one sample, so its figure is multiplied by "
         "the batch size.",
-        "- Not run, because their entries come from their documentation (blank if it does not say): "
+        "- Not run; the entries come from the documentation, and are blank if it does not say: "
         + "; ".join(f"{name} ({source})" for name, (source, _) in DOCUMENTED.items())
         + ".",
     ]
