@@ -14,6 +14,7 @@ from . import (  # noqa: F401 - the modules register their rules
     images,
     linalg,
     losses,
+    modes,
     norms,
     products,
     recurrent,

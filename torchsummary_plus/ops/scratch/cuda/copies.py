@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from ....data.units import MIB
 from ...shapes.registry import is_dense
-from ..registry import ALL_RESULTS, Alloc, AtMost, Course, Free, Phase, Result, scratch
+from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import INT64, copied, itemsize, nbytes, suggested
 from .allocations import buffers, copies, joined, results
 from .cub import half_scan, long_scan, scan
@@ -170,21 +169,3 @@ def running_extreme(out: Any, x: Any, *_: Any, **__: Any) -> Course:
 def running_extremes(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """As :func:`running_extreme`, once values and indices are there."""
     return *results(out), *copies(x)
-
-
-FUSED_MODE = 2048
-"""The longest slice whose mode a single kernel finds (TensorModeKernel.cpp)."""
-
-
-@scratch("cuda", "aten::mode", source=f"{SOURCE}TensorModeKernel.cpp", band=0.0)
-def mode(out: Any, x: Any, dim: int = -1, *_: Any, **__: Any) -> Course | AtMost:
-    """A contiguous copy of the input with the axis last; a long slice is sorted by Thrust, whose storage is bounded.
-
-    Thrust sorts numbers with their positions in two buffers each, and then counts the distinct ones.
-    """
-    is_there = x.is_contiguous() and (not x.dim() or dim % x.dim() == x.dim() - 1)
-    length = x.shape[dim] if x.dim() else 1
-    if length <= FUSED_MODE:
-        return *results(out), *buffers(0 if is_there else nbytes(x))
-    positions, pairs = INT64 * length, (x.element_size() + INT64) * length
-    return AtMost(positions + 3 * pairs + MIB, (Phase(ALL_RESULTS, nbytes(x)),))

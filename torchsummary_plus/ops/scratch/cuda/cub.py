@@ -20,8 +20,10 @@ SINGLE_TILE, SINGLE_TILE_OF_FOUR = 2304, 4864
 """Items that one thread block sorts without temporary storage; the second with keys and values of 4 bytes."""
 SINGLE_SUM = 4096
 """Items that one thread block adds up without temporary storage."""
-FULL_HALVES = 45_056
-"""Bytes of a sort of 2-byte keys besides copies and the blocks' counters, before compute capability 9.0."""
+FULL_SORT = 45_056
+"""Bytes of a sort of keys of 1 or 2 bytes besides copies and the blocks' counters, before compute capability 9.0."""
+MERGED = 4352
+"""Items that one thread block sorts, or merges."""
 PADDING = 32
 """Tile states ahead of the first tile."""
 
@@ -32,7 +34,7 @@ def _generation(chip: Chip) -> int:
 
 
 _PAIRS_OF_FOUR, _PAIRS_OF_EIGHT, _KEYS_OF_EIGHT = (2816, 3072, 5376), (2816, 3840, 4608), (2816, 3840, 5760)
-_PAIRS_OF_TWO, _BOTH_OF_FOUR = 5632, (11_776, 6528, 6528)
+_PAIRS_OF_SHORT, _BOTH_OF_FOUR = {1: 3456, 2: 5632}, (11_776, 6528, 6528)
 
 
 def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None, overwrites: bool = False) -> int:
@@ -54,14 +56,41 @@ def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = 
     passes = ceil_div(bits or 8 * key, 8)
     copies = round_up(count * key, ALIGNED) + round_up(count * value, ALIGNED)
     generation = _generation(chip)
-    if key == 2 and generation < 2:
-        return copies + chip.multiprocessors * chip.threads * 20 + FULL_HALVES + SLACK
+    if key <= 2 and generation < 2:
+        counters = chip.multiprocessors * chip.threads * 10 * key
+        return (0 if overwrites else copies) + counters + FULL_SORT + SLACK
     tables = (
         _BOTH_OF_FOUR if both_of_four else _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT if value else _KEYS_OF_EIGHT
     )
-    tiles = ceil_div(count, _PAIRS_OF_TWO if key == 2 else tables[generation])
+    tiles = ceil_div(count, _PAIRS_OF_SHORT.get(key) or tables[generation])
     copies = 0 if overwrites or passes == 1 else copies
     return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
+
+
+def thrust_sort(chip: Chip, count: int, key: int, value: int, is_half: bool) -> int:
+    """Return the storage of Thrust's sort of pairs: a radix sort between two buffers, or half precision is merged.
+
+    Source: thrust/system/cuda/detail/sort.h and cub/device/dispatch/dispatch_merge_sort.cuh.
+
+    >>> thrust_sort(Chip((9, 0)), 3000, 4, 8, False), thrust_sort(Chip((9, 0)), 1_000_000, 2, 8, True)
+    (45823, 10001407)
+    """
+    sizes = count * key, count * value
+    if is_half:
+        places = round_up((ceil_div(count, MERGED) + 1) * 4, ALIGNED)
+        return SLACK + places + sum(round_up(size, ALIGNED) for size in sizes)
+    return radix_sort(chip, count, key, value, overwrites=True) + sum(round_up(size, ALIGNED // 2) for size in sizes)
+
+
+def largest_find(chip: Chip) -> int:
+    """Return the most storage of Thrust's search: a place for each of five blocks for each block that may be resident.
+
+    How many blocks are resident depends on the compiled kernel's registers. Source: thrust/system/cuda/detail/find.h.
+
+    >>> largest_find(Chip((7, 5)))
+    13071
+    """
+    return SLACK + chip.multiprocessors * (chip.threads // DIGITS) * 5 * 16 + 16
 
 
 def _states(count: int, items: int, state: int) -> int:
