@@ -137,6 +137,14 @@ def test_a_result_lies_as_the_kernel_lays_it(shape: tuple[int, ...]) -> None:
                 assert_alike(name, of_two, first, second)
 
 
+def test_an_axis_of_one_element_keeps_its_stride_of_0() -> None:
+    """Such a gradient is copied when it is accumulated; the meta kernel of torch 2.11 gives it a stride of 1."""
+    one, index = torch.rand(()).expand(1), torch.zeros(1, dtype=torch.int64)
+    assert one.index_fill(0, index, 0.0).stride() == (0,)
+    for value in (0.0, torch.zeros(())):
+        assert_alike("index_fill", lambda x, index, value=value: x.index_fill(0, index, value), one, index)
+
+
 class Pyramid(nn.Module):
     """Pools of several sizes side by side: the smallest is one pixel, both row-major and channels-last."""
 

@@ -12,6 +12,10 @@ from torch import nn
 from tests.ops.test_workspace_cuda import meta, scratch_bytes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE, Capability
+from torchsummary_plus.ops.scratch.cuda.chips import chip_of
+from torchsummary_plus.ops.scratch.cuda.cub import count_sum, select
+from torchsummary_plus.ops.scratch.registry import Alloc, Result
+from torchsummary_plus.step.workspace import Workspaces
 
 LONG = torch.int64
 
@@ -132,3 +136,44 @@ class Mode(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.row.mode(0).values + x
+
+
+@pytest.mark.parametrize(
+    ("repeats", "output_size", "ends", "checks"),
+    [
+        (meta(5000, dtype=LONG), 10_000, [40_000, 1279], []),
+        (meta(10, dtype=LONG), None, [80, 1279], [10, 1]),
+        (meta(10, dtype=torch.int32), 20, [80, 80, 1279], []),
+        (meta(1, dtype=LONG).expand(10), None, [80, 80, 80, 1279], [10, 1]),
+    ],
+)
+def test_repetitions_are_added_up_and_checked(
+    repeats: torch.Tensor, output_size: int | None, ends: list[int], checks: list[int]
+) -> None:
+    """As recorded on the no-op runtime."""
+    course = Workspaces("cuda", (9, 0)).scratch(
+        "aten::repeat_interleave.Tensor", (repeats,), {"output_size": output_size}, meta(20, dtype=repeats.dtype)
+    )
+    sizes = [step.nbytes if isinstance(step, Alloc) else None for step in course if isinstance(step, (Alloc, Result))]
+    assert sizes == [*ends, *checks, None]
+
+
+class Product(nn.Module):
+    """The product of a row of numbers."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.ones(length))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.row.prod() + 0 * x
+
+
+def test_the_gradient_of_a_product_of_all_elements_looks_for_zeros() -> None:
+    """A mask of them, their number and their places, with CUB's storage for both."""
+    model, x = Product(10_000), torch.zeros(1)
+    estimate = estimate_memory(model, input_data=x, device="cuda", gpu="A100 40GB", steps=1, progress=False)
+    requested = [nbytes for _, _, nbytes in estimate.log.events if nbytes]
+    place = requested.index(count_sum(chip_of(AMPERE), 10_000))
+    assert requested[place - 2 : place] == [10_000, 4]
+    assert select(chip_of(AMPERE), 10_000) in requested[place + 1 : place + 3]

@@ -205,3 +205,12 @@ def test_distinct_rows_are_found_in_an_order_that_is_merged() -> None:
     assert scratch_bytes(AMPERE, name, (rows.mT, 1, True, True, True), ()) == 160_000 + 2 * 40_000 + 1279
     reserves = Workspaces("cuda", AMPERE).reserves
     assert reserves(name, (rows, 0, True, False, True), {}, ()) == (None, 0, None)
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [((0,), [4, 1, 767]), ((3, 0), [4, 1, 767]), ((), [4, 1])])
+def test_places_are_looked_for_among_no_elements_and_counted_in_a_number(shape: Any, sizes: list[int]) -> None:
+    """As recorded on the no-op runtime; a number has no axes to say a place of."""
+    steps = Workspaces("cuda", (9, 0)).scratch(
+        "aten::nonzero", (meta(*shape),), {}, meta(0, len(shape), dtype=torch.int64)
+    )
+    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes

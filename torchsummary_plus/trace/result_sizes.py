@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live.fakes import CPU, META, Fake, in_kernel, wrap
-from ..live.masks import is_mask, masks_of, note_true
+from ..live.masks import count_true, is_mask, masks_of, note_true
 from .kernels import change_tensors, tensors_of
 
 aten = torch.ops.aten
@@ -56,6 +56,9 @@ def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor
         value = read(args[1])
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
         return None if value is None else ((int(value.expand(shape).sum()),), args[0].dtype)
+    if func is aten.nonzero.default:
+        count = count_true(args[0])
+        return None if count is None else ((count, args[0].dim()), torch.int64)
     return None
 
 

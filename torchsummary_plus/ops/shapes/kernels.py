@@ -115,6 +115,14 @@ def like_first(x: Tensor, *others: Operand) -> Out:
     return x.shape, preserved_strides(x), x.dtype
 
 
+@_register(KERNEL_RULES, "index_fill.int_Scalar index_fill.int_Tensor")
+def filled(x: Tensor, dim: int, index: Tensor, value: Operand) -> Out:
+    """A clone, which keeps the stride of an axis of one element; up to torch 2.11 the meta kernel does not."""
+    sure(index.dtype is torch.int64 and index.dim() <= 1 and promoted((x, value)) is x.dtype)
+    sure(-max(1, x.dim()) <= dim < max(1, x.dim()) and not (isinstance(value, Tensor) and value.dim()))
+    return x.shape, preserved_strides(x), x.dtype
+
+
 @_register(KERNEL_RULES, "pow.Scalar")
 def power(base: Operand, exponent: Tensor) -> Out:
     """Row-major, because the kernel allocates its result before it iterates over the operands."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...live.masks import note_true
 from ...live.versions import since
 from ...trace.questions import Zeros
 from .casting import cast_on_cpu
@@ -100,8 +101,7 @@ class ProductOfAll(torch.autograd.Function):
         """Return the gradient, with torch's mask of zeros."""
         x, out = ctx.saved_tensors
         x = x.to(grad.dtype)
-        zeros = x == 0
-        del zeros
+        find_zeros(x, 0)
         return grad * (out / x), None
 
 
@@ -111,7 +111,17 @@ class ProductWithZeros(ProductOfAll):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient."""
-        return torch.zeros_like(ctx.saved_tensors[0]), None
+        x, _ = ctx.saved_tensors
+        x = x.to(grad.dtype)
+        find_zeros(x, 2)
+        return torch.zeros_like(x), None
+
+
+def find_zeros(x: Tensor, count: int) -> None:
+    """Look for the places of zeros, of which there are ``count``."""
+    zeros = x == 0
+    note_true(zeros, count)
+    zeros.nonzero()
 
 
 class ProductsAlong(torch.autograd.Function):

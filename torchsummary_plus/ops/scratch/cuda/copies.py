@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import INT64, copied, itemsize, nbytes, suggested
-from .allocations import buffers, copies, joined, results
+from .allocations import Allocations, buffers, copies, joined, results
+from .chips import chip_of
 from .cub import half_scan, long_scan, scan
+from .reductions import course, extreme, mask_like
 
 SOURCE = "aten/src/ATen/native/cuda/"
 
@@ -143,9 +146,13 @@ def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
 
     Source of the conversion: aten/src/ATen/native/ReduceOps.cpp, ``impl_func_cum_ops``.
     """
+    return *results(out), *_running(out, x, dim)
+
+
+def _running(out: Any, x: Any, dim: int) -> tuple[Alloc, ...]:
     converted = nbytes(out) if x.dtype is not out.dtype else 0
     plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
-    return *results(out), *buffers(converted, plain, _scan(out, x, dim))
+    return buffers(converted, plain, _scan(out, x, dim))
 
 
 def _scan(out: Any, x: Any, dim: int) -> int:
@@ -169,3 +176,24 @@ def running_extreme(out: Any, x: Any, *_: Any, **__: Any) -> Course:
 def running_extremes(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """As :func:`running_extreme`, once values and indices are there."""
     return *results(out), *copies(x)
+
+
+REPEATED = "aten/src/ATen/native/Repeat.h, repeat_interleave_common; cuda/Repeat.cu"
+
+
+@scratch("cuda", "aten::repeat_interleave.Tensor", source=REPEATED, band=0.0, by_capability=True)
+def repeated(capability: Capability, out: Any, repeats: Any, *, output_size: int | None = None) -> Course:
+    """Where each element's repetitions end; unless their sum is given, whether each number is at least zero."""
+    if not repeats.numel():
+        return ()
+    steps = Allocations()
+    steps.append(copies(repeats))
+    ends = torch.empty(repeats.shape, dtype=torch.int64, device="meta")
+    steps.buffer(nbytes(ends))
+    steps.free(*steps.append(_running(ends, repeats, 0)))
+    if output_size is None:
+        mask, checked = mask_like(repeats), [steps.buffer(repeats.numel()), steps.buffer(1)]
+        steps.append(course(chip_of(capability), mask, [], torch.bool, extreme(torch.bool)))
+        steps.free(*checked)
+    steps.result(0)
+    return steps.course()

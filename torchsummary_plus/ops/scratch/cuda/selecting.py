@@ -26,19 +26,19 @@ INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
 COUNT_BYTES = 4
 
 
-def positions(chip: Chip, count: int, copy: int, result: Alloc | Result) -> Course:
+def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axes: bool = True) -> Course:
     """Return the course of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
 
-    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the course.
+    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the course. A tensor
+    without axes has no positions to find.
     """
-    if not count:
-        return (result,)
     steps = Allocations()
     copies = steps.append(buffers(copy))
     number = steps.buffer(COUNT_BYTES)
     steps.temporary(count_sum(chip, count))
     steps.append((result,))
-    steps.temporary(select(chip, count))
+    if has_axes:
+        steps.temporary(select(chip, count))
     steps.free(number, *copies)
     return steps.course()
 
@@ -52,7 +52,7 @@ def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
 @scratch("cuda", "aten::nonzero", source=SOURCE, band=0.0, by_capability=True)
 def nonzero(capability: Capability, out: Any, x: Any) -> Course:
     """As :func:`positions`."""
-    return positions(chip_of(capability), elements(x), copied(x), Result(0))
+    return positions(chip_of(capability), elements(x), copied(x), Result(0), has_axes=x.dim() > 0)
 
 
 @scratch("cuda", "aten::masked_select", source=f"{SOURCE}; IndexKernel.cpp, by index()", band=0.0, by_capability=True)
