@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.ops.test_workspace_cuda import meta, scratch_bytes
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.ops.scratch.cuda.chips import chip_of
@@ -84,6 +85,7 @@ def test_segments_have_lengths_and_offsets() -> None:
     assert scratch_bytes(AMPERE, backward, (even, out, x, "sum"), x, lengths=lengths) == added + 4 * 50 * 16
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize(("length", "is_known"), [(2048, True), (3000, False), (1_000_000, True)])
 def test_the_mode_of_a_row_is_exact_unless_it_is_a_little_longer_than_one_kernel_takes(
     length: int, is_known: bool
