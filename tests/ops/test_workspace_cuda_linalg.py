@@ -15,6 +15,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
+from torchsummary_plus.ops.scratch.registry import Alloc, Lasting, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 aten = torch.ops.aten
@@ -68,3 +69,89 @@ def test_batches_of_small_matrices_are_factored_by_cublas(batch: int, rows: int,
 def test_a_step_of_an_inverse_counts_a_workspace_of_each_thread() -> None:
     estimate = estimate_memory(Applied(torch.linalg.inv, 64, 64), (1,), gpu="H100", steps=1, progress=False)
     assert estimate.at_peak["workspace"] == 2 * workspace_bytes((9, 0))
+
+
+LONE, BATCH = (20, 20), (3, 20, 20)
+HANDLE = 33_554_432
+
+
+def requested(operator: Any, *args: Any) -> list[int | None]:
+    """Return what a kernel requests in order, None for a result and a name's place for cuBLAS's workspace."""
+    out = operator(*args)
+    spaces = Workspaces("cuda", (9, 0))
+    lasting = spaces.lasting(operator.name(), args, {}, out)
+    sizes: list[int | None] = []
+    for step in spaces.scratch(operator.name(), args, {}, out):
+        if isinstance(step, Alloc):
+            sizes.append(step.nbytes)
+        elif isinstance(step, Lasting):
+            sizes += lasting
+        elif isinstance(step, Result):
+            sizes.append(None)
+    return sizes
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize(
+    ("operator", "args", "sizes"),
+    [
+        (aten.triangular_solve, (meta(20, 3), meta(*LONE)), [None, None, 8, 8, HANDLE]),
+        (aten.triangular_solve, (meta(64, 3), meta(64, 64)), [None, None, HANDLE]),
+        (aten.triangular_solve, (meta(9, 64, 3), meta(9, 64, 64)), [None, None, 72, 72, HANDLE]),
+        (aten._linalg_solve_ex, (meta(*LONE), meta(20, 3)), [None, None, None, None, 4]),
+        (aten.linalg_inv_ex, (meta(*LONE),),
+         [None, None, 1600, 80, 160, 160, 160, 1600, 8, 8, HANDLE, 8, 8, HANDLE]),
+        (aten.linalg_lu_solve, (meta(*LONE), meta(20, dtype=torch.int32), meta(20, 3)), [None, 1600, 4]),
+        (aten.linalg_lu_solve, (meta(3, 300, 300), meta(3, 300, dtype=torch.int32), meta(3, 300, 3)),
+         [None, 1_080_000, 2400, 7200, 2400, 7200, 10_800, HANDLE, HANDLE]),
+        (aten.linalg_lu_solve, (meta(*BATCH), meta(3, 20, dtype=torch.int32), meta(3, 20, 3)),
+         [None, 4800, 24, 24, HANDLE]),
+        (aten.lu_unpack, (meta(*BATCH), meta(3, 20, dtype=torch.int32)), [None, None, None, 160, 480]),
+        (aten.linalg_cholesky_ex, (meta(*BATCH),), [None, None, 24]),
+        (aten.cholesky_solve, (meta(20, 3), meta(*LONE)), [4, None, 1600]),
+        (aten.linalg_qr, (meta(30, 20),), [None, None, 80, 4, 4]),
+        (aten.linalg_qr, (meta(3, 30, 20),), [None, None, 240, 24, 24, HANDLE, 4]),
+        (aten.linalg_householder_product, (meta(30, 20), meta(20)), [None, 4]),
+        (aten.ormqr, (meta(30, 20), meta(20), meta(30, 2)), [None, 2400, 4]),
+        (aten._linalg_svd, (meta(30, 20),), [None, None, None, 4, 2400, 3600]),
+        (aten._linalg_eigh, (meta(*LONE),), [None, None, 4, 1, 1]),
+    ],
+)  # fmt: skip
+def test_torch_itself_allocates_for_solvers_what_it_does_beside_a_cusolver_that_asks_for_nothing(
+    operator: Any, args: Any, sizes: Any
+) -> None:
+    """As torch 2.11 and 2.13 do on the no-op runtime, if cuSOLVER's queries of sizes answer 0."""
+    assert requested(operator.default, *args) == sizes
+
+
+def least_squares(*batch: int) -> tuple[Any, ...]:
+    x, b = meta(*batch, 30, 20), meta(*batch, 30, 2)
+    return x, b, (meta(*batch, 20, 2), meta(0), meta(*batch, dtype=torch.int64), meta(0))
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+@pytest.mark.parametrize(
+    ("batch", "sizes"), [((), [4, 2400, 80, 4, 4, 8, 8]), ((3,), [12, 7200, 7200, 24, 24])], ids=["lone", "batch"]
+)
+def test_least_squares_keep_the_right_hand_sides(batch: tuple[int, ...], sizes: list[int]) -> None:
+    x, b, out = least_squares(*batch)
+    spaces = Workspaces("cuda", (9, 0))
+    assert spaces.reserves("aten::linalg_lstsq", (x, b), {}, out)[0] == 4 * b.numel()
+    steps = spaces.scratch("aten::linalg_lstsq", (x, b), {}, out)
+    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
+    assert spaces.unknown == {"aten::linalg_lstsq": 1}
+
+
+def test_what_cusolver_works_in_is_in_the_range_alone() -> None:
+    estimate = estimate_memory(Applied(torch.linalg.cholesky, 64, 64), (1,), gpu="H100", mode="eval", progress=False)
+    low, high = estimate.peak_range
+    assert low == estimate.peak_bytes < 4 * 4 * 64 * 64
+    assert high - low >= 8 * 4 * 64 * 64 and "aten::linalg_cholesky_ex" in dict(estimate.unknown)
+
+
+def test_reflections_have_an_estimate_without_a_real_step() -> None:
+    """torch has no meta kernel for them; the CPU's log has other kernels and an assumed workspace of cuBLAS."""
+    model = Applied(lambda x: torch.geqrf(x)[0], 20, 20)
+    estimate = estimate_memory(model, (1,), gpu="H100", mode="eval", progress=False)
+    assert estimate.peak_range[0] == estimate.peak_bytes < 20_000

@@ -168,7 +168,7 @@ class Workspaces:
         if phases is None or isinstance(phases, AtMost):
             known = () if phases is None else phases.phases
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes + _most(known))
-            return (*known, AT_LAST)
+            return known if known and not isinstance(known[0], Phase) else (*known, AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
         if not phases or not isinstance(phases[0], Phase):

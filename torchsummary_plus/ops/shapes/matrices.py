@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..strides import contiguous
-from .kernels import CPU_RULES
+from .kernels import CPU_RULES, KERNEL_RULES
 from .registry import Out, Outs, fresh, numel, rule_in, sure
 
 _REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -44,3 +44,10 @@ def eig(x: Tensor) -> Outs:
     sure(x.dim() > 1 and numel(x.shape) and x.shape[-1] == x.shape[-2] and (x.dtype in _REALS or x.dtype in _COMPLEX))
     dtype = _COMPLEX.get(x.dtype, x.dtype)
     return [fresh(x.shape[:-1], dtype), column_major(x.shape, dtype)]
+
+
+@rule_in(KERNEL_RULES, "geqrf")
+def reflections(x: Tensor) -> Outs:
+    """The reflections, column-major, and their factors; torch has no meta kernel."""
+    sure(x.dim() >= 2 and (x.is_floating_point() or x.is_complex()))
+    return [column_major(x.shape, x.dtype), fresh((*x.shape[:-2], min(x.shape[-2:])), x.dtype)]

@@ -11,6 +11,7 @@ from . import (  # noqa: F401 - the modules register their rules
     copies,
     distances,
     embeddings,
+    factors,
     images,
     linalg,
     losses,

@@ -23,7 +23,7 @@ CUSOLVER_COLUMNS = ((8, 0), (32, None), (64, 64), (128, 2))
 BATCHED_QR_ROWS = 256
 
 
-def _batch(x: Any) -> int:
+def matrices_of(x: Any) -> int:
     """Return the number of matrices."""
     return int(prod(x.shape[:-2]))
 
@@ -53,21 +53,21 @@ FACTORED = ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet"
 @lasting("cuda", *(f"aten::{name}" for name in FACTORED), source=LINALG, band=0.0, by_capability=True)
 def lu_factor(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
     """Return cuBLAS's workspace, which factoring a batch requests."""
-    return _taken(capability, x.numel() and _batch(x) > 1)
+    return _taken(capability, x.numel() and matrices_of(x) > 1)
 
 
 @lasting("cuda", "aten::linalg_lu_solve", source=LINALG, band=0.0, by_capability=True)
 def lu_solve(capability: Capability, out: Any, factors: Any, pivots: Any, b: Any, **_: Any) -> Blocks:
     """Return cuBLAS's workspace, unless cuSOLVER solves."""
-    rows, matrices = int(factors.shape[-1]), _batch(out)
-    return _taken(capability, _is_solved_by_cublas(rows, _columns(b, rows, matrices), matrices))
+    rows, matrices = int(factors.shape[-1]), matrices_of(out)
+    return _taken(capability, _is_solved_by_cublas(rows, columns_of(b, rows, matrices), matrices))
 
 
 @lasting("cuda", "aten::_linalg_solve_ex", source=LINALG, band=0.0, by_capability=True)
 def solve(capability: Capability, out: Any, x: Any, b: Any, **_: Any) -> Blocks:
     """Return cuBLAS's workspace, for the factors of a batch or for the solutions."""
-    rows, matrices = int(x.shape[-1]), _batch(x)
-    solved = _is_solved_by_cublas(rows, _columns(out[0], rows, matrices), matrices)
+    rows, matrices = int(x.shape[-1]), matrices_of(x)
+    solved = _is_solved_by_cublas(rows, columns_of(out[0], rows, matrices), matrices)
     return _taken(capability, (x.numel() and matrices > 1) or solved)
 
 
@@ -77,7 +77,7 @@ def inverse(capability: Capability, out: Any, x: Any, **_: Any) -> Blocks:
     return _taken(capability, x.numel())
 
 
-def _columns(b: Any, rows: int, matrices: int) -> int:
+def columns_of(b: Any, rows: int, matrices: int) -> int:
     """Return the right-hand sides of each system, which stand on the right or, transposed, on the left."""
     return int(b.numel()) // max(1, rows * matrices)
 
@@ -85,23 +85,34 @@ def _columns(b: Any, rows: int, matrices: int) -> int:
 @lasting("cuda", "aten::cholesky_solve", source=LINALG, band=0.0, by_capability=True)
 def cholesky_solve(capability: Capability, out: Any, b: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
     """Return cuBLAS's workspace, which solving a batch requests."""
-    return _taken(capability, _batch(out) > 1)
+    return _taken(capability, matrices_of(out) > 1)
 
 
 @lasting("cuda", "aten::cholesky_inverse", source=LINALG, band=0.0, by_capability=True)
 def cholesky_inverse(capability: Capability, out: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
     """Return cuBLAS's workspace, which inverting a batch requests."""
-    return _taken(capability, _batch(factor) > 1)
+    return _taken(capability, matrices_of(factor) > 1)
 
 
 @lasting("cuda", "aten::linalg_qr", "aten::geqrf", source=LINALG, band=0.0, by_capability=True)
 def qr(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
-    """Batches of small matrices, which cuBLAS factors (``geqrf_kernel``)."""
+    """Batches of small matrices."""
+    return _taken(capability, x.numel() and is_factored_by_cublas(x))
+
+
+def is_factored_by_cublas(x: Any) -> bool:
+    """Whether cuBLAS factors matrices into reflections, as it does large batches of small ones (``geqrf_kernel``)."""
     rows = int(x.shape[-2])
-    return _taken(capability, x.numel() and rows <= BATCHED_QR_ROWS and _batch(x) >= max(2, rows // 16))
+    return rows <= BATCHED_QR_ROWS and matrices_of(x) >= max(2, rows // 16)
 
 
 @lasting("cuda", "aten::linalg_lstsq", source=LINALG, band=0.0, by_capability=True)
 def least_squares(capability: Capability, out: Any, x: Any, b: Any, *_: Any, **__: Any) -> Blocks:
     """The last step is a triangular solve."""
     return _taken(capability, b.numel())
+
+
+@lasting("cuda", "aten::linalg_pinv.atol_rtol_tensor", source=LINALG, band=0.0, by_capability=True)
+def pseudo_inverse(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
+    """A product of the singular vectors (``linalg_pinv`` in aten/src/ATen/native/LinearAlgebra.cpp)."""
+    return _taken(capability, x.numel())

@@ -1,0 +1,286 @@
+"""CUDA: what torch itself allocates for factorizations and solves; what cuSOLVER works in is only bounded.
+
+Besides results: copies in column-major order, pivots, permutations, arrays of pointers to the matrices of a batch, and
+a status for each matrix. The sizes that cuSOLVER asks for (``*_bufferSize``) are unknown without a GPU. Its solves with
+factors ask for none, and cuBLAS and MAGMA allocate their own outside torch's allocator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....data.units import MIB
+from ....live.versions import since
+from ...strides import contiguous
+from ..registry import DOUBT, Alloc, AtMost, Course, Free, Lasting, Result, Step, reserve, scratch
+from ..sizes import INT64, itemsize, nbytes
+from .allocations import Allocations, buffers, joined, results
+from .linalg import CUSOLVER_COLUMNS, FEW, LINALG, columns_of, is_factored_by_cublas, matrices_of
+
+INT32 = 4
+STATUS = INT32
+"""Bytes of the status of one matrix."""
+POINTER = 8
+LEAST_WORK = 32 * MIB
+"""What cuSOLVER is granted for matrices of any size; unmeasured."""
+LARGE_TRIANGLE, FEW_TRIANGLES = 64, 8
+"""Rows from which on up to 8 triangular systems are solved one by one."""
+TRIANGLES_SINCE = "2.13"
+"""The first release that solves for batches with Cholesky's factor by two triangular solves; measured, 2.12 was not."""
+SOURCE = f"{LINALG}, BatchLinearAlgebraLib.cpp; aten/src/ATen/native/BatchLinearAlgebra.cpp"
+
+
+def bounded(course: Course, *tensors: Any) -> AtMost:
+    """Return a course besides which cuSOLVER works in a multiple of the tensors' bytes at most."""
+    return AtMost(DOUBT * sum(map(nbytes, tensors)) + LEAST_WORK, course)
+
+
+def columns_first(x: Any) -> int:
+    """Return the bytes of a copy with column-major matrices; 0 if they are."""
+    strides = contiguous((*x.shape[:-2], x.shape[-1], x.shape[-2]))
+    turned = (*x.stride()[:-2], x.stride(-1), x.stride(-2))
+    shape = (*x.shape[:-2], x.shape[-1], x.shape[-2])
+    return 0 if all(size == 1 or a == b for size, a, b in zip(shape, turned, strides)) else nbytes(x)
+
+
+def solved(rows: int, matrices: int) -> Course:
+    """Return the course of a triangular solve: pointers to the matrices of a batch, and cuBLAS's workspace."""
+    if rows >= LARGE_TRIANGLE and matrices <= FEW_TRIANGLES:
+        return (Lasting(),)
+    return Alloc(POINTER * matrices), Alloc(POINTER * matrices), Lasting(), Free(1), Free(0)
+
+
+def factored_systems_solved(rows: int, columns: int, matrices: int, item: int) -> Course:
+    """Return the course of a solve with factors and pivots (``lu_solve_kernel``)."""
+    triangular = rows == columns or rows > 128 or (rows > 64 and columns > 2)
+    if not triangular:
+        limit = next(limit for most_rows, limit in CUSOLVER_COLUMNS if rows <= most_rows)
+        if matrices <= FEW and (limit is None or columns <= limit):
+            return (Alloc(STATUS),)
+        return Alloc(POINTER * matrices), Alloc(POINTER * matrices), Lasting()
+    steps, order = Allocations(), INT64 * rows
+    counted = steps.buffer(order)
+    if matrices > 1:
+        steps.buffer(order * matrices)
+        steps.free(counted)
+    for size in (order, order * matrices, item * rows * columns * matrices):
+        steps.buffer(size)
+    steps.append(solved(rows, matrices))
+    steps.append(solved(rows, matrices))
+    return steps.course()
+
+
+@scratch("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=SOURCE, band=0.0)
+def triangular(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+    """Pointers to the matrices of a batch, unless they are solved one by one."""
+    matrix = other if isinstance(out, (tuple, list)) else one
+    return *results(out), *solved(int(matrix.shape[-1]), matrices_of(matrix))
+
+
+@scratch("cuda", "aten::linalg_lu_factor_ex", "aten::linalg_ldl_factor_ex", source=SOURCE, band=0.0)
+def factors(out: Any, x: Any, **_: Any) -> Course | AtMost:
+    return bounded((*results(out), Lasting()), x) if x.numel() else ()
+
+
+@scratch("cuda", "aten::linalg_lu", source=SOURCE, band=0.0)
+def lu(out: Any, x: Any, **_: Any) -> Course | AtMost:
+    """The factors, pivots and statuses; then the permutation."""
+    if not x.numel():
+        return ()
+    matrices, least = matrices_of(x), min(x.shape[-2:])
+    steps = Allocations([*results(out)])
+    steps.buffer(nbytes(x))
+    steps.buffer(INT32 * least * matrices)
+    steps.free(steps.buffer(STATUS * matrices))
+    steps.request_lasting()
+    steps.append(_permutation(x))
+    return bounded(steps.course(), x)
+
+
+@scratch("cuda", "aten::lu_unpack", source=SOURCE, band=0.0)
+def unpacked(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """The permutation."""
+    return *results(out), *(_permutation(x) if x.numel() else ())
+
+
+def _permutation(x: Any) -> Course:
+    matrices, order = matrices_of(x), INT64 * int(x.shape[-2])
+    return buffers(order, order * matrices if matrices > 1 else 0)
+
+
+@scratch("cuda", "aten::linalg_lu_solve", source=SOURCE, band=0.0)
+def lu_solve(out: Any, lu: Any, pivots: Any, b: Any, **_: Any) -> Course:
+    """A column-major copy of the factors."""
+    if not out.numel():
+        return ()
+    rows, matrices = int(lu.shape[-1]), matrices_of(out)
+    course = factored_systems_solved(rows, columns_of(out, rows, matrices), matrices, itemsize(out))
+    return joined((Result(0), *buffers(columns_first(lu))), course)
+
+
+@scratch("cuda", "aten::_linalg_solve_ex", source=SOURCE, band=0.0)
+def solve(out: Any, x: Any, b: Any, **_: Any) -> Course | AtMost:
+    """Factors, for a batch by cuBLAS or MAGMA, then solutions."""
+    rows, matrices = int(x.shape[-1]), matrices_of(x)
+    columns = columns_of(out[0], rows, matrices)
+    if not rows * matrices * columns:
+        return ()
+    course = factored_systems_solved(rows, columns, matrices, itemsize(x))
+    return bounded(joined(results(out), _factoring(matrices), course), x, b)
+
+
+@scratch("cuda", "aten::linalg_inv_ex", source=SOURCE, band=0.0)
+def inverse(out: Any, x: Any, **_: Any) -> Course | AtMost:
+    """The factors and pivots, then a solve for the identity."""
+    rows, matrices = int(x.shape[-1]), matrices_of(x)
+    if not x.numel():
+        return ()
+    before: Course = (*results(out), Alloc(nbytes(x)), Alloc(INT32 * rows * matrices))
+    course = factored_systems_solved(rows, rows, matrices, itemsize(x))
+    return bounded(joined(before, _factoring(matrices), course), x, x)
+
+
+def _factoring(matrices: int) -> tuple[Step, ...]:
+    return (Lasting(),) if matrices > 1 else ()
+
+
+@scratch("cuda", "aten::_linalg_det", "aten::_linalg_slogdet", source=SOURCE, band=0.0)
+def determinant(out: Any, x: Any) -> Course | AtMost:
+    """Statuses; the pivots compared with the rows' numbers, and counted; the product or sum of the diagonal."""
+    rows, matrices = int(x.shape[-1]), matrices_of(x)
+    if not x.numel():
+        return ()
+    is_product, numbers = len(out) == 3, itemsize(x) * matrices
+    steps = Allocations([*results(out)])
+    steps.buffer(STATUS * matrices)
+    steps.append((*_factoring(matrices), *buffers(numbers if is_product else 0)))
+    rows_numbered, mask = steps.buffer(INT32 * rows), steps.buffer(rows * matrices)
+    steps.buffer(INT64 * matrices)
+    steps.temporary(INT64 * rows * matrices)
+    steps.free(mask, rows_numbered)
+    steps.append(buffers(*(() if is_product else (numbers * rows, numbers))))
+    return bounded(steps.course(), x)
+
+
+@scratch("cuda", "aten::linalg_cholesky_ex", source=SOURCE, band=0.0)
+def cholesky(out: Any, x: Any, **_: Any) -> Course | AtMost:
+    """Pointers to the matrices of a batch."""
+    matrices = matrices_of(x)
+    return bounded((*results(out), *buffers(POINTER * matrices if matrices > 1 else 0)), x) if x.numel() else ()
+
+
+@scratch("cuda", "aten::cholesky_solve", source=SOURCE, band=0.0)
+def cholesky_solve(out: Any, b: Any, factor: Any, *_: Any) -> Course:
+    """A status and a column-major copy of the factor."""
+    return _solved_by_cholesky(factor, Result(0)) if out.numel() else ()
+
+
+@scratch("cuda", "aten::cholesky_inverse", source=SOURCE, band=0.0)
+def cholesky_inverse(out: Any, factor: Any, *_: Any) -> Course:
+    """The identity, for which torch solves; up to 2.11, cuSOLVER solved for it in the copy of the factor."""
+    if not out.numel():
+        return ()
+    identity: Course = (Result(0), Alloc(nbytes(factor)))
+    if not since(TRIANGLES_SINCE):
+        return (*identity, Alloc(STATUS) if matrices_of(factor) == 1 else Lasting())
+    return joined(identity, _solved_by_cholesky(factor))
+
+
+def _solved_by_cholesky(factor: Any, *first: Result) -> Course:
+    """Return the course of a solve by cuSOLVER; MAGMA solves batches, in later releases two triangular solves do."""
+    matrices, copy = matrices_of(factor), Alloc(nbytes(factor))
+    if matrices == 1:
+        return Alloc(STATUS), *first, copy
+    if not since(TRIANGLES_SINCE):
+        return (*first, copy, Lasting())
+    pair = solved(int(factor.shape[-1]), matrices)
+    return joined(first, pair, pair)
+
+
+def _reflections(x: Any) -> Course:
+    """Return the course of a factorization into reflections: statuses, or pointers for a batch of small matrices."""
+    if not is_factored_by_cublas(x):
+        return Alloc(STATUS), Free(0)
+    pointers = Alloc(POINTER * matrices_of(x))
+    return pointers, pointers, Lasting(), Free(1), Free(0)
+
+
+@scratch("cuda", "aten::geqrf", source=SOURCE, band=0.0)
+def reflections(out: Any, x: Any) -> Course | AtMost:
+    return bounded(joined(results(out), _reflections(x)), x) if x.numel() else ()
+
+
+@scratch("cuda", "aten::linalg_qr", source=SOURCE, band=0.0)
+def qr(out: Any, x: Any, mode: str = "reduced") -> Course | AtMost:
+    """The reflections' factors; the status of their product, unless that is not wanted."""
+    if not x.numel():
+        return ()
+    taus = Alloc(itemsize(x) * min(x.shape[-2:]) * matrices_of(x))
+    status = () if mode == "r" else (Alloc(STATUS),)
+    return bounded(joined((*results(out), taus), _reflections(x), status), x, *out)
+
+
+@scratch("cuda", "aten::linalg_householder_product", source=SOURCE, band=0.0)
+def product_of_reflections(out: Any, x: Any, *_: Any) -> Course | AtMost:
+    """A status."""
+    return bounded((Result(0), Alloc(STATUS)), x) if x.numel() else ()
+
+
+@scratch("cuda", "aten::ormqr", source=SOURCE, band=0.0)
+def times_reflections(out: Any, x: Any, *_: Any, **__: Any) -> Course | AtMost:
+    """A column-major copy of the reflections, and a status."""
+    return bounded((Result(0), *buffers(columns_first(x)), Alloc(STATUS)), x, out) if out.numel() else ()
+
+
+@reserve("cuda", "aten::linalg_lstsq", source=SOURCE, band=0.0)
+def least_squares_storage(out: Any, x: Any, b: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
+    """The solution is a part of a copy of the right-hand sides, as many rows as the matrices' larger side."""
+    rows, columns = x.shape[-2:]
+    return (nbytes(out[0]) // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
+
+
+@scratch("cuda", "aten::linalg_lstsq", source=SOURCE, band=0.0)
+def least_squares(out: Any, x: Any, b: Any, *_: Any, **__: Any) -> Course | AtMost:
+    """A copy of the matrices, their reflections, and a triangular solve; cuBLAS solves batches of small matrices.
+
+    Wide matrices are transposed first.
+    """
+    if not x.numel() or not b.numel():
+        return ()
+    matrices, (rows, columns) = matrices_of(x), x.shape[-2:]
+    steps = Allocations([Alloc(STATUS * matrices), Result(0), Alloc(nbytes(x))], 2)
+    if is_factored_by_cublas(x):
+        working = steps.append(buffers(nbytes(x), POINTER * matrices, POINTER * matrices))
+        steps.request_lasting()
+        steps.free(*working)
+    else:
+        taus = steps.buffer(itemsize(x) * min(rows, columns) * matrices)
+        steps.temporary(STATUS)
+        steps.temporary(STATUS)
+        steps.append(solved(min(rows, columns), matrices))
+        steps.free(taus)
+    steps.steps += results(out)[1:]
+    return bounded(steps.course(), x, b)
+
+
+@scratch("cuda", "aten::_linalg_svd", source=SOURCE, band=0.0)
+def singular_values(
+    out: Any, x: Any, full_matrices: bool = False, compute_uv: bool = True, **_: Any
+) -> Course | AtMost:
+    """Statuses and a copy of the matrices; the larger square of vectors, if matrices are not square."""
+    if not x.numel():
+        return ()
+    matrices, side = matrices_of(x), max(x.shape[-2:])
+    square = itemsize(x) * side * side * matrices if compute_uv and x.shape[-2] != x.shape[-1] else 0
+    order = Result(0), Result(2), Result(1)
+    return bounded((*order, *buffers(STATUS * matrices, nbytes(x), square)), x, *out)
+
+
+@scratch("cuda", "aten::_linalg_eigh", source=SOURCE, band=0.0)
+def eigenvalues(out: Any, x: Any, uplo: str = "L", compute_v: bool = True, **_: Any) -> Course | AtMost:
+    """The vectors, or a copy of the matrices; statuses, and whether any is set."""
+    if not x.numel():
+        return ()
+    first = Result(1) if compute_v else Alloc(nbytes(x))
+    checks = (1, 1) if matrices_of(x) == 1 else (1,)
+    return bounded((first, Result(0), *buffers(STATUS * matrices_of(x), *checks)), x, x)
