@@ -77,7 +77,7 @@ def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
         assert low <= record["peak_bytes"] <= high, record["name"]
         exact += estimate.peak_bytes == record["peak_bytes"]
         assert estimate.peak_bytes == record["peak_bytes"] or dict(estimate.unknown), record["name"]
-    assert exact >= 0.95 * len(records) >= 180
+    assert exact >= 0.96 * len(records) >= 180
 
 
 def test_the_random_states_of_recurrent_dropout_are_as_large_as_on_a_real_gpu() -> None:
