@@ -183,7 +183,10 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
     assert copied == 2 * 4 * 64  # Not cuDNN's: sums in place of a copy of the gradient.
 
 
-@pytest.mark.parametrize("name", ["_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_lu_solve", "linalg_matrix_exp"])
+NAMED = ("_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_ldl_solve", "sparse_sampled_addmm", "linalg_matrix_exp")
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_libraries_that_only_a_gpu_can_ask_are_named(name: str) -> None:
     workspaces = Workspaces("cuda", AMPERE)
     workspaces.scratch(f"aten::{name}", (meta(8, 8),), {}, meta(8, 8))
