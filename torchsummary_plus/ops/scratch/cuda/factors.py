@@ -31,7 +31,10 @@ SOURCE = f"{LINALG}, BatchLinearAlgebraLib.cpp; aten/src/ATen/native/BatchLinear
 
 
 def bounded(course: Course, *tensors: Any) -> AtMost:
-    """Return a course besides which cuSOLVER works in a multiple of the tensors' bytes at most."""
+    """Return a course besides which cuSOLVER works in a multiple of the tensors' bytes at most.
+
+    So are results without elements, for which kernels fill in constants.
+    """
     return AtMost(DOUBT * sum(map(nbytes, tensors)) + LEAST_WORK, course)
 
 
@@ -71,22 +74,24 @@ def factored_systems_solved(rows: int, columns: int, matrices: int, item: int) -
 
 
 @scratch("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=SOURCE, band=0.0)
-def triangular(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+def triangular(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course | AtMost:
     """Pointers to the matrices of a batch, unless they are solved one by one."""
     matrix = other if isinstance(out, (tuple, list)) else one
+    if not one.numel() * other.numel():
+        return bounded((*results(out), Lasting()), matrix)
     return *results(out), *solved(int(matrix.shape[-1]), matrices_of(matrix))
 
 
 @scratch("cuda", "aten::linalg_lu_factor_ex", "aten::linalg_ldl_factor_ex", source=SOURCE, band=0.0)
 def factors(out: Any, x: Any, **_: Any) -> Course | AtMost:
-    return bounded((*results(out), Lasting()), x) if x.numel() else ()
+    return bounded((*results(out), Lasting()), x) if x.numel() else bounded(results(out), x)
 
 
 @scratch("cuda", "aten::linalg_lu", source=SOURCE, band=0.0)
 def lu(out: Any, x: Any, **_: Any) -> Course | AtMost:
     """The factors, pivots and statuses; then the permutation."""
     if not x.numel():
-        return ()
+        return bounded(results(out), x)
     matrices, least = matrices_of(x), min(x.shape[-2:])
     steps = Allocations([*results(out)])
     steps.buffer(nbytes(x))
@@ -124,7 +129,7 @@ def solve(out: Any, x: Any, b: Any, **_: Any) -> Course | AtMost:
     rows, matrices = int(x.shape[-1]), matrices_of(x)
     columns = columns_of(out[0], rows, matrices)
     if not rows * matrices * columns:
-        return ()
+        return bounded(results(out), x)
     course = factored_systems_solved(rows, columns, matrices, itemsize(x))
     return bounded(joined(results(out), _factoring(matrices), course), x, b)
 
@@ -134,7 +139,7 @@ def inverse(out: Any, x: Any, **_: Any) -> Course | AtMost:
     """The factors and pivots, then a solve for the identity."""
     rows, matrices = int(x.shape[-1]), matrices_of(x)
     if not x.numel():
-        return ()
+        return bounded(results(out), x)
     before: Course = (*results(out), Alloc(nbytes(x)), Alloc(INT32 * rows * matrices))
     course = factored_systems_solved(rows, rows, matrices, itemsize(x))
     return bounded(joined(before, _factoring(matrices), course), x, x)
@@ -149,7 +154,7 @@ def determinant(out: Any, x: Any) -> Course | AtMost:
     """Statuses; the pivots compared with the rows' numbers, and counted; the product or sum of the diagonal."""
     rows, matrices = int(x.shape[-1]), matrices_of(x)
     if not x.numel():
-        return ()
+        return bounded(results(out), x)
     is_product, numbers = len(out) == 3, itemsize(x) * matrices
     steps = Allocations([*results(out)])
     steps.buffer(STATUS * matrices)
@@ -166,7 +171,8 @@ def determinant(out: Any, x: Any) -> Course | AtMost:
 def cholesky(out: Any, x: Any, **_: Any) -> Course | AtMost:
     """Pointers to the matrices of a batch."""
     matrices = matrices_of(x)
-    return bounded((*results(out), *buffers(POINTER * matrices if matrices > 1 else 0)), x) if x.numel() else ()
+    pointers = POINTER * matrices if matrices > 1 and x.numel() else 0
+    return bounded((*results(out), *buffers(pointers)), x)
 
 
 @scratch("cuda", "aten::cholesky_solve", source=SOURCE, band=0.0)
@@ -207,14 +213,14 @@ def _reflections(x: Any) -> Course:
 
 @scratch("cuda", "aten::geqrf", source=SOURCE, band=0.0)
 def reflections(out: Any, x: Any) -> Course | AtMost:
-    return bounded(joined(results(out), _reflections(x)), x) if x.numel() else ()
+    return bounded(joined(results(out), _reflections(x)), x) if x.numel() else bounded(results(out), x)
 
 
 @scratch("cuda", "aten::linalg_qr", source=SOURCE, band=0.0)
 def qr(out: Any, x: Any, mode: str = "reduced") -> Course | AtMost:
     """The reflections' factors; the status of their product, unless that is not wanted."""
     if not x.numel():
-        return ()
+        return bounded(results(out), x)
     taus = Alloc(itemsize(x) * min(x.shape[-2:]) * matrices_of(x))
     status = () if mode == "r" else (Alloc(STATUS),)
     return bounded(joined((*results(out), taus), _reflections(x), status), x, *out)
@@ -223,7 +229,7 @@ def qr(out: Any, x: Any, mode: str = "reduced") -> Course | AtMost:
 @scratch("cuda", "aten::linalg_householder_product", source=SOURCE, band=0.0)
 def product_of_reflections(out: Any, x: Any, *_: Any) -> Course | AtMost:
     """A status."""
-    return bounded((Result(0), Alloc(STATUS)), x) if x.numel() else ()
+    return bounded((Result(0), Alloc(STATUS)), x) if x.numel() else bounded(results(out), x)
 
 
 @scratch("cuda", "aten::ormqr", source=SOURCE, band=0.0)
@@ -246,7 +252,7 @@ def least_squares(out: Any, x: Any, b: Any, *_: Any, **__: Any) -> Course | AtMo
     Wide matrices are transposed first.
     """
     if not x.numel() or not b.numel():
-        return ()
+        return bounded(results(out), x)
     matrices, (rows, columns) = matrices_of(x), x.shape[-2:]
     steps = Allocations([Alloc(STATUS * matrices), Result(0), Alloc(nbytes(x))], 2)
     if is_factored_by_cublas(x):
@@ -269,7 +275,7 @@ def singular_values(
 ) -> Course | AtMost:
     """Statuses and a copy of the matrices; the larger square of vectors, if matrices are not square."""
     if not x.numel():
-        return ()
+        return bounded(results(out), x)
     matrices, side = matrices_of(x), max(x.shape[-2:])
     square = itemsize(x) * side * side * matrices if compute_uv and x.shape[-2] != x.shape[-1] else 0
     order = Result(0), Result(2), Result(1)
@@ -280,7 +286,7 @@ def singular_values(
 def eigenvalues(out: Any, x: Any, uplo: str = "L", compute_v: bool = True, **_: Any) -> Course | AtMost:
     """The vectors, or a copy of the matrices; statuses, and whether any is set."""
     if not x.numel():
-        return ()
+        return bounded(results(out), x)
     first = Result(1) if compute_v else Alloc(nbytes(x))
     checks = (1, 1) if matrices_of(x) == 1 else (1,)
     return bounded((first, Result(0), *buffers(STATUS * matrices_of(x), *checks)), x, x)
