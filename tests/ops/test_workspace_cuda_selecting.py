@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.ops.test_workspace_cuda import meta, scratch_bytes
+from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
@@ -186,6 +187,7 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
 NAMED = ("_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_ldl_solve", "sparse_sampled_addmm", "linalg_matrix_exp")
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("name", NAMED)
 def test_libraries_that_only_a_gpu_can_ask_are_named(name: str) -> None:
     workspaces = Workspaces("cuda", AMPERE)
