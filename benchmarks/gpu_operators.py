@@ -2,8 +2,9 @@
 
 The samples of ``benchmarks.memory_operators`` run once, in training forward and backward, on the no-op runtime
 (benchmarks/nocuda), and are estimated there, each operator in its own process. ``--layout`` calls operators with
-tensors in another layout, ``--dtype`` with another dtype, ``--mode eval`` without gradients. The benchmark prints each
-sample with a different peak, and the differing allocations. Values are zeros in both.
+tensors in another layout, ``--dtype`` with another dtype, ``--mode eval`` without gradients, and ``--enlarge 1000000``
+with tensors of up to a million elements. The benchmark prints each sample with a different peak, and the differing
+allocations. Values are zeros in both.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.gpu_processes import has_gpu, in_child, run_on, warm_up, without
 from benchmarks.gpu_programs import differing
 from benchmarks.gpu_truth import ERRORS, described, placed
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
-from benchmarks.memory_operators import FORMS, Sampled, operators, samples
+from benchmarks.memory_operators import FORMS, Sampled, enlarged, operators, samples
 from torchsummary_plus import MemoryEstimate, estimate_memory
 from torchsummary_plus.data.errors import SummaryError
 from torchsummary_plus.step.runner import default_loss
@@ -162,6 +163,7 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed
             operator, known = call(operator), operator
             drawn = samples(known, dtype, trains, options.samples) if operator else []
         try:
+            drawn = [enlarged(sample, options.enlarge) for sample in drawn]
             yield name, [(Viewed(operator, sample, options.layout), torch.zeros(1, dtype=dtype)) for sample in drawn]
         except (RuntimeError, NotImplementedError) as error:
             print(f"{name}: no samples in this layout, {described(error)}", flush=True)
@@ -176,11 +178,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
     parser.add_argument("--layout", default="contiguous", choices=tuple(LAYOUTS))
     parser.add_argument("--form", default="function", choices=FORMS, help="how the operators are called")
+    parser.add_argument("--enlarge", type=int, default=0, help="the most elements of an enlarged tensor")
     parser.add_argument("--samples", type=int, default=3, help="samples of each operator, including the largest")
     parser.add_argument("--named", action="store_true", help="also print what is within a stated range")
     options = parser.parse_args()
     (card,) = run_on([options.card], "benchmarks.gpu_operators")
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # a forked process has none of its parent's threads
     warm_up()
     counts: Counter[str] = Counter()
     for name, every in models(options):

@@ -4,11 +4,13 @@ For every operator with a gradient, the database's largest and first samples run
 parameters are the sample's tensors. Each operator with a different peak in any phase of the step is printed.
 ``--mode eval`` runs every operator without gradients, ``--dtype`` uses another dtype, and ``--autocast`` runs the
 forward under autocast. ``--form`` writes in place, or to a tensor given as ``out=``, or differentiates forwards.
+``--enlarge 1000000`` repeats the samples' tensors along every axis, up to a million elements each.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import warnings
 from collections import Counter
@@ -19,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from benchmarks.limits import Timeout, time_limit
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
@@ -38,11 +40,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
     parser.add_argument("--autocast", help="the dtype of autocast in the forward, such as bfloat16")
     parser.add_argument("--form", default="function", choices=FORMS, help="how the operators are called")
+    parser.add_argument("--enlarge", type=int, default=0, help="the most elements of an enlarged tensor")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
-    settings = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form
+    settings = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form, options.enlarge
     for name, model, x in cases(*settings):
         try:
             with time_limit(SECONDS):
@@ -54,13 +57,18 @@ def main() -> None:
 
 
 def cases(
-    only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32, form: str = "function"
+    only: str,
+    part: slice,
+    trains: bool = True,
+    dtype: torch.dtype = torch.float32,
+    form: str = "function",
+    most: int = 0,
 ) -> Iterator[tuple[str, Sampled, Tensor]]:
     """Yield the operators' names, with a model and an input for each of two samples."""
     for name, operator in operators(only, part, trains, dtype):
         call = FORMS[form](operator)
         for sample in samples(operator, dtype, trains, 2) if call else []:
-            yield name, Sampled(call, sample), torch.randn(4, WIDTH)
+            yield name, Sampled(call, enlarged(sample, most)), torch.randn(4, WIDTH)
 
 
 def in_place(operator: Any) -> Callable[..., Any] | None:
@@ -146,6 +154,20 @@ def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list
     others = [every[number * len(every) // (count - 1)] for number in range(count - 1)]
     chosen = {id(sample): sample for sample in (max(every, key=elements), *others)}.values()
     return [[sample.input, list(sample.args), dict(sample.kwargs)] for sample in chosen]
+
+
+def enlarged(arguments: list[Any], most: int) -> list[Any]:
+    """Return a sample whose tensors are repeated equally often along each axis, up to ``most`` elements each."""
+    sizes = [[size for size in leaf.shape if size > 1] for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    times = min((int((most / math.prod(axes)) ** (1 / len(axes))) for axes in sizes if axes), default=1)
+    if times < 2:
+        return arguments
+
+    def repeated(tensor: Tensor) -> Tensor:
+        copy = tensor.detach().repeat([times if size > 1 else 1 for size in tensor.shape])
+        return copy.requires_grad_(tensor.requires_grad)
+
+    return tree_map_only(Tensor, repeated, arguments)  # type: ignore[no-any-return]
 
 
 def elements(sample: Any) -> int:

@@ -79,3 +79,60 @@ def test_ctc_moves_lengths_and_offsets_to_the_gpu() -> None:
     assert course("aten::_ctc_loss", args, (meta(16), table)) == [128, 128, 128, "result 1", "result 0"]
     taken = course("aten::_ctc_loss_backward", (meta(16), *args, meta(16), table, 0), scores)
     assert taken == [128, 128, 128, 188_800]
+
+
+def tall(transposed: bool) -> Tensor:
+    return meta(40_000, 20).t() if transposed else meta(40_000, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "transposed", "nbytes"),
+    [
+        ("max", None, False, [392, 4]),
+        ("max", None, True, [3_200_000, 392, 4]),
+        ("max.dim", 0, False, [404_480, 8]),
+        ("min.dim", 1, True, [404_480, 8]),
+        ("min.dim", 0, True, []),
+    ],
+)
+def test_extremes_of_many_values_are_found_in_stages(
+    name: str, dim: int | None, transposed: bool, nbytes: list[int]
+) -> None:
+    x = tall(transposed)
+    args, out = ((x,), meta()) if dim is None else ((x, dim), (meta(20), meta(20, dtype=torch.int64)))
+    allocated = [size for size in course(f"aten::{name}", args, out) if size > 0]
+    assert allocated == nbytes
+
+
+@pytest.mark.parametrize(
+    ("dim", "transposed", "nbytes"),
+    [
+        (None, False, [784, 4, -4, -784]),
+        (None, True, [3_200_000, 784, 4, -4, -784]),
+        (0, False, [202_240, 8, -8, -202_240]),
+        (1, True, [202_240, 8, -8, -202_240]),
+        (0, True, []),
+    ],
+)
+def test_both_extremes_are_found_at_once(dim: int | None, transposed: bool, nbytes: list[int]) -> None:
+    out = (meta(20), meta(20))
+    assert course("aten::aminmax", (tall(transposed),), out, dim=dim) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("shape", "last", "per_channel", "nbytes"),
+    [
+        ((300, 700), False, False, [4, 4, 208, 4, -4, -208, -4, -4, "result 0", "result 1"]),
+        ((16, 32, 3, 3), True, False, [18_432, 4, 4, -4, -4, "result 0", "result 1"]),
+        ((8, 3, 3, 3), False, True, [32, 32, -32, -32, "result 1", "result 0"]),
+        ((16, 32, 3, 3), True, True, [18_432, 18_432, 64, 64, -18_432, -64, -64, "result 1", "result 0"]),
+    ],
+)
+def test_quantisation_aware_training_finds_the_extremes_first(
+    shape: tuple[int, ...], last: bool, per_channel: bool, nbytes: list[Any]
+) -> None:
+    layout = torch.channels_last if last else torch.contiguous_format
+    x, switch = meta(*shape).to(memory_format=layout), meta(1, dtype=torch.int64)
+    numbers = [meta(shape[0] if per_channel else 1) for _ in range(4)]
+    args = (x, switch, switch, *numbers, 0.01, 0, 255, 0, per_channel, False)
+    assert course("aten::_fused_moving_avg_obs_fq_helper", args, (x, x)) == nbytes

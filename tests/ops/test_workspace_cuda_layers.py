@@ -19,11 +19,11 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def course(name: str, args: tuple[Any, ...], out: Any, capability: Capability = AMPERE) -> list[Any]:
+def course(name: str, args: tuple[Any, ...], out: Any, capability: Capability = AMPERE, **kwargs: Any) -> list[Any]:
     """What an operator allocates: a result's position as text, a buffer's bytes, a freed buffer's bytes below zero."""
     buffers: list[int] = []
     told: list[Any] = []
-    for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
+    for step in Workspaces("cuda", capability).scratch(name, args, kwargs, out):
         if isinstance(step, Result):
             told.append(f"result {step.result}")
         elif isinstance(step, Alloc):

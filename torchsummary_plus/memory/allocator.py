@@ -22,15 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..data.errors import InputError
-from ..data.rounding import MIN_BLOCK
+from ..data.rounding import MIN_BLOCK, SMALL_REQUEST
 from ..data.units import MIB
 from ..live.versions import since
 from .addresses import AgeOrder, DriverOrder
 from .allocator_options import AllocatorOptions
 from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
-
-SMALL_REQUEST = MIB
-"""Largest rounded request that the small pool serves."""
 
 OLDEST_FIRST_SINCE = "2.13"
 OLDEST_FIRST = since(OLDEST_FIRST_SINCE)

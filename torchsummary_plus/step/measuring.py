@@ -33,6 +33,7 @@ from ..trace.real_kernels import run_really
 from ..trace.restore import one_pass
 from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import swap_tensors
+from ..watch.free_room import free_room_held
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import Change, ProfileReader, changes, freed, received, with_frees, with_requests
@@ -63,7 +64,11 @@ def measure_step(
         example = _settled(tree, example, step)
         _check_places(tree, device)
         before = _reserved(device, afresh=True)
-        with compiled_for_torch(), copied(tree, step, Copies(device)) as (exchange, prior):
+        with (
+            free_room_held(device),
+            compiled_for_torch(),
+            copied(tree, step, Copies(device)) as (exchange, prior),
+        ):
             log = profiled(tree, example, step, device, exchange, prior)
             after = _reserved(device)
         return log, None if before is None or after is None else after - before

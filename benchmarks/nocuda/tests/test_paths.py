@@ -46,6 +46,7 @@ def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
     measured = measure_memory(perceptron().cuda(), (256,), **options(**changes))
     assert measured.peak_bytes == predicted.peak_bytes
     assert measured.steady_bytes == predicted.steady_bytes
+    assert measured.reserved_bytes == predicted.reserved_bytes
     assert not [note for note in measured.assumptions if "allocator's own peak" in note]
     beside = compare(predicted, measured)
     assert "peak" in str(beside).lower()

@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - the modules register their rules
     losses,
     modes,
     norms,
+    observers,
     products,
     recurrent,
     reductions,

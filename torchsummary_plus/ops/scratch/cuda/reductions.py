@@ -1,7 +1,8 @@
 """CUDA: staging buffers of reductions in which several thread blocks share an output.
 
 Source: aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` and ``gpu_reduce_kernel``; each reduction's
-accumulator type and vectorised loads: Reduce{SumProd,Moment,Norm,MinValues,MaxValues,ArgMax,ArgMin,Logic}Kernel.cu.
+accumulator type and vectorised loads: Reduce{SumProd,Moment,Norm,MinValues,MaxValues,AMinMax,ArgMax,ArgMin,
+Logic}Kernel.cu.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
 from ...strides import strides_of_copy
 from ..registry import Course, scratch
-from .allocations import Allocations
+from .allocations import Allocations, copies, joined
 from .chips import Chip, chip_of
 from .tensor_iterator import Reduction, reduction
 
@@ -50,8 +51,13 @@ def extreme(dtype: torch.dtype) -> Kind:
     return Kind(dtype.itemsize, 4, dtype)
 
 
+def _both_extremes(dtype: torch.dtype) -> Kind:
+    """Return the kind of an ``aminmax``, which accumulates the least and the largest value."""
+    return Kind(2 * dtype.itemsize, 4, dtype)
+
+
 def _indexed(dtype: torch.dtype) -> Kind:
-    """Return the kind of an ``argmax``, which accumulates a value and its index, aligned to 8."""
+    """Return the kind of an ``argmax``, or of extremes with indices: a value and its index, aligned to 8."""
     return Kind(16, 4, dtype)
 
 
@@ -173,6 +179,16 @@ _register(("norm.ScalarOpt_dim",), summing, 1)
 _register(("norm.Scalar",), summing, None)
 _register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), welford, 0)
 _register(("amax", "amin"), extreme, 0)
-_register(("max", "min", "any", "all"), extreme, None)
+_register(("any", "all"), extreme, None)
 _register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
-_register(("argmax", "argmin"), _indexed, 0)
+_register(("argmax", "argmin", "max.dim", "min.dim"), _indexed, 0)
+
+
+@scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE, band=0.0, by_capability=True)
+def extremes(capability: Any, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Course:
+    """A contiguous copy, if all elements are reduced."""
+    kind = (_both_extremes if isinstance(out, (tuple, list)) else extreme)(tensor.dtype)
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    read = copy if dim is None else tensor
+    staging = course(chip_of(capability), read, axes_of(dim), tensor.dtype, kind)
+    return joined(copies(tensor) if dim is None else (), staging)
