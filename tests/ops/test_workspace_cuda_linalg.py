@@ -107,6 +107,8 @@ def requested(operator: Any, *args: Any) -> list[int | None]:
          [None, 1_080_000, 2400, 7200, 2400, 7200, 10_800, HANDLE, HANDLE]),
         (aten.linalg_lu_solve, (meta(*BATCH), meta(3, 20, dtype=torch.int32), meta(3, 20, 3)),
          [None, 4800, 24, 24, HANDLE]),
+        (aten.linalg_lu_solve, (meta(3, 40, 40), meta(3, 40, dtype=torch.int32), meta(3, 40, 10)),
+         [None, 19_200, 320, 960, 320, 960, 4800, 24, 24, HANDLE, 24, 24, HANDLE]),
         (aten.lu_unpack, (meta(*BATCH), meta(3, 20, dtype=torch.int32)), [None, None, None, 160, 480]),
         (aten.linalg_cholesky_ex, (meta(*BATCH),), [None, None, 24]),
         (aten.cholesky_solve, (meta(20, 3), meta(*LONE)), [4, None, 1600]),

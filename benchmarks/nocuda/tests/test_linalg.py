@@ -6,6 +6,7 @@ import gc
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchsummary_plus.ops.scratch.cuda.blas import are_workspaces_kept, workspace_bytes
+from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 aten = torch.ops.aten
@@ -69,3 +71,39 @@ def test_the_operators_that_take_a_workspace_are_known(kind: str) -> None:
         answers.add(bool(blocks))
         assert bool(blocks) == takes_workspace(operator, args), (operator, [arg.shape for arg in args])
     assert answers == ({True} if kind == "triangular" else {True, False})
+
+
+def changes(call: Callable[[], object]) -> list[int]:
+    """Return the bytes that a call allocates and, below zero, frees."""
+    torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+    call()
+    (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    signs = {"alloc": 1, "free_completed": -1}
+    return [signs[entry["action"]] * entry["size"] for entry in trace if entry["action"] in signs]
+
+
+def allocated_by_rule(args: tuple[Tensor, ...], how: dict[str, bool]) -> list[int]:
+    """Return the bytes that the rule of ``linalg_lu_solve`` allocates, results included."""
+    name, out = "aten::linalg_lu_solve", torch.linalg.lu_solve(*args, **how)
+    rules = Workspaces("cuda", torch.cuda.get_device_capability())
+    course = rules.scratch(name, args, how, out)
+    return [out.nbytes if isinstance(s, Result) else s.nbytes for s in course if isinstance(s, (Result, Alloc))]
+
+
+def test_a_solve_with_factors_allocates_what_its_rule_says() -> None:
+    """Wherever it consists of triangular solves; the no-op runtime refuses cuSOLVER's and cuBLAS's own."""
+    rng = random.Random("solve")
+    torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+    solved = 0
+    for _ in range(60):
+        _, (matrix, pivots, columns) = factors(rng.choice(BATCHES), rng.choice(ROWS), rng.choice(COLUMNS[1:]))
+        how = {"left": rng.random() < 0.6, "adjoint": rng.random() < 0.5}
+        sides = columns if how["left"] else columns.mT.contiguous()
+        call = partial(torch.linalg.lu_solve, *(tensor.cuda() for tensor in (matrix, pivots, sides)), **how)
+        with suppress(RuntimeError):
+            truth = [size for size in changes(call) if size > 0]
+            fakes = tuple(tensor.to("meta") for tensor in (matrix, pivots, sides))
+            assert truth == allocated_by_rule(fakes, how), (matrix.shape, sides.shape, how)
+            solved += 1
+    assert solved > 15

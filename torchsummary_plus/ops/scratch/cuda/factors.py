@@ -15,7 +15,7 @@ from ...strides import contiguous
 from ..registry import DOUBT, Alloc, AtMost, Course, Free, Lasting, Result, Step, reserve, scratch
 from ..sizes import INT64, itemsize, nbytes
 from .allocations import Allocations, buffers, joined, results
-from .linalg import CUSOLVER_COLUMNS, FEW, LINALG, columns_of, is_factored_by_cublas, matrices_of
+from .linalg import LINALG, Way, columns_of, is_adjoint, is_factored_by_cublas, matrices_of, way_to_solve
 
 INT32 = 4
 STATUS = INT32
@@ -53,23 +53,26 @@ def solved(rows: int, matrices: int) -> Course:
     return Alloc(POINTER * matrices), Alloc(POINTER * matrices), Lasting(), Free(1), Free(0)
 
 
-def factored_systems_solved(rows: int, columns: int, matrices: int, item: int) -> Course:
-    """Return the course of a solve with factors and pivots (``lu_solve_kernel``)."""
-    triangular = rows == columns or rows > 128 or (rows > 64 and columns > 2)
-    if not triangular:
-        limit = next(limit for most_rows, limit in CUSOLVER_COLUMNS if rows <= most_rows)
-        if matrices <= FEW and (limit is None or columns <= limit):
-            return (Alloc(STATUS),)
+def factored_systems_solved(rows: int, columns: int, matrices: int, item: int, adjoint: bool) -> Course:
+    """Return the course of a solve with factors and pivots (``lu_solve_kernel``).
+
+    Triangular solves permute a copy of the right-hand sides, before them or, for a transposed system, after them.
+    """
+    way = way_to_solve(rows, columns, matrices, adjoint)
+    if way is Way.LOOPED:
+        return (Alloc(STATUS),)
+    if way is Way.BATCHED:
         return Alloc(POINTER * matrices), Alloc(POINTER * matrices), Lasting()
-    steps, order = Allocations(), INT64 * rows
+    steps, order, sides = Allocations(), INT64 * rows, item * rows * columns * matrices
     counted = steps.buffer(order)
     if matrices > 1:
         steps.buffer(order * matrices)
         steps.free(counted)
-    for size in (order, order * matrices, item * rows * columns * matrices):
-        steps.buffer(size)
+    before, after = ((), (sides,)) if adjoint else ((order, order * matrices, sides), ())
+    steps.append(buffers(*before))
     steps.append(solved(rows, matrices))
     steps.append(solved(rows, matrices))
+    steps.append(buffers(*after))
     return steps.course()
 
 
@@ -114,23 +117,24 @@ def _permutation(x: Any) -> Course:
 
 
 @scratch("cuda", "aten::linalg_lu_solve", source=SOURCE, band=0.0)
-def lu_solve(out: Any, lu: Any, pivots: Any, b: Any, **_: Any) -> Course:
+def lu_solve(out: Any, lu: Any, pivots: Any, b: Any, **how: bool) -> Course:
     """A column-major copy of the factors."""
     if not out.numel():
         return ()
     rows, matrices = int(lu.shape[-1]), matrices_of(out)
-    course = factored_systems_solved(rows, columns_of(out, rows, matrices), matrices, itemsize(out))
+    columns = columns_of(out, rows, matrices)
+    course = factored_systems_solved(rows, columns, matrices, itemsize(out), is_adjoint(**how))
     return joined((Result(0), *buffers(columns_first(lu))), course)
 
 
 @scratch("cuda", "aten::_linalg_solve_ex", source=SOURCE, band=0.0)
-def solve(out: Any, x: Any, b: Any, **_: Any) -> Course | AtMost:
+def solve(out: Any, x: Any, b: Any, *, left: bool = True, **_: Any) -> Course | AtMost:
     """Factors, for a batch by cuBLAS or MAGMA, then solutions."""
     rows, matrices = int(x.shape[-1]), matrices_of(x)
     columns = columns_of(out[0], rows, matrices)
     if not rows * matrices * columns:
         return bounded(results(out), x)
-    course = factored_systems_solved(rows, columns, matrices, itemsize(x))
+    course = factored_systems_solved(rows, columns, matrices, itemsize(x), is_adjoint(left))
     return bounded(joined(results(out), _factoring(matrices), course), x, b)
 
 
@@ -141,7 +145,7 @@ def inverse(out: Any, x: Any, **_: Any) -> Course | AtMost:
     if not x.numel():
         return bounded(results(out), x)
     before: Course = (*results(out), Alloc(nbytes(x)), Alloc(INT32 * rows * matrices))
-    course = factored_systems_solved(rows, rows, matrices, itemsize(x))
+    course = factored_systems_solved(rows, rows, matrices, itemsize(x), is_adjoint())
     return bounded(joined(before, _factoring(matrices), course), x, x)
 
 

@@ -6,6 +6,7 @@ matrices are cuSOLVER's. What these libraries allocate themselves is unknown wit
 
 from __future__ import annotations
 
+from enum import Enum
 from math import prod
 from typing import Any
 
@@ -16,11 +17,30 @@ from .blas import HANDLES, workspace_bytes
 LINALG = f"{HANDLES}; aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
 Blocks = tuple[tuple[str, int], ...]
 
-FEW = 2
-"""Matrices up to which a solve is cuSOLVER's, one by one."""
-CUSOLVER_COLUMNS = ((8, 0), (32, None), (64, 64), (128, 2))
-"""Right-hand sides up to which it is, by the number of rows up to which this holds; None for any number."""
 BATCHED_QR_ROWS = 256
+
+
+class Way(Enum):
+    """How a system with factors and pivots is solved."""
+
+    LOOPED = "by cuSOLVER, one matrix after another"
+    BATCHED = "by cuBLAS, all at once"
+    TRIANGULAR = "by two triangular solves"
+
+
+def way_to_solve(rows: int, columns: int, matrices: int, adjoint: bool) -> Way:
+    """Return torch's choice (``lu_solve_kernel``); ``adjoint`` for a system with the transposed factors."""
+    if rows == columns:
+        return Way.BATCHED if rows <= 16 else Way.TRIANGULAR
+    if rows <= 8:
+        return Way.BATCHED
+    if rows <= 64:
+        if matrices <= 2 and (rows <= 32 or columns <= 64 or adjoint):
+            return Way.LOOPED
+        return Way.BATCHED if columns <= 8 else Way.TRIANGULAR
+    if rows <= 128 and columns <= 2:
+        return Way.LOOPED if matrices <= 2 else Way.BATCHED
+    return Way.TRIANGULAR
 
 
 def matrices_of(x: Any) -> int:
@@ -32,13 +52,16 @@ def _taken(capability: Capability, takes: bool) -> Blocks:
     return (("cublas", workspace_bytes(capability)),) if takes else ()
 
 
-def _is_solved_by_cublas(rows: int, columns: int, matrices: int) -> bool:
-    """Whether factored systems are solved by cuBLAS instead of cuSOLVER (``lu_solve_kernel``)."""
+def _is_solved_by_cublas(rows: int, columns: int, matrices: int, adjoint: bool) -> bool:
+    """Whether factored systems are solved by cuBLAS instead of cuSOLVER."""
     if not rows * columns * matrices:
         return False
-    limits = (limit for most_rows, limit in CUSOLVER_COLUMNS if rows <= most_rows)
-    limit = next(limits, 0)
-    return matrices > FEW or rows == columns or (limit is not None and columns > limit)
+    return way_to_solve(rows, columns, matrices, adjoint) is not Way.LOOPED
+
+
+def is_adjoint(left: bool = True, adjoint: bool = False) -> bool:
+    """Whether a solve with factors solves the transposed system; unknowns on the left are transposed too."""
+    return adjoint is left
 
 
 @lasting("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=LINALG, band=0.0, by_capability=True)
@@ -57,17 +80,17 @@ def lu_factor(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> B
 
 
 @lasting("cuda", "aten::linalg_lu_solve", source=LINALG, band=0.0, by_capability=True)
-def lu_solve(capability: Capability, out: Any, factors: Any, pivots: Any, b: Any, **_: Any) -> Blocks:
+def lu_solve(capability: Capability, out: Any, factors: Any, pivots: Any, b: Any, **how: bool) -> Blocks:
     """Return cuBLAS's workspace, unless cuSOLVER solves."""
     rows, matrices = int(factors.shape[-1]), matrices_of(out)
-    return _taken(capability, _is_solved_by_cublas(rows, columns_of(b, rows, matrices), matrices))
+    return _taken(capability, _is_solved_by_cublas(rows, columns_of(out, rows, matrices), matrices, is_adjoint(**how)))
 
 
 @lasting("cuda", "aten::_linalg_solve_ex", source=LINALG, band=0.0, by_capability=True)
-def solve(capability: Capability, out: Any, x: Any, b: Any, **_: Any) -> Blocks:
+def solve(capability: Capability, out: Any, x: Any, b: Any, *, left: bool = True, **_: Any) -> Blocks:
     """Return cuBLAS's workspace, for the factors of a batch or for the solutions."""
     rows, matrices = int(x.shape[-1]), matrices_of(x)
-    solved = _is_solved_by_cublas(rows, columns_of(out[0], rows, matrices), matrices)
+    solved = _is_solved_by_cublas(rows, columns_of(out[0], rows, matrices), matrices, is_adjoint(left))
     return _taken(capability, (x.numel() and matrices > 1) or solved)
 
 
