@@ -157,10 +157,14 @@ def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list
 
 
 def enlarged(arguments: list[Any], most: int) -> list[Any]:
-    """Return a sample whose tensors are repeated equally often along each axis, up to ``most`` elements each."""
-    sizes = [[size for size in leaf.shape if size > 1] for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    """Return a sample whose tensors are repeated equally often along each axis, up to ``most`` elements each.
+
+    Sparse and nested ones stay as they are.
+    """
+    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    sizes = [[size for size in tensor.shape if size > 1] for tensor in tensors]
     times = min((int((most / math.prod(axes)) ** (1 / len(axes))) for axes in sizes if axes), default=1)
-    if times < 2:
+    if times < 2 or any(tensor.layout is not torch.strided for tensor in tensors):
         return arguments
 
     def repeated(tensor: Tensor) -> Tensor:

@@ -227,6 +227,7 @@ _DETERMINANT = "LinalgDetBackward0"
 instead: torch/csrc/autograd/FunctionsManual.cpp, ``linalg_det_backward``.
 """
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
+_BOTH_EXTREMES, _ANGLE = "AminmaxBackward0", "Atan2Backward0"
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
 _COMPARED = {getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 _EXTREMES = ("Maximum", "Minimum", "Fmax", "Fmin", "Clamp", "ClampMin", "ClampMax")
@@ -246,6 +247,8 @@ _IN_PLACE = {
         {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default, aten.neg_.default},
         {_LOGITS, "BinaryCrossEntropyBackward0"},
     ),
+    aten.add.Tensor: InPlace(aten.add_.Tensor, {aten.mul.Tensor}, {_BOTH_EXTREMES}),
+    aten.masked_fill.Scalar: InPlace(aten.masked_fill_.Scalar, {aten.reciprocal.default}, {_ANGLE}),
 }
 """In-place operations of gradient formulas on tensors they have just created, except under subclasses and modes.
 
@@ -256,7 +259,9 @@ _NUMBERS = {aten.isnan.default}
 _SHARED = {f"{name}Backward{n}" for name in ("Max", "Min", "Median", "Nanmedian") for n in (0, 1)}
 _CLAMPED = {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
 if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
-    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(aten.masked_fill_.Scalar, {aten.where.self}, _CLAMPED)
+    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
+        aten.masked_fill_.Scalar, {aten.where.self, aten.reciprocal.default}, {*_CLAMPED, _ANGLE}
+    )
 else:
     _NUMBERS |= _COMPARED
     _SHARED |= _CLAMPED

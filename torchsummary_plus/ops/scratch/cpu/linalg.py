@@ -13,7 +13,7 @@ import torch
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from ..sizes import INT64, NATIVE, elements, itemsize, nbytes, scalar
+from ..sizes import INT64, NATIVE, columns_first, elements, itemsize, nbytes, scalar
 from .copies import is_turned, turned_block
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
@@ -61,7 +61,14 @@ def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
     return nbytes(x) + INT32 * _pivots(x) + _pivots_checked(x)
 
 
-@scratch("cpu", "aten::_linalg_solve_ex", "aten::linalg_lu_solve", source=LAPACK, band=0.0)
+@scratch("cpu", "aten::linalg_lu_solve", source=LAPACK, band=0.0)
+def _solve_factored(out: Any, factors: Any, *_: Any, **__: Any) -> int:
+    """A column-major copy of the factors, and the pivots, checked."""
+    copy = columns_first(factors)
+    return copy + max(_pivots_checked(factors), turned_block(factors) if copy else 0)
+
+
+@scratch("cpu", "aten::_linalg_solve_ex", source=LAPACK, band=0.0)
 def _solve(out: Any, x: Any, *others: Any, **__: Any) -> int:
     """The pivots, checked; a solution that is a vector is computed as a matrix first (``linalg_lu_solve_out``)."""
     solution = out if isinstance(out, torch.Tensor) else out[0]

@@ -44,9 +44,12 @@ def _masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> int:
     return copied(source)
 
 
-@scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.25)
+@scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=1.0)
 def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> tuple[Phase, ...]:
-    """The selected gradients, assumed to be as many as the source's elements; fewer are padded with zeros."""
+    """The selected gradients, assumed to be as many as the source's elements; fewer are padded with zeros.
+
+    A mask that selects nothing needs none of the second phase, hence the band.
+    """
     count: int = prod(torch.broadcast_shapes(grad.shape, mask.shape))
     alone = _runs_alone(grad, mask, count)
     return Phase(0, INT64 * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INT64 * count)

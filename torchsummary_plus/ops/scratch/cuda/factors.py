@@ -11,9 +11,8 @@ from typing import Any
 
 from ....data.units import MIB
 from ....live.versions import since
-from ...strides import contiguous
 from ..registry import DOUBT, Alloc, AtMost, Course, Free, Lasting, Result, Step, reserve, scratch
-from ..sizes import INT64, itemsize, nbytes
+from ..sizes import INT64, columns_first, itemsize, nbytes
 from .allocations import Allocations, buffers, joined, results
 from .linalg import LINALG, Way, columns_of, is_adjoint, is_factored_by_cublas, matrices_of, way_to_solve
 
@@ -36,14 +35,6 @@ def bounded(course: Course, *tensors: Any) -> AtMost:
     So are results without elements, for which kernels fill in constants.
     """
     return AtMost(DOUBT * sum(map(nbytes, tensors)) + LEAST_WORK, course)
-
-
-def columns_first(x: Any) -> int:
-    """Return the bytes of a copy with column-major matrices; 0 if they are."""
-    strides = contiguous((*x.shape[:-2], x.shape[-1], x.shape[-2]))
-    turned = (*x.stride()[:-2], x.stride(-1), x.stride(-2))
-    shape = (*x.shape[:-2], x.shape[-1], x.shape[-2])
-    return 0 if all(size == 1 or a == b for size, a, b in zip(shape, turned, strides)) else nbytes(x)
 
 
 def solved(rows: int, matrices: int) -> Course:
