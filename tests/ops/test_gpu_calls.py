@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.gpu_calls import KINDS, calls, compare, sequence
 from benchmarks.gpu_truth_files import DATA
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.versions import since
 
@@ -62,6 +63,7 @@ OUTER = "product(rows=1, inner=1024, columns=1, batch=3, form=turned, dtype=fp32
 """A batch of outer products, for which torch has a Triton kernel from 2.13 on."""
 
 
+@from_release("2.11", "the kernels of the recorded release")
 @pytest.mark.usefixtures("kept_workspaces")
 def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
     """An H100 with torch 2.11; later releases choose another kernel for attention with some dropouts."""

@@ -84,7 +84,7 @@ class Product(nn.Module):
         return torch.mm(self.weight, self.weight, out_dtype=torch.float32)
 
 
-@from_release("2.8", "out_dtype")
+@from_release("2.10", "a fake kernel with out_dtype")
 def test_a_product_into_another_dtype() -> None:
     """On the no-op H100 (benchmarks/nocuda), torch 2.13 requests cuBLAS's workspace beside the result."""
     estimate = estimate_memory(Product(), (4,), 1, mode="eval", steps=1, gpu="H100", progress=False)

@@ -154,6 +154,7 @@ UNMODELLED: dict[str, frozenset[str]] = {
                 "linalg_lu_factor_ex",
             ),
             *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
+            *("linalg_ldl_factor_ex", "linalg_ldl_solve"),
             *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
             *_SPARSE,
         )
@@ -173,6 +174,7 @@ OF_CPU_LIBRARIES = frozenset(
         *("linalg_qr", "ormqr", "linalg_householder_product", "_linalg_svd"),
         *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "_linalg_solve_ex", "linalg_inv_ex"),
         *("_linalg_det", "_linalg_slogdet", "cholesky_solve", "cholesky_inverse"),
+        *("linalg_ldl_factor_ex", "linalg_ldl_solve"),
         *("_fft_r2c", "_fft_c2c", "_fft_c2r"),
     )
 )

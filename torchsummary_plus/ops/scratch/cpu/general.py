@@ -103,9 +103,13 @@ def _batch_norm_statistics(
     """The statistics have the input's dtype, or float32 if a parameter has (``param_scalar_type``)."""
     if not training:
         return None, 0, 0
-    is_mixed = any(tensor is not None and tensor.dtype is torch.float32 for tensor in (weight, bias, mean, var))
-    size = itemsize(x) if is_half(x.dtype) and not is_mixed else None
-    return None, *(None if size is None else size * elements(result) for result in out[1:])
+    size = _statistics_itemsize(x, weight, bias, mean, var)
+    return None, *(size * elements(result) if is_half(x.dtype) and size < 4 else None for result in out[1:])
+
+
+def _statistics_itemsize(x: Any, *parameters: Any) -> int:
+    is_mixed = any(tensor is not None and tensor.dtype is torch.float32 for tensor in parameters)
+    return 4 if is_mixed else itemsize(x)
 
 
 @scratch("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)
@@ -128,10 +132,13 @@ def _statistics_updating(
 def _batch_norm_backward(
     out: Any, grad: Any, x: Any, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> int:
-    """The fast kernels allocate the input's gradient a second time and drop it; the per-thread sums follow."""
+    """The fast kernels allocate the input's gradient a second time and drop it; the per-thread sums follow.
+
+    The slow one computes a number per channel in the dtype of the statistics.
+    """
     layout = _same_layout(grad, x)
     if layout is None or suggested(grad) is not suggested(x):
-        return _row(x)
+        return int(x.shape[1]) * _statistics_itemsize(x, weight, mean, var)
     by_channel = layout is not torch.contiguous_format or prod(x.shape[2:]) == 1
     sums = (2 * torch.get_num_threads() + (not training)) * _row(x) if by_channel else 0
     return max(nbytes(x), sums)

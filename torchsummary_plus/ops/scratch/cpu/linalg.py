@@ -153,22 +153,41 @@ def _block_of_eigenvalues(x: Any) -> int:
 QR = f"{LAPACK}; MKL's block sizes, measured at 1 to 1,000 rows and columns"
 
 
-@scratch("cpu", "aten::linalg_qr", source=QR, band=0.5)
-def _orthogonal(out: Any, x: Any, mode: str = "reduced") -> int | AtMost | None:
-    """The reflectors' factors, and LAPACK's workspaces to compute and to apply them.
-
-    With several threads MKL asks for more: blocks of 16 to 192 rows and columns were observed with 2 threads.
-    """
+@scratch("cpu", "aten::geqrf", source=QR, band=0.5)
+def _reflections(out: Any, x: Any) -> int | AtMost | None:
+    """LAPACK's workspace to compute the reflectors."""
     if x.dtype.is_complex:
         return None
     rows, columns = map(int, x.shape[-2:])
-    reflecting = (_block_of_reflections(rows, columns) + 1) * (columns + 1)
+    return _with_threads(itemsize(x) * _to_reflect(rows, columns), x)
+
+
+@scratch("cpu", "aten::linalg_qr", source=QR, band=0.5)
+def _orthogonal(out: Any, x: Any, mode: str = "reduced") -> int | AtMost | None:
+    """The reflectors' factors, and LAPACK's workspaces to compute and to apply them."""
+    if x.dtype.is_complex:
+        return None
+    rows, columns = map(int, x.shape[-2:])
     width = int(out[0].shape[-1])
     applying = 0 if mode == "r" else _block_of_products(rows, width, x) * width + 1
-    least = itemsize(x) * (_matrices(x) * min(rows, columns) + max(reflecting, applying))
+    most = max(_to_reflect(rows, columns), applying)
+    return _with_threads(itemsize(x) * (_matrices(x) * min(rows, columns) + most), x)
+
+
+def _to_reflect(rows: int, columns: int) -> int:
+    """Return the elements of LAPACK's workspace to compute reflectors."""
+    return (_block_of_reflections(rows, columns) + 1) * (columns + 1)
+
+
+def _with_threads(least: int, x: Any) -> int | AtMost:
+    """Return scratch bytes and a bound on what MKL asks for with several threads.
+
+    Blocks of 16 to 192 rows and columns were observed with 2 threads.
+    """
     threads = torch.get_num_threads()
     if threads == 1:
         return least
+    rows, columns = map(int, x.shape[-2:])
     further = (rows + columns) * max(16, min(columns, 256)) * threads
     return AtMost(itemsize(x) * further, (Phase(ALL_RESULTS, least),))
 
