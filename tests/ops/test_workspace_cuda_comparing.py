@@ -136,3 +136,21 @@ def test_quantisation_aware_training_finds_the_extremes_first(
     numbers = [meta(shape[0] if per_channel else 1) for _ in range(4)]
     args = (x, switch, switch, *numbers, 0.01, 0, 255, 0, per_channel, False)
     assert course("aten::_fused_moving_avg_obs_fq_helper", args, (x, x)) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "drawn", "copied"),
+    [
+        (torch.float32, torch.float32, []),
+        (torch.bfloat16, torch.bfloat16, [400]),
+        (torch.float64, torch.float32, [400]),
+        (torch.float32, torch.float64, [800]),
+    ],
+)
+def test_probabilities_are_copied_to_the_dtype_they_are_compared_in(
+    probabilities: torch.dtype, drawn: torch.dtype, copied: list[int]
+) -> None:
+    given, target = meta(100, dtype=probabilities), meta(100, dtype=drawn)
+    assert course("aten::bernoulli_.Tensor", (target, given), target) == copied
+    if probabilities is drawn:
+        assert course("aten::bernoulli", (given,), given) == ["result 0", *copied]

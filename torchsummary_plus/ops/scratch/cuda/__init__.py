@@ -10,6 +10,7 @@ from . import (  # noqa: F401 - the modules register their rules
     convolution,
     copies,
     distances,
+    draws,
     embeddings,
     factors,
     images,

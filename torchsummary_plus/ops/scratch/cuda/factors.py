@@ -68,10 +68,13 @@ def factored_systems_solved(rows: int, columns: int, matrices: int, item: int, a
 
 
 @scratch("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=SOURCE, band=0.0)
-def triangular(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course | AtMost:
-    """Pointers to the matrices of a batch, unless they are solved one by one."""
-    matrix = other if isinstance(out, (tuple, list)) else one
-    if not one.numel() * other.numel():
+def triangular(out: Any, first: Any, second: Any, *_: Any, **__: Any) -> Course | AtMost:
+    """Pointers to the matrices of a batch, unless they are solved one by one.
+
+    The older operator, with two results, takes the matrices after the right-hand sides.
+    """
+    matrix = second if isinstance(out, (tuple, list)) else first
+    if not first.numel() * second.numel():
         return bounded((*results(out), Lasting()), matrix)
     return *results(out), *solved(int(matrix.shape[-1]), matrices_of(matrix))
 
