@@ -227,7 +227,7 @@ def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train", autocast:
     told = " ".join(f"{phase} {difference:+,}" for phase, difference in apart.items() if difference)
     error = predicted.peak_bytes / measured.peak_bytes - 1
     low, high = predicted.peak_range
-    verdict = "differs, listed in unknown" if predicted.unknown else "differs without notice"
+    verdict = "differs, within its range" if low < high else "differs without notice"
     verdict = verdict if low <= measured.peak_bytes <= high else "outside its range"
     print(f"{name:44} {error:+8.2%}  {told} ({verdict})", flush=True)
     return verdict
