@@ -67,9 +67,9 @@ class Family:
         return tensors if len(tensors) > 1 else next(iter(tensors.values()))
 
 
-PICTURE = (3, 224, 224)
+IMAGE = (3, 224, 224)
 
-PICTURES: dict[str, dict[str, tuple[int, int]]] = {
+IMAGES: dict[str, dict[str, tuple[int, int]]] = {
     "torchvision": {
         "resnet34": (32, 96),
         "resnext50_32x4d": (16, 64),
@@ -202,7 +202,7 @@ TEXT: dict[str, tuple[str, dict[str, Any], dict[str, Shape], tuple[int, int]]] =
         {"input_ids": ((128,), 128_100)},
         (4, 16),
     ),
-    "vit": ("ViTForImageClassification", {"num_hidden_layers": 3}, {"pixel_values": (PICTURE, 0)}, (16, 64)),
+    "vit": ("ViTForImageClassification", {"num_hidden_layers": 3}, {"pixel_values": (IMAGE, 0)}, (16, 64)),
     "whisper": (
         "WhisperModel",
         {"encoder_layers": 2, "decoder_layers": 2, "d_model": 384, "encoder_attention_heads": 6}
@@ -328,8 +328,8 @@ def installed() -> dict[str, str]:
 def families() -> dict[str, Family]:
     """All families by name."""
     catalogue = [
-        Family(library, name, partial(maker, name), {"x": (PICTURE, 0)}, batches, convolves=True)
-        for (library, models), maker in zip(PICTURES.items(), (_torchvision, _timm))
+        Family(library, name, partial(maker, name), {"x": (IMAGE, 0)}, batches, convolves=True)
+        for (library, models), maker in zip(IMAGES.items(), (_torchvision, _timm))
         for name, batches in models.items()
     ]
     catalogue += [

@@ -46,7 +46,7 @@ TURNS = 2
 
 MIB = 1 << 20
 OPTIMIZERS: dict[str, OptimizerMaker] = {"sgd": lambda p: torch.optim.SGD(p, lr=0.01), "adamw": torch.optim.AdamW}
-PICTURE = floats(3, 224, 224)
+IMAGE = floats(3, 224, 224)
 LLAMA = Config(width=512, depth=8, heads=8, kv_heads=4, hidden=1376)
 BERT = {"num_hidden_layers": 6}
 T5 = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0}
@@ -55,17 +55,17 @@ SUBJECTS = {
     subject.name: (subject, batch)
     for subject, batch in (
         (Subject("mlp", "mlp", partial(mlp, 512), floats(512)), 128),
-        (Subject("resnet18", "cnn", resnet18, PICTURE), 8),
-        (Subject("resnet50", "cnn", resnet50, PICTURE), 8),
-        (Subject("vgg16", "cnn", vgg16, PICTURE), 4),
-        (Subject("mobilenet_v2", "cnn", MobileNetV2, PICTURE), 8),
+        (Subject("resnet18", "cnn", resnet18, IMAGE), 8),
+        (Subject("resnet50", "cnn", resnet50, IMAGE), 8),
+        (Subject("vgg16", "cnn", vgg16, IMAGE), 4),
+        (Subject("mobilenet_v2", "cnn", MobileNetV2, IMAGE), 8),
         (Subject("unet", "cnn", partial(nets.UNet, width=32), floats(3, 128, 128)), 4),
         (Subject("lstm", "rnn", recurrent(nn.LSTM, 2), words(128)), 32),
         (Subject("gpt2", "transformer", GPT2, words(256)), 2),
         (Subject("llama", "transformer", partial(Llama, LLAMA), words(256)), 2),
         (Subject("bert", "transformer", hugging("Bert", "ForMaskedLM", "text", BERT), words(256)), 2),
         (Subject("t5", "transformer", hugging("T5", "ForConditionalGeneration", "text", T5), words(256)), 2),
-        (Subject("vit_b_16", "transformer", vit_b_16, PICTURE), 4),
+        (Subject("vit_b_16", "transformer", vit_b_16, IMAGE), 4),
     )
 }
 

@@ -47,14 +47,14 @@ def chain(modules: int) -> nn.Module:
     return nn.Sequential(*(nn.Identity() if index % 2 else nn.Linear(8, 8) for index in range(modules)))
 
 
-PICTURE = (3, 224, 224)
+IMAGE = (3, 224, 224)
 SUBJECTS = (
     Subject("mlp", mlp, (64,)),
-    Subject("resnet18", resnet18, PICTURE),
-    Subject("resnet50", resnet50, PICTURE),
-    Subject("mobilenet_v2", MobileNetV2, PICTURE),
-    Subject("vgg16", vgg16, PICTURE, most_really=32),
-    Subject("vit_b_16", vit_b_16, PICTURE, most_really=32),
+    Subject("resnet18", resnet18, IMAGE),
+    Subject("resnet50", resnet50, IMAGE),
+    Subject("mobilenet_v2", MobileNetV2, IMAGE),
+    Subject("vgg16", vgg16, IMAGE, most_really=32),
+    Subject("vit_b_16", vit_b_16, IMAGE, most_really=32),
     Subject("gpt2", GPT2, (1024,), torch.long, most_really=4),
 )
 GIANTS = (

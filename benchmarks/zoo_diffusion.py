@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.zoo import Case
 
 STEP = torch.tensor([3, 7])
-PICTURE = torch.rand(2, 3, 32, 32)
+IMAGE = torch.rand(2, 3, 32, 32)
 LATENT = torch.rand(2, 4, 16, 16)
 TEXT = torch.rand(2, 8, 32)
 VIDEO = torch.rand(2, 4, 4, 16, 16)
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     "UNet2DModel": (
         {**TWO, "sample_size": 32, "attention_head_dim": 8, "down_block_types": ("DownBlock2D", "AttnDownBlock2D")}
         | {"up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
-        (PICTURE, STEP),
+        (IMAGE, STEP),
     ),
     "UNet2DConditionModel": ({**CROSS, "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}, (LATENT, STEP, TEXT)),
     "UNet1DModel": (
@@ -151,20 +151,20 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         | {"clip_text_pooled_in_channels": 32, "clip_seq": 1, "clip_text_in_channels": None},
         {"sample": LATENT, "timestep_ratio": torch.rand(2), "clip_text_pooled": torch.rand(2, 1, 32)},
     ),
-    "AutoencoderKL": (CODER, (PICTURE,)),
+    "AutoencoderKL": (CODER, (IMAGE,)),
     "AutoencoderKLTemporalDecoder": (
         {"block_out_channels": (32, 64), "layers_per_block": 1, "down_block_types": ("DownEncoderBlock2D",) * 2},
-        {"sample": PICTURE, "num_frames": 2},
+        {"sample": IMAGE, "num_frames": 2},
     ),
     "AsymmetricAutoencoderKL": (
         {"down_block_types": ("DownEncoderBlock2D",) * 2, "down_block_out_channels": (16, 32)}
         | {"up_block_types": ("UpDecoderBlock2D",) * 2, "up_block_out_channels": (16, 32), "norm_num_groups": 4},
-        (PICTURE,),
+        (IMAGE,),
     ),
     "AutoencoderTiny": (
         {"encoder_block_out_channels": (16, 16), "decoder_block_out_channels": (16, 16), "num_encoder_blocks": (1, 1)}
         | {"num_decoder_blocks": (1, 1)},
-        (PICTURE,),
+        (IMAGE,),
     ),
     "AutoencoderDC": (
         {"in_channels": 3, "latent_channels": 4, "attention_head_dim": 8}
@@ -177,9 +177,9 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         }
         | {"decoder_qkv_multiscales": ((), (5,)), "upsample_block_type": "interpolate"}
         | {"downsample_block_type": "stride_conv", "decoder_norm_types": "rms_norm", "decoder_act_fns": "silu"},
-        (PICTURE,),
+        (IMAGE,),
     ),
-    "VQModel": ({**CODER, "num_vq_embeddings": 32, "latent_channels": 3}, (PICTURE,)),
+    "VQModel": ({**CODER, "num_vq_embeddings": 32, "latent_channels": 3}, (IMAGE,)),
     "AutoencoderKLWan": (
         {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 1], "num_res_blocks": 1, "temperal_downsample": [True]}
         | {"latents_mean": [0.0] * 4, "latents_std": [1.0] * 4},

@@ -108,15 +108,15 @@ def test_forms_of_input_data(data: Any, inputs: int) -> None:
     assert fake.run.batch_size == 3
 
 
-PICTURES = [torch.rand(3, 8, 6), torch.rand(3, 4, 9)]
+IMAGES = [torch.rand(3, 8, 6), torch.rand(3, 4, 9)]
 
 
 @pytest.mark.parametrize(
     ("data", "batch"),
     [
-        ((PICTURES,), 2),
-        ({"xs": PICTURES}, 2),
-        (([*PICTURES, torch.rand(3, 5, 5)],), 3),
+        ((IMAGES,), 2),
+        ({"xs": IMAGES}, 2),
+        (([*IMAGES, torch.rand(3, 5, 5)],), 3),
         (([torch.rand(5, 3, 8, 6)] * 2,), 5),
         (([torch.rand(5, 7)] * 2,), 5),
         (([torch.rand(5, 8, 6)] * 2,), 5),

@@ -1,4 +1,4 @@
-"""The free room in a CUDA allocator's segments, held while steps are measured that a new process would start with."""
+"""Hold the free room of a CUDA allocator's segments, so that measured steps start as in a new process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..data.rounding import SMALL_REQUEST
 
 @contextmanager
 def free_room_held(device: torch.device) -> Iterator[None]:
-    """Allocate the free blocks of a CUDA device's cached segments, so that steps inside get segments of their own.
+    """Allocate the free blocks of a CUDA device's cached segments, so that what runs inside gets its own segments.
 
     Does nothing on other devices, and with an allocator other than torch's own.
     """
