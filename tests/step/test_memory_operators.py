@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchsummary_plus import MemoryEstimate, StepError, estimate_memory, measure_memory
+from torchsummary_plus.ops.processor import multiplies
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -395,3 +396,25 @@ def test_the_gradient_of_masked_scatter_lies_in_the_range_whatever_the_mask_sele
     model, x = Through(lambda x: (-x).masked_scatter(chosen, x * 2)), torch.randn(300, SIDE)
     low, high = estimate_memory(model, input_data=x).peak_range
     assert low <= measure_memory(model, input_data=x).peak_bytes <= high
+
+
+@pytest.mark.skipif(multiplies(torch.bfloat16), reason="oneDNN computes convolutions in bfloat16 on this processor")
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [
+        (lambda: nn.Conv2d(6, 12, 1, stride=2, groups=2), (9, 9)),
+        (lambda: nn.Conv3d(6, 12, 1, groups=2), (9, 9, 9)),
+        (lambda: nn.ConvTranspose3d(6, 12, 3, groups=2), (9, 9, 9)),
+    ],
+    ids=["2d", "3d", "transposed 3d"],
+)
+def test_biases_of_grouped_convolutions_are_summed_in_float32(
+    layer: Callable[[], nn.Module], size: tuple[int, ...]
+) -> None:
+    model, x = layer().bfloat16(), torch.randn(2, 6, *size, dtype=torch.bfloat16)
+    predicted, measured = (call(model, input_data=x, loss=squared) for call in (estimate_memory, measure_memory))
+    assert predicted.peak_bytes == measured.peak_bytes
+
+
+def squared(out: Tensor) -> Tensor:
+    return (out * out).sum()

@@ -102,8 +102,11 @@ def _forward_alone(call: Convolution) -> Phases:
     return Phase(1, copies + before), Phase(1, copies + call.columns + ones)
 
 
-def backward(call: Convolution, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
-    """Return the phases of the backward: the input's gradient, then those of bias and weight, as far as ``wanted``."""
+def backward(call: Convolution, grad: Strided, wanted: tuple[bool, bool, bool], sums: Phases = ()) -> Phases:
+    """Return the phases of the backward: the input's gradient, then those of bias and weight, as far as ``wanted``.
+
+    ``sums`` are the phases in which the bias's gradient of one of several groups is summed.
+    """
     if call.is_deep:
         return _backward_deep(call, grad, wanted)
     ready = call.contiguous
@@ -116,7 +119,7 @@ def backward(call: Convolution, grad: Strided, wanted: tuple[bool, bool, bool]) 
     sizes = (group.conv.read, group.conv.weights, group.conv.oc * group.conv.itemsize)
     results = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
     before = copies + copied(part, one_grad) + copied(ready.x.part(1, groups), group.x) + (groups - 1) * sum(results)
-    inner = _backward_alone(group, one_grad, wanted)
+    inner = (*sums, *_backward_alone(group, one_grad, wanted))
     parts = (Phase(0, before + sum(results[: phase.results]) + phase.nbytes) for phase in inner)
     return (*parts, Phase(len(results), copies + groups * sum(results)))
 

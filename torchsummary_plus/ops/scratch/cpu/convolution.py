@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ....live.versions import since
 from ...conv_backend import takes_onednn
 from ...processor import has_avx512, is_half
 from ..registry import AtMost, Phase, reserve, scratch
+from ..sizes import suggested
 from ..strided import Strided, copied, strided
 from . import aten_convolution as aten_conv
 from .aten_convolution import Convolution, with_bytes
@@ -74,10 +77,7 @@ def _convolution_backward(
     conv = described(x, weight, grad, wanted[2], stride, padding, dilation, transposed, groups)
     call, copy = called(conv, transposed, x, weight)
     if not takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups):
-        columns = 0 if call.is_plain else call.columns
-        return bias_sum(conv, transposed, grad, wanted, columns) + with_bytes(
-            copy, aten_conv.backward(call, strided(grad), tuple(wanted))
-        )
+        return _aten_backward(call, copy, grad, wanted)
     last = _goes_last(call)
     copies = copy + sum(_copied(tensor, last) for tensor in (call.x, call.weight, strided(grad)))
     phases: Phases = ()
@@ -88,6 +88,25 @@ def _convolution_backward(
         plan = _planned(call, last, 2)
         phases += _guessed(with_bytes(copies, _weights_gradient(plan, conv, int(wanted[0]), wanted)), plan.guess)
     return uncertain(conv, phases) if is_half(x.dtype) else phases
+
+
+def _aten_backward(call: Convolution, copy: int, grad: Any, wanted: Sequence[bool]) -> Phases:
+    """Return the phases of ATen's own kernel, beside ``copy`` bytes."""
+    wants, groups = (wanted[0], wanted[1], wanted[2]), call.conv.groups
+    if groups == 1 or call.is_deep:
+        whole = replace(call.conv, groups=1, oc=call.conv.oc * groups)
+        sums = bias_sum(whole, call.transposed, grad, wants, 0 if call.is_plain else call.columns)
+        return sums + with_bytes(copy, aten_conv.backward(call, strided(grad), wants))
+    group = call.one_group
+    columns = 0 if group.is_plain else group.columns
+    sums = bias_sum(group.conv, call.transposed, _of_one_group(grad, groups), wants, columns)
+    return with_bytes(copy, aten_conv.backward(call, strided(grad), wants, sums))
+
+
+def _of_one_group(grad: Any, groups: int) -> torch.Tensor:
+    """Return the contiguous gradient of one group's results, on ``meta``."""
+    shape = (grad.shape[0], grad.shape[1] // groups, *grad.shape[2:])
+    return torch.empty(shape, dtype=grad.dtype, device="meta").to(memory_format=suggested(grad))
 
 
 TRANSPOSED_UNTIL = "2.15"

@@ -38,11 +38,11 @@ def bias_sum(
 ) -> tuple[Phase, ...]:
     """Return the float32 sum of ATen's own half-precision bias gradient, computed before the weight's gradient.
 
-    Not for groups or dilated kernels, which sum image by image. Transposed convolutions of volumes sum a contiguous
-    gradient, beside an image's ``columns``. Source: ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
+    Not for dilated kernels, which sum image by image. Transposed convolutions of volumes sum a contiguous gradient,
+    beside an image's ``columns``. Source: ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
     NaiveConvolutionTranspose2d.cpp and 3d.cpp.
     """
-    if not wanted[2] or not is_half(grad.dtype) or conv.groups > 1 or (conv.is_dilated and not transposed):
+    if not wanted[2] or not is_half(grad.dtype) or (conv.is_dilated and not transposed):
         return ()
     deep = transposed and len(conv.inp) == 3
     strides = contiguous(grad.shape) if deep else grad.stride()
