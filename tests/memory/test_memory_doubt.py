@@ -60,6 +60,8 @@ WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
     "cholesky_inverse": lambda x: torch.cholesky_inverse(x.tril()),
     "ormqr": lambda x: torch.ormqr(x, x[0], x[:, :3]),
     "linalg_householder_product": lambda x: torch.linalg.householder_product(x, x[0]),
+    "linalg_ldl_factor_ex": torch.linalg.ldl_factor_ex,
+    "linalg_ldl_solve": lambda x: torch.linalg.ldl_solve(x, torch.arange(1, len(x) + 1, dtype=torch.int32), x[:, :3]),
     "_unsafe_masked_index": masked,
     "_unsafe_masked_index_put_accumulate": put,
     "ldexp_": lambda x: x.clone().ldexp_(x),
