@@ -346,3 +346,20 @@ def test_an_earlier_storage_that_shrinks_during_the_steps_is_freed() -> None:
     predicted, measured = (call(Shrinking(), (64,), 32, optimizer="sgd") for call in (estimate_memory, measure_memory))
     assert measured.peak_bytes == predicted.peak_bytes
     assert measured.at_peak == predicted.at_peak and measured.at_peak["buffers"] == 40
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(4, 6, 8, 16)[..., ::2],
+        torch.randn(4, 1, 8, 8).expand(4, 6, 8, 8),
+        torch.randn(8, 8, 6, 4).permute(3, 2, 1, 0),
+    ],
+    ids=["every second column", "expanded", "reversed axes"],
+)
+def test_an_inputs_copy_has_its_strides_and_storage(x: torch.Tensor) -> None:
+    model = nn.Sequential(nn.GroupNorm(2, 6), nn.Conv2d(6, 8, 3))
+    for mode in ("train", "eval"):
+        truth = measure(model, (x,), mode).peak_bytes
+        assert measure_memory(model, input_data=x, mode=mode).peak_bytes == truth
+        assert estimate_memory(model, input_data=x, mode=mode).peak_bytes == truth

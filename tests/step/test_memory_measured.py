@@ -25,6 +25,12 @@ def adjacency() -> Tensor:
     return (torch.rand(ROWS, ROWS, generator=generator) > 0.8).float()
 
 
+def duplicated() -> Tensor:
+    """A graph whose edges repeat, so that coalescing leaves fewer than it allocates."""
+    places = torch.randint(ROWS, (2, 600), generator=torch.Generator().manual_seed(0))
+    return torch.sparse_coo_tensor(places, torch.ones(600), (ROWS, ROWS))
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +92,11 @@ class Padded(nn.Module):
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "COO": (lambda: Graph(adjacency().to_sparse()), "train"),
-    "CSR": (lambda: Graph(adjacency().to_sparse_csr().clone()), "eval"),
+    "COO with duplicates": (lambda: Graph(duplicated()), "train"),
+    "COO, coalesced": (lambda: Graph(duplicated().coalesce()), "train"),
+    "CSR": (lambda: Graph(adjacency().to_sparse_csr()), "eval"),
+    "CSR of COO": (lambda: Graph(duplicated().to_sparse_csr()), "train"),
+    "CSC": (lambda: Graph(adjacency().to_sparse_csc()), "eval"),
     "made in the forward": (Pooled, "train"),
     "an adapter": (Adapted, "train"),
     "jagged": (Ragged, "train"),

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from . import compat
 from .fakes import is_plain
 from .remaking import remade
+from .structures import SPARSE, inner_tensors
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 StandIns = dict[int, weakref.ref[torch.Tensor]]
@@ -48,11 +50,24 @@ class Copies:
     def alike(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the copy of any tensor, a parameter for a parameter. Copies on other devices share no storage."""
         to_here = tensor.device == self.device or (self.moves and tensor.device.type != "meta")
-        place = self.device if to_here else tensor.device
-        copy = self.of(tensor.detach()) if to_here and is_plain(tensor) else tensor.detach().to(place, copy=True)
+        if to_here and is_plain(tensor):
+            copy = self.of(tensor.detach())
+        elif to_here and tensor.layout in SPARSE:
+            copy = self._of_sparse(tensor.detach())
+        else:
+            copy = tensor.detach().to(self.device if to_here else tensor.device, copy=True)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(copy, tensor.requires_grad)
         return copy.requires_grad_(tensor.requires_grad)
+
+    def _of_sparse(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the copy of a sparse tensor, part by part: coalescing leaves parts in larger storages."""
+        values, *indices = [self.of(part) for part in inner_tensors(tensor)]
+        make: Any = partial(torch.sparse_compressed_tensor, layout=tensor.layout)
+        if tensor.layout is torch.sparse_coo:
+            make = partial(torch.sparse_coo_tensor, is_coalesced=tensor.is_coalesced())
+        copy: torch.Tensor = make(*indices, values, tensor.shape, check_invariants=False)
+        return copy
 
     def settle(self) -> None:
         """Drop the references to the copies."""

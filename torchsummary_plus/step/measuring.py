@@ -203,12 +203,18 @@ def _happened(
 def own_arguments(
     tree: ModuleTree, example: Example, steps: Steps, device: torch.device, exchange: Exchange
 ) -> tuple[Any, Any]:
-    """Return copies of the example's arguments on a device, and give the steps copies of the targets."""
+    """Return copies of the example's arguments on a device, and give the steps copies of the targets.
+
+    Copies on the same device keep strides and shared storages.
+    """
+    alike = Copies(device)
 
     def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return real_input(shape, dtype, device)
 
     def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == device:
+            return alike.alike(tensor)
         copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
@@ -224,6 +230,7 @@ def own_arguments(
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps.make_targets(example, make, convert)
     copies.clear()
+    alike.settle()
     return args, kwargs
 
 
