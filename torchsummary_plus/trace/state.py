@@ -62,12 +62,14 @@ class State:
         """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
 
     def hides_devices(self) -> bool:
-        """Return whether C++ sees fakes as being on meta.
+        """Return whether C++ sees fakes on CUDA as being on meta: in the engine, and in transforms.
 
-        In a transform on CUDA it always does: wrappers keep the device they were created with, and the engine compares
-        it with the gradients' (aten/src/ATen/functorch/TensorWrapper.cpp).
+        In a transform, wrappers keep the device they were created with, and the engine compares it with the gradients'
+        (aten/src/ATen/functorch/TensorWrapper.cpp).
         """
-        if self.on_cuda and (self.differentiates or compat.transform_level() is not None):
+        if not self.on_cuda:
+            return False
+        if self.differentiates or compat.transform_level() is not None:
             return True
         return self.in_engine and not self.transformed
 

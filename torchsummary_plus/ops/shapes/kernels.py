@@ -263,6 +263,17 @@ def cudnn_batch_norm_backward(x: Tensor, grad: Tensor, weight: Tensor, *_: Any) 
     return [in_format_of(x, x.shape, x.dtype), parameter, parameter]
 
 
+@_register(CPU_RULES, "native_group_norm")
+def group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
+) -> Outs:
+    """The output in the input's memory format, and mean and inverse deviation per sample and group."""
+    _check_channels(x, weight, bias)
+    sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest and channels % groups == 0)
+    statistics = fresh((batch, groups), x.dtype)
+    return [in_format_of(x, x.shape, x.dtype), statistics, statistics]
+
+
 @_register(CPU_RULES, "native_group_norm_backward")
 def group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,

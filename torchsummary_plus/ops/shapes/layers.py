@@ -207,6 +207,10 @@ def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
     return [_normalised(x, *parameters), statistics, statistics]
 
 
+GROUPS_IN_ROWS_SINCE = "2.14"
+"""The first release whose group norm returns row-major tensors elsewhere than on the CPU; measured on 2.13 and 2.14."""
+
+
 @rule("native_group_norm")
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
@@ -215,7 +219,8 @@ def group_norm(
     sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
     sure(groups > 0 and channels % groups == 0)
     statistics = fresh((batch, groups), x.dtype)
-    return [_normalised(x, weight, bias), statistics, statistics]
+    out = _normalised(x, weight, bias)
+    return [fresh(x.shape, x.dtype) if since(GROUPS_IN_ROWS_SINCE) else out, statistics, statistics]
 
 
 @rule("native_layer_norm")

@@ -46,12 +46,13 @@ def _statistics(out: Any, kind: Any) -> tuple[int | None, ...]:
 def _group_norm(
     out: Any, x: Any, weight: Any, bias: Any, n: int, channels: int, size: int, groups: int, *_: Any
 ) -> int:
-    """In channels-last, two sums per channel and sample; for large images, per thread and group."""
+    """Copies of strided operands; in channels-last, two sums per channel and sample, for large images per thread."""
+    copies = copied(x, suggested(x)) + copied(weight) + copied(bias)
     if suggested(x) is torch.contiguous_format:
-        return 0
+        return copies
     large = size >= LARGE_IMAGE
     sums = channels * torch.get_num_threads() + groups if large else channels
-    return 2 * n * sums * max(4, itemsize(x))
+    return copies + 2 * n * sums * max(4, itemsize(x))
 
 
 LARGE_IMAGE = 1024
@@ -62,8 +63,10 @@ LARGE_IMAGE = 1024
 def _group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, *_: Any
 ) -> int:
-    """Two sums per channel and sample."""
-    return 2 * n * c * max(4, itemsize(mean))
+    """Copies of operands in another layout than the input's, and two sums per channel and sample."""
+    layout = suggested(x)
+    copies = copied(grad, layout) + copied(x, layout) + copied(mean) + copied(rstd) + copied(weight)
+    return copies + 2 * n * c * max(4, itemsize(mean))
 
 
 def _same_layout(a: Any, b: Any) -> Any:

@@ -80,23 +80,26 @@ STATISTICS_TWICE_SINCE = "2.13"
 
 @scratch("cuda", "aten::native_group_norm", source=GROUP_NORM, band=0.0)
 def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Course:
-    """A factor and a summand for each channel of each sample, unless there are no weights or one place per channel."""
+    """A factor and a summand for each channel of each sample, unless there are no weights or one place per channel.
+
+    Operands that are not contiguous are copied first: by torch's composite operator before 2.14, and here since.
+    """
     size = max(4, itemsize(x))
     is_half = itemsize(x) < size
     statistics = (Alloc(n * groups * size),) * 2 if is_half and since(STATISTICS_TWICE_SINCE) else ()
     is_plain = hxw == 1 or (weight is None and bias is None)
     factors = () if is_plain else (Alloc(n * c * size),) * 2
-    return *results(out), *statistics, *factors
+    return *copies(x, weight, bias), *results(out), *statistics, *factors
 
 
 @scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM, band=0.0)
 def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
 ) -> Course:
-    """Sums for each channel, then factors for the input's gradient: two of each group, and one of each channel."""
+    """Copies, sums for each channel, and factors for the input's gradient: two of each group, one of each channel."""
     size = max(4, itemsize(x))
     per_channel, per_group = Alloc(n * c * size), Alloc(n * groups * size)
-    sums: Course = (*results(out), per_channel, per_channel)
+    sums: Course = (*copies(grad, x, mean, rstd, weight), *results(out), per_channel, per_channel)
     if out[0] is None:
         return sums
     return *sums, per_group, per_group, *(() if weight is None or hxw == 1 else (per_channel,))
