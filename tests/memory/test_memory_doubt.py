@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -144,6 +144,38 @@ def test_the_range_is_open_whichever_operator_has_no_rule(
     assert low <= estimate.peak_bytes <= high - LEAST_DOUBT
     assert len(estimate.log.doubts) == sum(count for _, count in estimate.unknown)
     assert all(doubt.nbytes >= LEAST_DOUBT for doubt in estimate.log.doubts)
+
+
+@pytest.fixture
+def unstudied(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An operator that no table knows, as one of a later release would be."""
+    monkeypatch.setattr(kernel_trials, "WITHOUT_SCRATCH", frozenset())
+    kernel_trials.is_unstudied.cache_clear()
+    yield "aten::_pdist_forward"
+    kernel_trials.is_unstudied.cache_clear()
+
+
+def test_an_operator_that_no_table_knows_is_tried(unstudied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = estimate_memory(Applied(torch.pdist, 40), input_data=torch.ones(1), mode="eval")
+    monkeypatch.setattr(kernel_trials, "ALLOWANCE", -1)
+    named = estimate_memory(Applied(torch.pdist, 40), input_data=torch.ones(1), mode="eval")
+    assert (tried.unknown, dict(named.unknown)) == ((), {unstudied: 2})
+    assert named.peak_range[1] >= named.peak_bytes + LEAST_DOUBT
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+def test_an_operator_that_no_table_knows_is_named_on_cuda(unstudied: str) -> None:
+    named = estimate_memory(Applied(torch.pdist, 40), input_data=torch.ones(1), mode="eval", device="cuda")
+    assert dict(named.unknown) == {unstudied: 2}
+
+
+@from_release("2.14", "matrix_sqrth and polar")
+@pytest.mark.parametrize("side", [2, 60])
+@pytest.mark.parametrize("name", ["matrix_sqrth", "polar"])
+def test_operators_of_release_2_14_are_exact(name: str, side: int) -> None:
+    function = getattr(torch.linalg, name)
+    model, x = Applied(lambda x: function(x @ x.T), side), torch.ones(1)
+    assert estimate_memory(model, input_data=x, mode="eval").peak_bytes == measure(model, (x,), "eval").peak_bytes
 
 
 @pytest.mark.usefixtures("kept_workspaces")

@@ -22,8 +22,10 @@ from ..live.autocast import is_cast_inside
 from ..live.fakes import CPU, Fake
 from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
+from ..ops.macs.free import is_free
+from ..ops.macs.registry import FORMULAS, base_name
 from ..ops.scratch.cpu.convolution import writes_astray
-from ..ops.scratch.registry import Alloc, Course, Free, Result, Step
+from ..ops.scratch.registry import SCRATCH, UNMODELLED, WITHOUT_SCRATCH, Alloc, Course, Free, Result, Step
 from ..trace.kernels import change_tensors, tensors_of
 from ..watch.profiled import Change, changes
 from ..watch.quiet_profile import QuietProfile
@@ -56,6 +58,25 @@ def is_foreign(name: str) -> bool:
     (False, True)
     """
     return name.partition("::")[0] not in NOT_LIBRARIES
+
+
+@cache
+def is_unstudied(name: str) -> bool:
+    """Whether an operator of torch is one that no table of this package knows, as are those of later releases.
+
+    >>> is_unstudied("aten::mm"), is_unstudied("aten::_pdist_forward"), is_unstudied("aten::of_tomorrow")
+    (False, False, True)
+    """
+    plain = name.partition(".")[0]
+    if not name.startswith("aten::") or {plain, name} & WITHOUT_SCRATCH or base_name(plain) in FORMULAS:
+        return False
+    func = _overload(name)
+    if func is not None and is_free(func):
+        return False
+    devices = UNMODELLED.items()
+    return not any(
+        (device, known) in SCRATCH or known in others for device, others in devices for known in (plain, name)
+    )
 
 
 @cache

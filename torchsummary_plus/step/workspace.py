@@ -36,7 +36,7 @@ from ..ops.scratch.registry import (
 )
 from ..ops.scratch.variants import variant_of
 from .autograd.gpu_node_numbers import DeviceNumbers
-from .kernel_trials import Trials, is_foreign, unfreed_bytes, writes_to_out
+from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes, writes_to_out
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 Place = tuple[bool, int]
@@ -193,9 +193,10 @@ class Workspaces:
     ) -> tuple[Phase, ...] | Course:
         """Return the phases of a kernel without a rule; on the CPU it is measured on zeros if possible."""
         writes = self.backend == "cpu" and writes_to_out(name)
-        if name not in UNMODELLED[self.backend] and not is_foreign(name) and not writes:
+        is_new = is_foreign(name) or is_unstudied(name)
+        if name not in UNMODELLED[self.backend] and not is_new and not writes:
             return (AT_LAST,)
-        tries = self.backend == "cpu" and (name in TRIED or is_foreign(name) or writes)
+        tries = self.backend == "cpu" and (name in TRIED or is_new or writes)
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
             may_take = self.backend == "cuda" and (self._place, "cublas") not in self._allocated

@@ -166,6 +166,11 @@ UNMODELLED: dict[str, frozenset[str]] = {
 On the CPU those in ``TRIED`` are run on zeros if small enough; otherwise estimates name them.
 """
 
+WITHOUT_SCRATCH = frozenset(
+    f"aten::{name}" for name in ("_cholesky_solve_helper", "_compute_linear_combination", "_pdist_forward")
+)
+"""Operators measured to need no scratch memory, among those that have multiply-adds but no formula."""
+
 OF_CPU_LIBRARIES = frozenset(
     f"aten::{name}"
     for name in (
