@@ -36,7 +36,7 @@ def test_the_order_in_which_memory_is_freed_makes_no_difference() -> None:
 
 
 as_recorded = pytest.mark.skipif(
-    not since("2.13") or since("2.15"), reason="this torch chooses among attention kernels in another way than 2.13"
+    not since("2.13") or since("2.14"), reason="this torch chooses among attention kernels in another way than 2.13"
 )
 
 

@@ -249,7 +249,7 @@ def test_the_attention_kernel_of_each_gpu() -> None:
 def test_shared_keys_and_a_trained_mask_choose_the_attention_kernel() -> None:
     single = [meta(2, heads, 16, 64) for heads in (8, 2, 2)]
     grouped = Attention(*single, is_grouped=True)
-    assert attention_kernel(AMPERE, grouped) == ("efficient" if since("2.15") else "math")
+    assert attention_kernel(AMPERE, grouped) == ("efficient" if since("2.14") else "math")
     half = [tensor.bfloat16() for tensor in single]
     assert attention_kernel(AMPERE, Attention(*half, is_grouped=True)) == "flash"
     assert attention_kernel(AMPERE, Attention(*half)) == "math"

@@ -162,7 +162,7 @@ def test_the_model_replays_its_own_history() -> None:
     assert replay_history(history) == []
 
 
-@pytest.mark.skipif(since("2.15"), reason="recorded on torch 2.11; later releases choose other kernels")
+@pytest.mark.skipif(since("2.14"), reason="recorded on torch 2.11; later releases choose other kernels")
 @pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
@@ -208,7 +208,7 @@ EXACT = (
 """Configurations without convolutions that are predicted to the byte; some of them for each card."""
 
 
-@pytest.mark.skipif(since("2.15"), reason="recorded on torch 2.13; attention has other kernels and states from 2.15 on")
+@pytest.mark.skipif(since("2.14"), reason="recorded on torch 2.13; attention has other kernels and states from 2.14 on")
 @pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.13", "the release of the recordings: older ones choose other kernels and cached blocks")
 @pytest.mark.parametrize("place", range(len(OWN)), ids=[path.stem for path in OWN])

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...data.capability import Capability
 from ...live import compat
 from ...live.stored import is_transformed
+from ...live.versions import since
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.recurrent import SAVED, recurrence
 from .encoder import encoder_function
@@ -85,6 +86,10 @@ def attention(
     Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp). Boolean masks
     become numbers (``convert_boolean_attn_mask`` in aten/src/ATen/native/transformers/attention.cpp).
     """
+    if since(BATCHED_SINCE) and query.dim() == key.dim() == value.dim() == 3:
+        query, key, value, attn_mask = map(_with_batch, (query, key, value, attn_mask))
+        with_batch = attention(capability, math, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return with_batch.squeeze(0)
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
@@ -117,6 +122,15 @@ def attention(
         query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
     )[0]
     return efficient
+
+
+BATCHED_SINCE = "2.14"
+"""The first release that adds a missing batch axis, so that fused kernels run; measured on 2.13 and 2.14."""
+
+
+def _with_batch(tensor: Any) -> Any:
+    """Return a view with four axes; None stays None."""
+    return tensor[(None,) * (4 - tensor.dim())] if tensor is not None else None
 
 
 def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:

@@ -127,8 +127,8 @@ def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any
 def efficient_results(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> tuple[int | None, ...]:
-    """Seed and offset of the random state are on the CPU; without dropout, from torch 2.15 on, on the GPU."""
-    return () if since("2.15") and not dropout else (None, None, 0, 0)
+    """Seed and offset of the random state are on the CPU; without dropout, from torch 2.14 on, on the GPU."""
+    return () if since("2.14") and not dropout else (None, None, 0, 0)
 
 
 WIDEST_IN_REGISTERS = 128

@@ -17,7 +17,7 @@ from ....live.versions import since
 from ...dtypes import HALVES
 from .chips import LITTLE_SHARED_MEMORY
 
-GROUPED_IN_EFFICIENT = since("2.15")
+GROUPED_IN_EFFICIENT = since("2.14")
 """Whether the memory-efficient kernel supports grouped-query attention."""
 
 
