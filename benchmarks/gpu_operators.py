@@ -14,7 +14,7 @@ import gc
 import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -27,7 +27,7 @@ from benchmarks.gpu_processes import has_gpu, in_child, run_on, warm_up, without
 from benchmarks.gpu_programs import differing
 from benchmarks.gpu_truth import ERRORS, described, placed
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
-from benchmarks.memory_operators import FORMS, Sampled, enlarged, operators, samples
+from benchmarks.memory_operators import FORMS, LAYOUTS, Sampled, enlarged, operators, samples
 from torchsummary_plus import MemoryEstimate, estimate_memory
 from torchsummary_plus.data.errors import SummaryError
 from torchsummary_plus.step.runner import default_loss
@@ -36,50 +36,11 @@ SECONDS = 100
 """If the samples of an operator take longer, its process ends."""
 
 
-def unchanged(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def channels_last(tensor: Tensor) -> Tensor:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return tensor.contiguous(memory_format=formats.get(tensor.dim(), torch.contiguous_format))
-
-
-def transposed(tensor: Tensor) -> Tensor:
-    return tensor.transpose(0, -1) if tensor.dim() > 1 else tensor
-
-
-def every_second(tensor: Tensor) -> Tensor:
-    return tensor[..., ::2] if tensor.dim() else tensor
-
-
-def doubled(tensor: Tensor) -> Tensor:
-    return tensor.repeat_interleave(2, -1) if tensor.dim() else tensor
-
-
-LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "contiguous": (unchanged, unchanged),
-    "channels_last": (channels_last, unchanged),
-    "transposed": (lambda tensor: transposed(tensor).contiguous(), transposed),
-    "sliced": (doubled, every_second),
-}
-"""How the model stores an operator's tensors, and the view of them with which the operator is called."""
-
-
 class Viewed(Sampled):
     """A single operator, called with views of the model's tensors."""
 
-    def __init__(self, operator: Callable[..., Any], arguments: list[Any], layout: str) -> None:
-        store, self.view = LAYOUTS[layout]
-        stored = torch.utils._pytree.tree_map_only(Tensor, lambda t: laid_out(t, store), arguments)
-        super().__init__(operator, stored)
-
     def forward(self, x: Tensor) -> Any:
-        return self.called(self.view)
-
-
-def laid_out(tensor: Tensor, store: Callable[[Tensor], Tensor]) -> Tensor:
-    return store(tensor.detach()).requires_grad_(tensor.requires_grad)
+        return self.called()
 
 
 def run(model: Viewed, x: Tensor, mode: str) -> SequenceMeter:

@@ -4,7 +4,8 @@ For every operator with a gradient, the database's largest and first samples run
 parameters are the sample's tensors. Each operator with a different peak in any phase of the step is printed.
 ``--mode eval`` runs every operator without gradients, ``--dtype`` uses another dtype, and ``--autocast`` runs the
 forward under autocast. ``--form`` writes in place, or to a tensor given as ``out=``, or differentiates forwards.
-``--enlarge 1000000`` repeats the samples' tensors along every axis, up to a million elements each.
+``--enlarge 1000000`` repeats the samples' tensors along every axis, up to a million elements each. ``--layout`` calls
+them with other strides.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ def main() -> None:
     parser.add_argument("--autocast", help="the dtype of autocast in the forward, such as bfloat16")
     parser.add_argument("--form", default="function", choices=FORMS, help="how the operators are called")
     parser.add_argument("--enlarge", type=int, default=0, help="the most elements of an enlarged tensor")
+    parser.add_argument("--layout", default="contiguous", choices=tuple(LAYOUTS), help="how tensors lie in memory")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
-    settings = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form, options.enlarge
-    for name, model, x in cases(*settings):
+    settings = options.only, part, options.mode == "train", getattr(torch, options.dtype), options.form
+    for name, model, x in cases(*settings, options.enlarge, options.layout):
         try:
             with time_limit(SECONDS):
                 model, x = model.to(options.device), x.to(options.device)
@@ -63,12 +65,16 @@ def cases(
     dtype: torch.dtype = torch.float32,
     form: str = "function",
     most: int = 0,
+    layout: str = "contiguous",
 ) -> Iterator[tuple[str, Sampled, Tensor]]:
     """Yield the operators' names, with a model and an input for each of two samples."""
     for name, operator in operators(only, part, trains, dtype):
         call = FORMS[form](operator)
         for sample in samples(operator, dtype, trains, 2) if call else []:
-            yield name, Sampled(call, enlarged(sample, most)), torch.randn(4, WIDTH)
+            try:
+                yield name, Sampled(call, enlarged(sample, most), layout), torch.randn(4, WIDTH)
+            except (RuntimeError, IndexError, NotImplementedError) as error:
+                print(f"{name:44} no sample in this layout: {' '.join(str(error).split())[:100]}")
 
 
 def in_place(operator: Any) -> Callable[..., Any] | None:
@@ -180,12 +186,44 @@ def elements(sample: Any) -> int:
     return sum(value.numel() for value in leaves if isinstance(value, Tensor))
 
 
-class Sampled(nn.Module):
-    """A model that calls an operator on the tensors of a sample, and a layer that reads the input."""
+def unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
-    def __init__(self, operator: Callable[..., Any], arguments: list[Any]) -> None:
+
+def channels_last(tensor: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.contiguous(memory_format=formats.get(tensor.dim(), torch.contiguous_format))
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, -1) if tensor.dim() > 1 else tensor
+
+
+def every_second(tensor: Tensor) -> Tensor:
+    return tensor[..., ::2] if tensor.dim() else tensor
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    return tensor.repeat_interleave(2, -1) if tensor.dim() else tensor
+
+
+LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "contiguous": (unchanged, unchanged),
+    "channels_last": (channels_last, unchanged),
+    "transposed": (lambda tensor: transposed(tensor).contiguous(), transposed),
+    "sliced": (doubled, every_second),
+}
+"""How the model stores an operator's tensors, and the view of them with which the operator is called."""
+
+
+class Sampled(nn.Module):
+    """A model that calls an operator on views of a sample's tensors, and a layer that reads the input."""
+
+    def __init__(self, operator: Callable[..., Any], arguments: list[Any], layout: str = "contiguous") -> None:
         super().__init__()
         self.operator = operator
+        store, self.view = LAYOUTS[layout]
+        arguments = tree_map_only(Tensor, partial(laid_out, store=store), arguments)
         self.layer = nn.Linear(WIDTH, WIDTH)
         values, self.structure = tree_flatten(arguments)
         self.values = [value for value in values if not isinstance(value, Tensor)]
@@ -196,15 +234,19 @@ class Sampled(nn.Module):
             elif name:
                 self.register_buffer(name, value.detach().clone())
 
-    def called(self, view: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
-        """Return the operator's result for views of the tensors."""
+    def called(self) -> Any:
+        """Return the operator's result."""
         others = iter(self.values)
-        values = [view(getattr(self, name)) if name else next(others) for name in self.names]
+        values = [self.view(getattr(self, name)) if name else next(others) for name in self.names]
         first, args, kwargs = tree_unflatten(values, self.structure)
         return self.operator(first, *args, **kwargs)
 
     def forward(self, x: Tensor) -> Any:
         return self.called(), self.layer(x)
+
+
+def laid_out(tensor: Tensor, store: Callable[[Tensor], Tensor]) -> Tensor:
+    return store(tensor.detach()).requires_grad_(tensor.requires_grad)
 
 
 def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train", autocast: str | None = None) -> str:

@@ -18,7 +18,7 @@ from tests.truth.warm import python
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.foreach import writes_alike
-from torchsummary_plus.ops.shapes.kernels import CPU_RULES, KERNEL_RULES
+from torchsummary_plus.ops.shapes.kernel_tables import CPU_RULES, KERNEL_RULES
 from torchsummary_plus.ops.shapes.registry import RULES, rule, rule_in
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 

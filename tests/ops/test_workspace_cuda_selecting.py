@@ -12,7 +12,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
-from torchsummary_plus.ops.scratch.registry import Alloc
+from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces
 
@@ -219,3 +219,42 @@ def test_places_are_looked_for_among_no_elements_and_counted_in_a_number(shape: 
         "aten::nonzero", (meta(*shape),), {}, meta(0, len(shape), dtype=torch.int64)
     )
     assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("x", "size", "sizes"),
+    [
+        (meta(300, 400).mT, 7, [480_000, 60, 120]),
+        (meta(300, 400).mT, 0, [480_000]),
+        (meta(100_000), 300, [52, 104]),
+        (meta(0, 3), 3, []),
+    ],
+)
+def test_a_fixed_number_of_places_is_found_by_blocks(x: torch.Tensor, size: int, sizes: list[int]) -> None:
+    """As recorded on the no-op runtime with an A100."""
+    workspaces, out = Workspaces("cuda", chip_named("A100", (8, 0))), meta(size, x.dim(), dtype=torch.int64)
+    steps = workspaces.scratch("aten::nonzero_static", (x,), {"size": size}, out)
+    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
+    assert not workspaces.unknown
+
+
+def test_how_many_blocks_run_at_a_time_is_bounded() -> None:
+    workspaces, out = Workspaces("cuda", chip_named("A100", (8, 0))), meta(1, 1, dtype=torch.int64)
+    steps = workspaces.scratch("aten::nonzero_static", (meta(10**7),), {"size": 1}, out)
+    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == [408, 816]
+    assert dict(workspaces.unknown) == {"aten::nonzero_static": 1}
+
+
+def test_pooling_is_undone_on_contiguous_copies() -> None:
+    """As recorded on the no-op runtime: the copies, then the result."""
+    image, places = meta(1, 3, 4, 4).mT, meta(1, 3, 4, 4, dtype=torch.int64).mT
+    steps = Workspaces("cuda", AMPERE).scratch("aten::max_unpool2d", (image, places, (8, 8)), {}, meta(1, 3, 8, 8))
+    assert list(steps) == [Alloc(192), Alloc(384), Result(0)]
+
+
+@pytest.mark.parametrize(("shape", "reduction", "sizes"), [((5, 5), 1, [20]), ((5, 5), 0, []), ((5,), 1, [])])
+def test_rows_of_labels_have_a_loss_each_before_the_mean(shape: Any, reduction: int, sizes: list[int]) -> None:
+    """As recorded on the no-op runtime, between the flags and the loss."""
+    args = meta(*shape), meta(*shape, dtype=torch.int64), reduction
+    steps = Workspaces("cuda", AMPERE).scratch("aten::multilabel_margin_loss_forward", args, {}, ())
+    assert list(steps) == [Result(1), *map(Alloc, sizes), Result(0)]

@@ -14,6 +14,8 @@ from . import (  # noqa: F401  (they register)
     convolutions,
     foreach,
     images,
+    kernel_norms,
+    kernels,
     layers,
     losses,
     matrices,
@@ -22,7 +24,7 @@ from . import (  # noqa: F401  (they register)
     reductions,
     synced,
 )
-from .kernels import of_kernel
+from .kernel_tables import of_kernel
 from .registry import RULES, Answer, said_by
 
 

@@ -7,7 +7,7 @@ or one channel, for operands of different layouts, and for some operators altoge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,42 +15,23 @@ from torch import Tensor
 
 from ..conv_backend import keeps_last_on_cuda, takes_onednn
 from .images import check_reflected, gathered, padded
-from .layers import statistics_of
+from .kernel_tables import CPU_RULES, KERNEL_RULES, register
 from .pointwise import Operand, promoted, result
 from .registry import (
     FLOATS,
     Out,
     Outs,
-    ShapeRule,
     Sizes,
     channels_last,
     each,
     fresh,
     in_format_of,
     is_channels_last,
-    is_contiguous,
     numel,
     only_wanted,
     preserved_strides,
-    rule_in,
     sure,
 )
-
-KERNEL_RULES: dict[str, ShapeRule] = {}
-"""Consulted before the meta kernels' rules, by the operator's name in its schema."""
-
-CPU_RULES: dict[str, ShapeRule] = {}
-"""The same for tensors on the CPU only."""
-
-
-def _register(table: dict[str, ShapeRule], names: str) -> Callable[[ShapeRule], ShapeRule]:
-    return rule_in(table, *names.split())
-
-
-def of_kernel(name: str, on_cpu: bool) -> ShapeRule | None:
-    """Return the rule for an operator's kernels, or None."""
-    return (CPU_RULES.get(name) if on_cpu else None) or KERNEL_RULES.get(name)
-
 
 # Element by element: TensorIterator, whose meta kernels are decompositions
 
@@ -61,7 +42,7 @@ def _through_iterator(names: str, *positions: int) -> None:
     def backward(*args: Any, **options: Any) -> Out:
         return _alike(*(args[place] for place in positions))
 
-    _register(KERNEL_RULES, names)(backward)
+    register(KERNEL_RULES, names)(backward)
 
 
 def _alike(*tensors: Tensor) -> Out:
@@ -79,7 +60,7 @@ _through_iterator("threshold_backward leaky_relu_backward", 1, 0)
 _through_iterator("elu_backward", 0, 5)
 
 
-@_register(KERNEL_RULES, "_prelu_kernel_backward")
+@register(KERNEL_RULES, "_prelu_kernel_backward")
 def prelu_backward(x: Tensor, weight: Tensor, grad: Tensor) -> Outs:
     """The gradients of input and weight, both in the layout of the iterator over input and gradient."""
     out = _alike(x, grad)
@@ -87,35 +68,35 @@ def prelu_backward(x: Tensor, weight: Tensor, grad: Tensor) -> Outs:
     return [out, out]
 
 
-@_register(CPU_RULES, "glu_backward")
+@register(CPU_RULES, "glu_backward")
 def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
     """The input's gradient, row-major."""
     sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and numel(x.shape))
     return fresh(x.shape, x.dtype)
 
 
-@_register(KERNEL_RULES, "native_dropout_backward")
+@register(KERNEL_RULES, "native_dropout_backward")
 def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Out:
     """The input's gradient, in the layout of the iterator over gradient and mask."""
     sure(grad.dtype in FLOATS and mask.dtype is torch.bool and grad.shape == mask.shape and numel(grad.shape))
     return result([grad, mask], grad.dtype)
 
 
-@_register(CPU_RULES, "native_dropout")
+@register(CPU_RULES, "native_dropout")
 def dropout(x: Tensor, p: float, train: bool | None) -> Outs:
     """The output in the iterator's layout, and the mask in the input's."""
     sure(x.dtype in FLOATS and train and 0 < p < 1 and numel(x.shape))
     return [result([x], x.dtype), (x.shape, preserved_strides(x), torch.bool)]
 
 
-@_register(KERNEL_RULES, "hardtanh _prelu_kernel")
+@register(KERNEL_RULES, "hardtanh _prelu_kernel")
 def like_first(x: Tensor, *others: Operand) -> Out:
     """The result is created like the first operand (``empty_like``)."""
     sure(promoted([x, *(other for other in others if isinstance(other, Tensor))]) is x.dtype and x.dtype in FLOATS)
     return x.shape, preserved_strides(x), x.dtype
 
 
-@_register(KERNEL_RULES, "index_fill.int_Scalar index_fill.int_Tensor")
+@register(KERNEL_RULES, "index_fill.int_Scalar index_fill.int_Tensor")
 def filled(x: Tensor, dim: int, index: Tensor, value: Operand) -> Out:
     """A clone, which keeps the stride of an axis of one element; up to torch 2.11 the meta kernel does not."""
     sure(index.dtype is torch.int64 and index.dim() <= 1 and promoted((x, value)) is x.dtype)
@@ -123,21 +104,21 @@ def filled(x: Tensor, dim: int, index: Tensor, value: Operand) -> Out:
     return x.shape, preserved_strides(x), x.dtype
 
 
-@_register(KERNEL_RULES, "pow.Scalar")
+@register(KERNEL_RULES, "pow.Scalar")
 def power(base: Operand, exponent: Tensor) -> Out:
     """Row-major, because the kernel allocates its result before it iterates over the operands."""
     sure(promoted((base, exponent)) is exponent.dtype and exponent.dtype in FLOATS)
     return fresh(exponent.shape, exponent.dtype)
 
 
-@_register(CPU_RULES, "log_sigmoid_forward")
+@register(CPU_RULES, "log_sigmoid_forward")
 def log_sigmoid(x: Tensor) -> Outs:
     """The output and the kernel's buffer, both row-major."""
     sure(x.dtype in FLOATS)
     return [fresh(x.shape, x.dtype), fresh(x.shape, x.dtype)]
 
 
-@_register(KERNEL_RULES, "masked_fill.Scalar masked_fill.Tensor")
+@register(KERNEL_RULES, "masked_fill.Scalar masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
     """The kernel clones its broadcast first operand in row-major order."""
     sure(mask.dtype is torch.bool and torch.can_cast(promoted((x, value)), x.dtype))
@@ -149,14 +130,14 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
 # Losses and softmax
 
 
-@_register(KERNEL_RULES, "mse_loss smooth_l1_loss")
+@register(KERNEL_RULES, "mse_loss smooth_l1_loss")
 def loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, *_: float, **__: float) -> Out:
     """The loss per element, in the iterator's layout."""
     sure(reduction == 0)
     return _alike(x, target)
 
 
-@_register(KERNEL_RULES, "huber_loss")
+@register(KERNEL_RULES, "huber_loss")
 def huber_loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Out:
     """The loss per element, in the input's layout."""
     sure(reduction == 0)
@@ -164,7 +145,7 @@ def huber_loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, delta:
     return shape, preserved_strides(x), dtype
 
 
-@_register(KERNEL_RULES, "binary_cross_entropy_with_logits")
+@register(KERNEL_RULES, "binary_cross_entropy_with_logits")
 def cross_entropy_per_element(
     x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
 ) -> Out:
@@ -174,148 +155,37 @@ def cross_entropy_per_element(
     return x.shape, preserved_strides(target), x.dtype
 
 
-@_register(KERNEL_RULES, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
+@register(KERNEL_RULES, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
 def loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: float) -> Out:
     """The gradient is written into row-major zeros (``Loss.cpp``)."""
     sure(x.shape == target.shape and x.dtype is target.dtype is grad.dtype and x.dtype in FLOATS)
     return fresh(x.shape, x.dtype)
 
 
-@_register(CPU_RULES, "_log_softmax_backward_data _softmax_backward_data")
+@register(CPU_RULES, "_log_softmax_backward_data _softmax_backward_data")
 def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
     """The input's gradient, row-major."""
     sure(grad.shape == out.shape and grad.dtype is out.dtype is dtype and dtype in FLOATS and out.dim())
     return fresh(grad.shape, dtype)
 
 
-# Normalisation on the CPU: Normalization.cpp, group_norm.cpp
-
-
-def _row_major_first(x: Tensor) -> Out:
-    """Return a new tensor like ``x``; a tensor both row-major and channels-last counts as row-major."""
-    return fresh(x.shape, x.dtype) if is_contiguous(x) else in_format_of(x, x.shape, x.dtype)
-
-
-def _is_whole(x: Tensor) -> bool:
-    """Whether a tensor is row-major or channels-last without gaps."""
-    if is_contiguous(x):
-        return True
-    if x.dim() not in (4, 5) or not numel(x.shape):
-        return False
-    return all(size == 1 or a == b for size, a, b in zip(x.shape, x.stride(), channels_last(x.shape)))
-
-
-@_register(CPU_RULES, "native_batch_norm")
-def batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    training: bool,
-    *_: float,
-) -> Outs:
-    """The output, and mean and inverse deviation per channel."""
-    sure(training or (mean is not None and var is not None))
-    _check_channels(x, weight, bias, mean, var)
-    statistics = fresh(x.shape[1:2], statistics_of(x))
-    return [_row_major_first(x), statistics, statistics]
-
-
-def _check_channels(x: Tensor, *parameters: Tensor | None) -> None:
-    sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS)
-    known = (x.dtype, torch.float32)
-    sure(all(p is None or (p.shape == x.shape[1:2] and p.dtype in known) for p in parameters))
-
-
-@_register(CPU_RULES, "_native_batch_norm_legit.no_stats")
-def batch_norm_without_statistics(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
-) -> Outs:
-    """Batch norm in training without running statistics."""
-    sure(training)
-    return batch_norm(x, weight, bias, None, None, True)  # type: ignore[return-value]
-
-
-@_register(CPU_RULES, "native_batch_norm_backward")
-def batch_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
-    save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
-) -> Outs:  # fmt: skip
-    """The wanted gradients of input, weight and bias; the input's keeps a format that it shares with the gradient."""
-    _check_channels(x, weight, mean, var)
-    sure(grad.shape == x.shape and grad.dtype is x.dtype)
-    alike = _is_whole(x) and _is_whole(grad) and is_channels_last(x) == is_channels_last(grad)
-    of_x = _row_major_first(x) if alike else in_format_of(x, x.shape, x.dtype)
-    parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
-    return only_wanted((of_x, parameter, parameter), wanted)
-
-
-@_register(KERNEL_RULES, "cudnn_batch_norm_backward")
-def cudnn_batch_norm_backward(x: Tensor, grad: Tensor, weight: Tensor, *_: Any) -> Outs:
-    """The gradients of input, in its memory format, weight and bias (aten/src/ATen/native/cudnn/BatchNorm.cpp).
-
-    The decomposition, which torch's fakes run, imports its compiler first (seconds).
-    """
-    _check_channels(x, weight)
-    sure(grad.shape == x.shape and grad.dtype is x.dtype)
-    parameter = fresh(weight.shape, weight.dtype)
-    return [in_format_of(x, x.shape, x.dtype), parameter, parameter]
-
-
-@_register(CPU_RULES, "native_group_norm")
-def group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
-) -> Outs:
-    """The output in the input's memory format, and mean and inverse deviation per sample and group."""
-    _check_channels(x, weight, bias)
-    sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest and channels % groups == 0)
-    statistics = fresh((batch, groups), x.dtype)
-    return [in_format_of(x, x.shape, x.dtype), statistics, statistics]
-
-
-@_register(CPU_RULES, "native_group_norm_backward")
-def group_norm_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
-    batch: int, channels: int, rest: int, groups: int, wanted: Sequence[bool],
-) -> Outs:  # fmt: skip
-    """The wanted gradients of input, weight and bias; the input's keeps the input's memory format."""
-    _check_channels(x, weight)
-    sure(grad.shape == x.shape and grad.dtype is x.dtype)
-    parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
-    of_x = in_format_of(x, x.shape, x.dtype)
-    return only_wanted((of_x, parameter, parameter), wanted)
-
-
-@_register(KERNEL_RULES, "native_layer_norm_backward")
-def layer_norm_backward(
-    grad: Tensor, x: Tensor, size: Sizes, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
-    wanted: Sequence[bool],
-) -> Outs:  # fmt: skip
-    """Row-major, whatever the input's layout (``layer_norm.cpp``)."""
-    sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
-    parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
-    of_x = fresh(x.shape, x.dtype)
-    return only_wanted((of_x, parameter, parameter), wanted)
-
-
 # Images
 
 
-@_register(KERNEL_RULES, "pixel_unshuffle")
+@register(KERNEL_RULES, "pixel_unshuffle")
 def pixel_unshuffle(x: Tensor, factor: int) -> Out:
     """Row-major: a contiguous clone on CUDA (``math_pixel_unshuffle`` in PixelShuffle.cpp)."""
     return fresh(gathered(x, factor), x.dtype)
 
 
-@_register(CPU_RULES, "pixel_unshuffle")
+@register(CPU_RULES, "pixel_unshuffle")
 def pixel_unshuffle_on_cpu(x: Tensor, factor: int) -> Out:
     """The image with pixels gathered into channels, in its memory format."""
     sure(numel(x.shape))
     return in_format_of(x, gathered(x, factor), x.dtype)
 
 
-@_register(CPU_RULES, "pixel_shuffle")
+@register(CPU_RULES, "pixel_shuffle")
 def pixel_shuffle(x: Tensor, factor: int) -> Out:
     """The image with blocks of channels spread over height and width, in its memory format."""
     sure(x.dim() >= 3 and factor > 0 and numel(x.shape))
@@ -324,28 +194,28 @@ def pixel_shuffle(x: Tensor, factor: int) -> Out:
     return in_format_of(x, (*batch, channels // factor**2, height * factor, width * factor), x.dtype)
 
 
-@_register(CPU_RULES, "replication_pad1d replication_pad2d replication_pad3d")
+@register(CPU_RULES, "replication_pad1d replication_pad2d replication_pad3d")
 def replication_pad(x: Tensor, padding: Sizes) -> Out:
     """The padded tensor of floats, in its memory format."""
     sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and numel(x.shape))
     return in_format_of(x, padded(x, padding), x.dtype)
 
 
-@_register(CPU_RULES, "reflection_pad1d reflection_pad2d reflection_pad3d")
+@register(CPU_RULES, "reflection_pad1d reflection_pad2d reflection_pad3d")
 def reflection_pad(x: Tensor, padding: Sizes) -> Out:
     """The padded tensor, in its memory format; the padding must be smaller than the axis."""
     check_reflected(x, padding)
     return replication_pad(x, padding)  # type: ignore[return-value]
 
 
-@_register(CPU_RULES, "channel_shuffle")
+@register(CPU_RULES, "channel_shuffle")
 def channel_shuffle(x: Tensor, groups: int) -> Out:
     """The tensor with its channels interleaved, in its memory format."""
     sure(x.dim() >= 3 and groups > 0 and numel(x.shape) and x.shape[1] % groups == 0)
     return in_format_of(x, x.shape, x.dtype)
 
 
-@_register(CPU_RULES, "max_unpool2d")
+@register(CPU_RULES, "max_unpool2d")
 def max_unpool(x: Tensor, indices: Tensor, size: Sizes) -> Out:
     """The image at the given size, in its memory format."""
     sure(x.dim() == 4 and x.shape == indices.shape and indices.dtype is torch.int64 and len(size) == 2)
@@ -353,7 +223,7 @@ def max_unpool(x: Tensor, indices: Tensor, size: Sizes) -> Out:
     return in_format_of(x, (*x.shape[:2], *size), x.dtype)
 
 
-@_register(
+@register(
     CPU_RULES,
     "replication_pad2d_backward replication_pad3d_backward reflection_pad2d_backward reflection_pad3d_backward",
 )
@@ -364,7 +234,7 @@ def pad_backward(grad: Tensor, x: Tensor, padding: Sizes) -> Out:
     return in_format_of(x, x.shape, x.dtype)
 
 
-@_register(CPU_RULES, "roll")
+@register(CPU_RULES, "roll")
 def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
     """Two parts concatenated, axis by axis; channels-last if both parts are, which an empty part is not."""
     sure(x.dim() and numel(x.shape) and len(shifts) == (len(dims) or 1))
@@ -377,7 +247,7 @@ def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
 # Convolutions: Convolution.cpp, determine_backend_memory_format
 
 
-@_register(KERNEL_RULES, "convolution_backward")
+@register(KERNEL_RULES, "convolution_backward")
 def convolution_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Sizes | None, stride: Sizes, padding: Sizes, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: int, wanted: Sequence[bool],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..strides import contiguous
-from .kernels import CPU_RULES, KERNEL_RULES
+from .kernel_tables import CPU_RULES, KERNEL_RULES
 from .registry import Out, Outs, fresh, numel, rule_in, sure
 
 _REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}

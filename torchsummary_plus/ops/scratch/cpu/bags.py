@@ -15,11 +15,13 @@ BAG = f"{NATIVE}EmbeddingBag.cpp"
 
 
 def _is_fast(weight: Any, weights: Any, padding: int) -> bool:
-    """Whether FBGEMM sums the rows, which does not need each index's bag.
+    """Whether FBGEMM sums the rows, which must be contiguous; it does not need each index's bag."""
+    return bool(weight.stride(1) == 1) and _may_be_fast(weight.dtype, weights, padding)
 
-    It requires contiguous rows and per-sample weights; a table's rows always are.
-    """
-    return weight.dtype in (torch.float32, *HALVES) and (weights is None or weights.stride(0) == 1) and padding < 0
+
+def _may_be_fast(dtype: torch.dtype, weights: Any, padding: int) -> bool:
+    """Whether FBGEMM sums contiguous rows of a dtype; per-sample weights must be contiguous, too."""
+    return dtype in (torch.float32, *HALVES) and (weights is None or weights.stride(0) == 1) and padding < 0
 
 
 def _places(indices: Any) -> int:
@@ -91,7 +93,9 @@ def _bag_backward(
 
     In max mode, the indices of the non-empty bags' maxima; all bags are assumed non-empty.
     """
-    rebuilt = _places(indices) if mode == SUM and _is_fast(grad, weights, padding) else 0
+    are_missing = not elements(places) or grad.dtype is torch.bfloat16  # For bfloat16, the meta kernel makes them.
+    is_fast = are_missing and _may_be_fast(grad.dtype, weights, padding)
+    rebuilt = _places(indices) if mode == SUM and is_fast else 0
     before = Phase(0, 2 * rebuilt)
     grad_bytes = copied(grad)
     if sparse:

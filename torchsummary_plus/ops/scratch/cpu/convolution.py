@@ -12,6 +12,7 @@ from ....live.versions import since
 from ...conv_backend import takes_onednn
 from ...processor import has_avx512, is_half
 from ..registry import AtMost, Phase, reserve, scratch
+from ..sizes import copied as contiguous_copy
 from ..sizes import suggested
 from ..strided import Strided, copied, strided
 from . import aten_convolution as aten_conv
@@ -45,7 +46,9 @@ def _convolution(
         return ()
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
     call, copy = called(conv, transposed, x, weight)
-    if not takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
+    by_onednn = takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1])
+    copy += contiguous_copy(bias) if by_onednn or transposed else 0
+    if not by_onednn:
         return with_bytes(copy, aten_conv.forward_phases(call))
     last = _goes_last(call)
     copies = copy + _copied(call.x, last) + _copied(call.weight, last)

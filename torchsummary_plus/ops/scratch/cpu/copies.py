@@ -30,9 +30,20 @@ def _selected(out: Any, x: Any, dim: int, index: Any) -> int:
     return copied(index) + (copied(x) if x.dim() > 1 and dim % x.dim() == 1 else 0)
 
 
+def _pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> int:
+    """Contiguous copies of the weights and, for a mean or sum, of input and target."""
+    return copied(weight) + (copied(x) + copied(target) if reduction else 0)
+
+
 def _image_copy(out: Any, image: Any, *args: Any, **kwargs: Any) -> int:
     """A copy of an image that is neither contiguous nor channels-last."""
     return copied(image, suggested(image))
+
+
+def _unpooled(out: Any, x: Any, places: Any, *_: Any) -> int:
+    """Copies of an image and its places in the image's format."""
+    layout = suggested(x)
+    return copied(x, layout) + copied(places, layout)
 
 
 def _in_rows(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
@@ -76,11 +87,16 @@ def _volume(formula: Callable[..., int], rows: Callable[..., int]) -> Callable[.
 _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
     (_copies(0), "SoftMax.cpp", ("_softmax", "_log_softmax")),
     (_copies(0, 1), "SoftMax.cpp", ("_softmax_backward_data", "_log_softmax_backward_data")),
-    (_copies(0, 1, 4, 5), "layer_norm.cpp", ("native_layer_norm",)),
+    (_copies(0, 2, 3), "layer_norm.cpp", ("native_layer_norm",)),
+    (_copies(0, 1, 4), "LossMultiMargin.cpp", ("multi_margin_loss",)),
+    (_copies(1, 2, 5), "LossMultiMargin.cpp", ("multi_margin_loss_backward",)),
     (_copies(1), "Embedding.cpp", ("embedding",)),
     (_copies(0, 1), "Embedding.cpp", ("embedding_dense_backward",)),
-    (_copies(0, 1), "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
+    (_pixel_likelihood, "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
     (_copies(1, 2), "NLLLoss2d.cpp", ("nll_loss2d_backward",)),
+    (_unpooled, "MaxUnpooling.cpp", ("max_unpool2d",)),
+    (_copies(0, 1), "MaxUnpooling.cpp", ("max_unpool3d",)),
+    (_copies(0), "TensorShape.cpp", ("narrow_copy",)),
     (_selected, "TensorAdvancedIndexing.cpp", ("index_select",)),
     (_copies(0), "GridSampler.cpp", ("grid_sampler_2d_backward",)),
     (

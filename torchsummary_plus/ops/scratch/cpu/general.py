@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -23,7 +24,7 @@ def _layer_norm_backward(
 ) -> int:
     """Two sums per thread, in the input's dtype, if the gradient of weight or bias is wanted."""
     sums = 2 * torch.get_num_threads() * prod(shape) * itemsize(x) if wanted[1] or wanted[2] else 0
-    return copied(grad) + copied(x) + sums
+    return copied(grad) + copied(x) + copied(weight) + copied(bias) + sums
 
 
 @reserve("cpu", "aten::native_layer_norm", source=f"{NATIVE}layer_norm.cpp", band=0.0)
@@ -156,9 +157,9 @@ def _gelu_backward(out: Any, grad: Any, x: Any, approximate: str = "none") -> in
 
 @scratch("cpu", "aten::_safe_softmax", source=f"{NATIVE}transformers/attention.cpp, _safe_softmax", band=0.0)
 def _safe_softmax(out: Any, x: Any, dim: int, dtype: Any = None) -> int:
-    """Masks of -inf elements and of rows that hold nothing else, and a zero for those."""
+    """A contiguous copy for the softmax; then masks of -inf elements and of rows with nothing else, and a zero."""
     total = elements(x)
-    return copied(x) + total + total // int(x.shape[dim]) + itemsize(out)
+    return max(copied(x), total + total // int(x.shape[dim]) + itemsize(out))
 
 
 @scratch("cpu", "aten::sort", "aten::sort.stable", source=f"{NATIVE}cpu/SortingKernel.cpp", band=0.0)
@@ -216,11 +217,16 @@ def _repeat(out: Any, x: Any, repeats: Any) -> int:
 @scratch("cpu", "aten::tril", "aten::triu", source=f"{NATIVE}BatchLinearAlgebra.cpp, checkTrilTriuBatchContiguous",
          band=0.0)  # fmt: skip
 def _triangle(out: Any, x: Any, *_: Any) -> int:
-    """A copy, unless the matrices, in either order, follow one another without gaps."""
-    following = int(prod(x.shape[-2:]))
-    for size, stride in zip(reversed(x.shape[:-2]), reversed(x.stride()[:-2])):
+    return triangle_of(x.shape, x.stride()) * itemsize(x)
+
+
+def triangle_of(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the elements that are copied for triangles of matrices: none if these follow one another without gaps."""
+    following = prod(shape[-2:])
+    for size, stride in zip(reversed(shape[:-2]), reversed(strides[:-2])):
         if stride != following:
-            return copied(x)
+            row_major = contiguous(shape)
+            return 0 if all(n == 1 or a == b for n, a, b in zip(shape, strides, row_major)) else prod(shape)
         following *= size
     return 0
 

@@ -12,6 +12,7 @@ from ...strides import contiguous
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .copies import copied_in_turn
+from .general import triangle_of
 from .pointwise import cast_bytes
 from .reductions import is_flat
 
@@ -100,10 +101,10 @@ def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: st
 
 @scratch("cpu", "aten::index_reduce", "aten::index_reduce_", source=f"{INDEXING}, index_reduce_func_impl", band=0.0)
 def _index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: str, **_: Any) -> int:
-    """A mean counts: the counts, with ones for the source or a mask of counts of 0."""
+    """A copy of the index. A mean counts: the counts, with ones for the source or a mask of counts of 0."""
     if reduce != "mean":
-        return 0
-    return nbytes(out) + max(nbytes(source), elements(out) + scalar(out))
+        return copied(index)
+    return copied(index) + nbytes(out) + max(nbytes(source) + copied(index), elements(out) + scalar(out))
 
 
 @scratch("cpu", "aten::_chunk_cat", source=f"{NATIVE}TensorShape.cpp, _pad_chunk", band=0.0)
@@ -148,12 +149,14 @@ def _rescaled_rows(out: Any, weight: Any, indices: Any, *_: Any) -> int:
 
 @scratch("cpu", "aten::lu_unpack", source=f"{NATIVE}BatchLinearAlgebra.cpp, lu_unpack", band=0.0)
 def _unpacked(out: Any, x: Any, pivots: Any, data: bool = True, pivoted: bool = True) -> int:
-    """A copy of the factor that is not square, then a permutation of the rows."""
+    """Copies of what the triangles are taken from, then a permutation of the rows, with a copy of its pivots."""
     rows, columns = (int(size) for size in x.shape[-2:])
-    batch = prod(x.shape[:-2])
-    factor = batch * min(rows, columns) ** 2 * itemsize(x) if data and rows != columns and x.dim() > 2 else 0
-    permutation = INT64 * rows * (1 + (batch if x.dim() > 2 else 0)) if pivoted else 0
-    return max(factor, permutation)
+    least, batch = min(rows, columns), prod(x.shape[:-2])
+    shapes = [(*x.shape[:-2], least, columns), (*x.shape[:-2], rows, least)] if data else []
+    factors = max((triangle_of(shape, x.stride()) * itemsize(x) for shape in shapes), default=0)
+    first, copy = INT64 * rows, copied(pivots)
+    permutation = batch * first + max(first, copy) if x.dim() > 2 else first + copy
+    return max(factors, permutation if pivoted else 0)
 
 
 UNIQUE = f"{NATIVE}Unique.cpp, unique_consecutive_cpu_template and _unique_dim_cpu_template"
@@ -254,8 +257,9 @@ def _multilabel(out: Any, x: Any, target: Any, reduction: int) -> int:
 
 @scratch("cpu", "aten::multilabel_margin_loss_backward", source=f"{NATIVE}LossMultiLabelMargin.cpp", band=0.0)
 def _multilabel_backward(out: Any, grad: Any, x: Any, target: Any, reduction: int, is_target: Any) -> int:
-    """As :func:`_multilabel`."""
-    return max(INT64 + copied_in_turn(target)[1], copied_in_turn(x, target, is_target)[1])
+    """As :func:`_multilabel`, then the least and the largest flag of a target beside the copies."""
+    copies, most = copied_in_turn(x, target, is_target)
+    return max(INT64 + copied_in_turn(target)[1], most, copies + itemsize(is_target))
 
 
 SEGMENTS = f"{NATIVE}SegmentReduce.cpp"

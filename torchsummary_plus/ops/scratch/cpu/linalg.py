@@ -15,6 +15,7 @@ from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, columns_first, elements, itemsize, nbytes, scalar
 from .copies import is_turned, turned_block
+from .general import triangle_of
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
 INT32 = 4
@@ -118,6 +119,12 @@ def _singular_vectors(
     out: Any, x: Any, full: bool = False, vectors: bool = True, **_: Any
 ) -> tuple[int | None, int | None, int | None]:
     return (None, None, None) if vectors else (0, None, 0)
+
+
+@scratch("cpu", "aten::linalg_cholesky_ex", source=LAPACK, band=0.0)
+def _cholesky(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """As the triangle of the matrices, which the result starts with."""
+    return triangle_of(x.shape, x.stride()) * itemsize(x)
 
 
 @scratch("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)

@@ -126,7 +126,13 @@ def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
 def _cross_entropy_with_logits(
     out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> int:
-    """``log_sigmoid`` with its buffer, then ``1 - target``; in between ``pos_weight - 1`` and a weight per element.
+    """``log_sigmoid`` with its buffer and, of a strided input, a copy; then the rest."""
+    first = 2 * nbytes(x) + copied(x) - nbytes(out)
+    return max(first, _after_log_sigmoid(out, x, target, pos_weight, reduction))
+
+
+def _after_log_sigmoid(out: Any, x: Any, target: Any, pos_weight: Any, reduction: int) -> int:
+    """``1 - target`` beside its result; in between ``pos_weight - 1`` and a weight per element.
 
     A target of another dtype sets the loss's.
     """

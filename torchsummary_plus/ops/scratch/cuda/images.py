@@ -1,6 +1,6 @@
-"""CUDA: grids and columns of images.
+"""CUDA: grids and columns of images, and images that pooling is undone for.
 
-Source: aten/src/ATen/native/AffineGridGenerator.cpp and aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu.
+Source: aten/src/ATen/native/AffineGridGenerator.cpp and, in its folder cuda, Im2Col.cu, Col2Im.cu and MaxUnpooling.cu.
 """
 
 from __future__ import annotations
@@ -27,6 +27,15 @@ def affine_grid(out: Any, theta: Any, size: Any, align_corners: bool) -> Course:
         steps.free(*reversed([steps.buffer(length * itemsize(out)) for _ in range(lines)]))
     steps.result(0)
     return steps.course()
+
+
+UNPOOLING = "aten/src/ATen/native/cuda/MaxUnpooling.cu"
+
+
+@scratch("cuda", "aten::max_unpool2d", "aten::max_unpool3d", source=UNPOOLING, band=0.0)
+def unpooled(out: Any, x: Any, places: Any, *_: Any) -> Course:
+    """Contiguous copies, ahead of the result."""
+    return *copies(x, places), Result(0)
 
 
 @scratch("cuda", "aten::im2col", "aten::col2im", source="aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu", band=0.0)

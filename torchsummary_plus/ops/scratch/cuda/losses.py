@@ -142,9 +142,10 @@ MARGIN = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
 
 
 @scratch("cuda", "aten::multilabel_margin_loss_forward", source=MARGIN, band=0.0)
-def label_margin(out: Any, x: Any, target: Any, *_: Any) -> Course:
-    """Contiguous copies of the input and the target, ahead of the results."""
-    return *copies(x, target), Result(1), Result(0)
+def label_margin(out: Any, x: Any, target: Any, reduction: int) -> Course:
+    """Contiguous copies of the input and the target, ahead of the results; a loss for each row that is reduced."""
+    rows = len(x) if reduction and x.dim() > 1 else 0
+    return *copies(x, target), Result(1), *buffers(rows * itemsize(x)), Result(0)
 
 
 @scratch("cuda", "aten::multilabel_margin_loss_backward", source=MARGIN, band=0.0)
