@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..bags import MAX, SUM, takes_fbgemm
 from ..conv_backend import keeps_last_on_cuda, takes_onednn
 from .images import check_reflected, gathered, padded
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
@@ -167,6 +168,20 @@ def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) ->
     """The input's gradient, row-major."""
     sure(grad.shape == out.shape and grad.dtype is out.dtype is dtype and dtype in FLOATS and out.dim())
     return fresh(grad.shape, dtype)
+
+
+@register(CPU_RULES, "_embedding_bag")
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = SUM, sparse: bool = False,
+    weights: Tensor | None = None, has_last: bool = False, padding: int = -1,
+) -> Outs:  # fmt: skip
+    """The rows, each index's bag unless FBGEMM sums them, the bag sizes, and the indices of the maxima."""
+    sure(weight.dim() == 2 and indices.dim() == 1 == offsets.dim())
+    bags, width = offsets.shape[0] - int(has_last), weight.shape[1]
+    places = 0 if mode == SUM and takes_fbgemm(weight, weights, padding) else indices.shape[0]
+    greatest = (bags, width) if mode == MAX else (0,)
+    sizes = [(places,), tuple(offsets.shape), greatest]
+    return [fresh((bags, width), weight.dtype), *(fresh(size, indices.dtype) for size in sizes)]
 
 
 # Images

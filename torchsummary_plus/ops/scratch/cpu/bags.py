@@ -6,22 +6,12 @@ from typing import Any
 
 import torch
 
+from ...bags import MAX, MEAN, SUM, takes_fbgemm
 from ...dtypes import HALVES
-from ..bag_modes import MAX, MEAN, SUM
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes
 
 BAG = f"{NATIVE}EmbeddingBag.cpp"
-
-
-def _is_fast(weight: Any, weights: Any, padding: int) -> bool:
-    """Whether FBGEMM sums the rows, which must be contiguous; it does not need each index's bag."""
-    return bool(weight.stride(1) == 1) and _may_be_fast(weight.dtype, weights, padding)
-
-
-def _may_be_fast(dtype: torch.dtype, weights: Any, padding: int) -> bool:
-    """Whether FBGEMM sums contiguous rows of a dtype; per-sample weights must be contiguous, too."""
-    return dtype in (torch.float32, *HALVES) and (weights is None or weights.stride(0) == 1) and padding < 0
 
 
 def _places(indices: Any) -> int:
@@ -40,7 +30,7 @@ def _results(
 ) -> tuple[int | None, ...]:  # fmt: skip
     """Return the bytes of the rows, each index's bag, the bag sizes, and the indices of the maxima."""
     bags = _bags(offsets, has_last and (trains or mode != SUM))
-    places = 0 if mode == SUM and _is_fast(weight, weights, padding) else _places(indices)
+    places = 0 if mode == SUM and takes_fbgemm(weight, weights, padding) else _places(indices)
     width = int(weight.shape[1]) if mode == MAX else 1
     return None, places, nbytes(offsets), bags * width * itemsize(indices)
 
@@ -57,7 +47,7 @@ def _bag(
     """
     bags, size = _bags(offsets, has_last), itemsize(offsets)
     phases = []
-    is_fast = _is_fast(weight, weights, padding)
+    is_fast = takes_fbgemm(weight, weights, padding)
     if mode != SUM or not is_fast:
         phases.append(Phase(2, max(_places(indices), bags * size)))
     if trains or mode != SUM:
@@ -93,9 +83,7 @@ def _bag_backward(
 
     In max mode, the indices of the non-empty bags' maxima; all bags are assumed non-empty.
     """
-    are_missing = not elements(places) or grad.dtype is torch.bfloat16  # For bfloat16, the meta kernel makes them.
-    is_fast = are_missing and _may_be_fast(grad.dtype, weights, padding)
-    rebuilt = _places(indices) if mode == SUM and is_fast else 0
+    rebuilt = 0 if elements(places) else _places(indices)
     before = Phase(0, 2 * rebuilt)
     grad_bytes = copied(grad)
     if sparse:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..bag_modes import MAX
+from ...bags import MAX
 from ..registry import Course, Result, reserve, scratch
 from ..sizes import INT64, flattened, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
