@@ -230,3 +230,13 @@ def losses_in_half() -> Iterable[Call]:
 @from_release("2.8", "the mean squared error in bfloat16 on the CPU")
 def test_losses_and_statistics_in_half_precision() -> None:
     agree(losses_in_half())
+
+
+def histograms() -> Iterable[Call]:
+    x, edges = torch.rand(50, 2), [torch.linspace(0, 1, 11), torch.linspace(0, 1, 21)]
+    yield aten._histogramdd_from_bin_tensors.default, x, edges
+    yield aten._histogramdd_from_bin_cts.default, x, [10, 20]
+
+
+def test_histograms_of_points_are_counted_by_each_thread() -> None:
+    agree(histograms())

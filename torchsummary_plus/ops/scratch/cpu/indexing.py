@@ -140,6 +140,18 @@ def _histogram_and_edges(
     return max(counted, cast_bytes(1.0, x.dtype) if density else 0)
 
 
+@scratch("cpu", "aten::_histogramdd_from_bin_tensors", source=f"{NATIVE}cpu/HistogramKernel.cpp", band=0.0)
+def _histogram_of_points(out: Any, x: Any, bins: Any, **_: Any) -> int:
+    """Copies of the edges, and a histogram per thread."""
+    return sum(map(nbytes, bins)) + torch.get_num_threads() * nbytes(out)
+
+
+@scratch("cpu", "aten::_histogramdd_from_bin_cts", source=f"{NATIVE}Histogram.cpp", band=0.0)
+def _histogram_of_counted_bins(out: Any, x: Any, bins: Any, **_: Any) -> int:
+    """The edges and their copies, and a histogram per thread."""
+    return 2 * itemsize(x) * sum(count + 1 for count in bins) + torch.get_num_threads() * nbytes(out)
+
+
 @scratch("cpu", "aten::embedding_renorm", "aten::embedding_renorm_",
          source=f"{NATIVE}Embedding.cpp, embedding_renorm_cpu_", band=0.0)  # fmt: skip
 def _rescaled_rows(out: Any, weight: Any, indices: Any, *_: Any) -> int:
