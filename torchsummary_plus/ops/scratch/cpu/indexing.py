@@ -149,7 +149,8 @@ def _histogram_of_points(out: Any, x: Any, bins: Any, **_: Any) -> int:
 @scratch("cpu", "aten::_histogramdd_from_bin_cts", source=f"{NATIVE}Histogram.cpp", band=0.0)
 def _histogram_of_counted_bins(out: Any, x: Any, bins: Any, **_: Any) -> int:
     """The edges and their copies, and a histogram per thread."""
-    return 2 * itemsize(x) * sum(count + 1 for count in bins) + torch.get_num_threads() * nbytes(out)
+    edges: int = sum(count + 1 for count in bins) * itemsize(x)
+    return 2 * edges + torch.get_num_threads() * nbytes(out)
 
 
 @scratch("cpu", "aten::embedding_renorm", "aten::embedding_renorm_",

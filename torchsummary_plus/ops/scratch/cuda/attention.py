@@ -13,7 +13,7 @@ from ....live.versions import since
 from ...dtypes import HALVES
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import nbytes
-from .allocations import results
+from .allocations import buffers, results
 from .attention_choice import requires_determinism
 from .chips import LITTLE_SHARED_MEMORY, chip_of
 
@@ -128,7 +128,11 @@ def efficient_results(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> tuple[int | None, ...]:
     """Seed and offset of the random state are on the CPU; without dropout, from torch 2.14 on, on the GPU."""
-    return () if since("2.14") and not dropout else (None, None, 0, 0)
+    return () if _seeds_on_gpu(dropout) else (None, None, 0, 0)
+
+
+def _seeds_on_gpu(dropout: float) -> bool:
+    return since("2.14") and not dropout
 
 
 WIDEST_IN_REGISTERS = 128
@@ -136,10 +140,15 @@ WIDEST_IN_REGISTERS = 128
 
 
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
-def efficient(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """The output in fp32, if its dtype is another and its rows are too wide for registers."""
+def efficient(
+    out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
+) -> int | Course:
+    """The output in fp32, if its dtype is another and its rows are too wide for registers; seeds come first."""
     is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
-    return 0 if is_kept else 4 * out[0].numel()
+    accumulated = 0 if is_kept else 4 * out[0].numel()
+    if not _seeds_on_gpu(dropout):
+        return accumulated
+    return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
 
 
 MOST_BATCHES = (1 << 16) - 1
