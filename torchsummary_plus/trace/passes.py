@@ -169,7 +169,8 @@ class Pass(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator below any function mode, which an engine's backward leaves active here."""
         if func is PRIM_DEVICE:
-            return META if self.state.hides_devices() else device_of(args[0])
+            device = device_of(args[0])
+            return META if self.state.hides_device(device) else device
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:

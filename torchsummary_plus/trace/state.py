@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import torch
+
 from ..live import compat
 
 
@@ -61,17 +63,15 @@ class State:
         self.autocasts = ""
         """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
 
-    def hides_devices(self) -> bool:
-        """Return whether C++ sees fakes on CUDA as being on meta: in the engine, and in transforms.
+    def hides_device(self, device: torch.device) -> bool:
+        """Return whether C++ sees a fake on this device as being on meta: on CUDA, in the engine and in transforms.
 
         In a transform, wrappers keep the device they were created with, and the engine compares it with the gradients'
         (aten/src/ATen/functorch/TensorWrapper.cpp).
         """
-        if not self.on_cuda:
-            return False
-        if self.differentiates or compat.transform_level() is not None:
+        if self.on_cuda and (self.differentiates or compat.transform_level() is not None):
             return True
-        return self.in_engine and not self.transformed
+        return self.in_engine and not self.transformed and (self.on_cuda or device.type != "cpu")
 
     def being(self, **values: Any) -> _Being:
         """Return a context manager that sets attributes and restores them on exit.
