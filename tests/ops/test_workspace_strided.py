@@ -40,6 +40,9 @@ def normalisations(lay: Lay) -> Iterable[Call]:
     mean, rstd = torch.rand(4, 1, 1), torch.rand(4, 1, 1)
     for wanted in ([True, True, True], [True, False, False]):
         yield aten.native_layer_norm_backward.default, lay(x), x, (6, 5), mean, rstd, weight, bias, wanted
+    for channels in (1, 2, 6):
+        image, ones = lay(torch.rand(8, channels, 3)), torch.ones(channels)
+        yield aten.native_batch_norm.default, image, ones, ones, None, None, True, 0.1, 1e-5
     for axis in (0, 1, 2):
         yield aten._safe_softmax.default, x, axis
 

@@ -11,7 +11,7 @@ import torch
 from ....live.versions import since
 from ...processor import is_half
 from ...strides import contiguous
-from ..registry import AtMost, reserve, scratch
+from ..registry import AtMost, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .copies import turned_block
 from .in_place import written
@@ -89,12 +89,17 @@ BATCH_NORM = f"{NATIVE}Normalization.cpp and cpu/batch_norm_kernel.cpp"
 
 
 @scratch("cpu", "aten::native_batch_norm", source=BATCH_NORM, band=0.0)
-def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> int:
-    """Mean and variance while being accumulated, then a scale and an offset per channel."""
+def _batch_norm(
+    out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
+) -> int | tuple[Phase, ...]:
+    """Mean and variance while being accumulated, then a scale and an offset per channel.
+
+    A strided input's mean is divided by a number, before the third result is allocated.
+    """
     layout = _same_layout(x, x)
     row = _row(x)
     if layout is None:
-        return 0 if training else 3 * row
+        return (Phase(2, scalar(x)),) if training else 3 * row
     by_channel = layout is not torch.contiguous_format or prod(x.shape[2:]) == 1
     sums = torch.get_num_threads() * row if training and by_channel else 0
     return 2 * row + sums
