@@ -41,8 +41,9 @@ def normalisations(lay: Lay) -> Iterable[Call]:
     for wanted in ([True, True, True], [True, False, False]):
         yield aten.native_layer_norm_backward.default, lay(x), x, (6, 5), mean, rstd, weight, bias, wanted
     for channels in (1, 2, 6):
-        image, ones = lay(torch.rand(8, channels, 3)), torch.ones(channels)
-        yield aten.native_batch_norm.default, image, ones, ones, None, None, True, 0.1, 1e-5
+        image, ones = torch.rand(8, channels, 3), torch.ones(channels)
+        for each, scale in ((image, ones), (image.bfloat16(), ones), (image.bfloat16(), ones.bfloat16())):
+            yield aten.native_batch_norm.default, lay(each), scale, scale, None, None, True, 0.1, 1e-5
     for axis in (0, 1, 2):
         yield aten._safe_softmax.default, x, axis
 

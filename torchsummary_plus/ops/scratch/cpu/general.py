@@ -94,15 +94,24 @@ def _batch_norm(
 ) -> int | tuple[Phase, ...]:
     """Mean and variance while being accumulated, then a scale and an offset per channel.
 
-    A strided input's mean is divided by a number, before the third result is allocated.
+    A strided input's mean is divided by a number, before the third result is allocated; in half precision, the input
+    is cast for it.
     """
     layout = _same_layout(x, x)
     row = _row(x)
     if layout is None:
-        return (Phase(2, scalar(x)),) if training else 3 * row
+        return (Phase(2, _mean_per_channel(x, weight)),) if training else 3 * row
     by_channel = layout is not torch.contiguous_format or prod(x.shape[2:]) == 1
     sums = torch.get_num_threads() * row if training and by_channel else 0
     return 2 * row + sums
+
+
+def _mean_per_channel(x: Any, weight: Any) -> int:
+    """The number that sums are divided by, or the input in float32, with its sums if the mean is in half precision."""
+    if not is_half(x.dtype):
+        return scalar(x)
+    sums = int(x.shape[1]) if weight is None or is_half(weight.dtype) else 0
+    return torch.float32.itemsize * (elements(x) + sums)
 
 
 @reserve("cpu", "aten::native_batch_norm", "aten::_native_batch_norm_legit", source=BATCH_NORM, band=0.0)
