@@ -72,9 +72,11 @@ def cases(
         call = FORMS[form](operator)
         for sample in samples(operator, dtype, trains, 2) if call else []:
             try:
-                yield name, Sampled(call, enlarged(sample, most), layout), torch.randn(4, WIDTH)
+                model = Sampled(call, enlarged(sample, most), layout)
             except (RuntimeError, IndexError, NotImplementedError) as error:
                 print(f"{name:44} no sample in this layout: {' '.join(str(error).split())[:100]}")
+                continue
+            yield name, model, torch.randn(4, WIDTH)
 
 
 def in_place(operator: Any) -> Callable[..., Any] | None:
