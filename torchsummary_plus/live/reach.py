@@ -43,8 +43,9 @@ _HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
 
 
 class Reached:
-    """Everything reachable from some roots, last root first: closures, defaults, globals, attributes and containers.
+    """Everything reachable from some roots, in order: closures, defaults, globals, attributes and containers.
 
+    What an object holds follows it, in the order in which it holds it; globals in the order of their definition.
     ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
     may set. Of installed packages only those that a root is from are searched, and there only what its forward reaches
     by name; ``of_packages`` are the ids of tensors reached only that way.
@@ -59,7 +60,7 @@ class Reached:
         self.globals: list[tuple[dict[str, Any], str]] = []
         self.classes: list[type] = []
         seen: dict[int, Any] = {}
-        waiting = list(roots)
+        waiting = list(roots)[::-1]
         self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
         self._later: list[Any] = []
         """Objects that only installed packages refer to, which are searched last."""
@@ -67,11 +68,11 @@ class Reached:
         while (waiting or self._later) and len(seen) < MOST:
             if not waiting:
                 by_users = len(self.tensors) if by_users < 0 else by_users
-                waiting, self._later = self._later, []
+                waiting, self._later = self._later[::-1], []
             value = waiting.pop()
             if id(value) not in seen and not isinstance(value, _INERT):
                 seen[id(value)] = value
-                waiting.extend(self._inside(value))
+                waiting.extend([*self._inside(value)][::-1])
         self.of_packages = frozenset(map(id, self.tensors[by_users:] if by_users >= 0 else ()))
 
     def _inside(self, value: Any) -> Iterator[Any]:
@@ -128,12 +129,12 @@ class Reached:
             yield from content_of(cell)
         named, attributes = _names(function.__code__)
         if not _is_library(function.__code__.co_filename):
-            for name in named & function.__globals__.keys():
+            for name in _defined(named, function.__globals__):
                 self.globals.append((function.__globals__, name))
                 value = function.__globals__[name]
                 yield value
                 if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
-                    yield from (vars(value)[inner] for inner in attributes & vars(value).keys())
+                    yield from (vars(value)[inner] for inner in _defined(attributes, vars(value)))
         elif package_of(function) in self._packages:
             self._later.extend(self._in_installed(function.__globals__, named, attributes))
 
@@ -141,7 +142,7 @@ class Reached:
         self, namespace: dict[str, Any], named: frozenset[str], attributes: frozenset[str]
     ) -> Iterator[Any]:
         """Yield the tensors, containers and functions among the names that an installed package's code uses."""
-        for name in named & namespace.keys():
+        for name in _defined(named, namespace):
             value = namespace[name]
             if value is None or isinstance(value, _HOLDERS):
                 self.globals.append((namespace, name))
@@ -152,7 +153,7 @@ class Reached:
             elif package_of(value) in self._packages:
                 values = vars(value) if hasattr(value, "__dict__") else {}
                 yield from (
-                    values[inner] for inner in attributes & values.keys() if isinstance(values[inner], _HOLDERS)
+                    values[inner] for inner in _defined(attributes, values) if isinstance(values[inner], _HOLDERS)
                 )
 
     def _in_object(self, value: Any) -> Iterator[Any]:
@@ -176,6 +177,11 @@ class Reached:
             yield from own_attributes.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
+
+
+def _defined(names: frozenset[str], namespace: dict[str, Any]) -> list[str]:
+    """Return the names that a namespace has, in the order in which they were defined."""
+    return [name for name in list(namespace) if name in names]
 
 
 def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:

@@ -89,7 +89,7 @@ class Steps:
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
         """Record tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
         self._classify_model()
-        for holding in reversed(self.prior):  # The search finds the last one first.
+        for holding in self.prior:
             if not holding.if_used:
                 self.account.classify([holding.tensor], holding.kind, holding.owner)
         if self.prior:

@@ -20,4 +20,5 @@ from . import (  # noqa: F401 - the modules register their rules
     recurrent,
     reductions,
     selecting,
+    transposing,
 )

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from ..registry import Formula, Phase, scratch
-from ..sizes import NATIVE, copied, itemsize, suggested
+from ..registry import ALL_RESULTS, Formula, Phase, scratch
+from ..sizes import NATIVE, copied, suggested
+from .transposing import copied_in_turn
 
 
 def _argument(args: tuple[Any, ...], index: int) -> Any:
@@ -20,14 +21,20 @@ def _copies(*positions: int) -> Formula:
     """Return a formula: contiguous copies of the arguments at these positions."""
 
     def formula(out: Any, *args: Any, **kwargs: Any) -> int:
-        return sum(copied(_argument(args, index)) for index in positions)
+        return copied_in_turn(*(_argument(args, index) for index in positions))[1]
 
     return formula
 
 
 def _selected(out: Any, x: Any, dim: int, index: Any) -> int:
     """Contiguous copies of the index and, along the second axis, of the source."""
-    return copied(index) + (copied(x) if x.dim() > 1 and dim % x.dim() == 1 else 0)
+    return copied_in_turn(index, x if x.dim() > 1 and dim % x.dim() == 1 else None)[1]
+
+
+def _looked_up(out: Any, table: Any, index: Any, *_: Any) -> tuple[Phase, ...]:
+    """A contiguous copy of the index, made before the result."""
+    copies, most = copied_in_turn(index)
+    return Phase(0, most), Phase(ALL_RESULTS, copies)
 
 
 def _pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> int:
@@ -84,13 +91,13 @@ def _volume(formula: Callable[..., int], rows: Callable[..., int]) -> Callable[.
     return chosen
 
 
-_RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
+_RULES: tuple[tuple[Callable[..., Any], str, tuple[str, ...]], ...] = (
     (_copies(0), "SoftMax.cpp", ("_softmax", "_log_softmax")),
     (_copies(0, 1), "SoftMax.cpp", ("_softmax_backward_data", "_log_softmax_backward_data")),
     (_copies(0, 2, 3), "layer_norm.cpp", ("native_layer_norm",)),
     (_copies(0, 1, 4), "LossMultiMargin.cpp", ("multi_margin_loss",)),
     (_copies(1, 2, 5), "LossMultiMargin.cpp", ("multi_margin_loss_backward",)),
-    (_copies(1), "Embedding.cpp", ("embedding",)),
+    (_looked_up, "Embedding.cpp", ("embedding",)),
     (_copies(0, 1), "Embedding.cpp", ("embedding_dense_backward",)),
     (_pixel_likelihood, "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
     (_copies(1, 2), "NLLLoss2d.cpp", ("nll_loss2d_backward",)),
@@ -159,54 +166,3 @@ _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
 
 for _formula, _file, _operators in _RULES:
     scratch("cpu", *(f"aten::{name}" for name in _operators), source=f"{NATIVE}{_file}", band=0.0)(_formula)
-
-
-@scratch(
-    "cpu",
-    *(f"aten::_fused_{name}_{way}" for name in ("adam", "adamw", "sgd", "adagrad") for way in ("", ".tensor_lr")),
-    source=f"{NATIVE}cpu/FusedAdamKernel.cpp, FusedSGDKernel.cpp, FusedAdagradKernel.cpp",
-    band=0.0,
-)
-def _gradients_one_by_one(out: Any, parameters: Any, gradients: Any, *rest: Any, **options: Any) -> tuple[Phase, ...]:
-    """A contiguous copy of each gradient that needs one, one after the other."""
-    turned = ((gradient, turned_block(gradient) if is_turned(gradient) else 0) for gradient in gradients)
-    return tuple(Phase(0, copied(gradient) + block) for gradient, block in turned if copied(gradient))
-
-
-BLOCK, LARGE_BLOCK = 60, 120
-"""Block sizes, in rows and columns, of a transposing copy; the larger one is for 1-byte elements."""
-
-
-def is_turned(x: Any) -> bool:
-    """Whether the tensor is one matrix with contiguous columns."""
-    return bool(x.dim() == 2 and x.stride() == (1, x.shape[0]))
-
-
-def turned_block(x: Any) -> int:
-    """Return the buffer that a transposing copy of one matrix uses, in bytes."""
-    side = LARGE_BLOCK if x.dtype is torch.uint8 else BLOCK
-    return side * side * itemsize(x) if x.dim() == 2 and x.numel() >= BLOCK * BLOCK else 0
-
-
-def copied_in_turn(*tensors: Any) -> tuple[int, int]:
-    """Return the bytes of contiguous copies made one after another, and the most at once, with transposing buffers."""
-    total = most = 0
-    for tensor in tensors:
-        if copied(tensor):
-            total += copied(tensor)
-            most = max(most, total + (turned_block(tensor) if is_turned(tensor) else 0))
-    return total, most
-
-
-COPY = f"{NATIVE}Copy.cpp, copy_same_type_transpose_"
-
-
-@scratch("cpu", "aten::clone", "aten::_to_copy", source=COPY, band=0.0)
-def _clone(out: Any, x: Any, **_: Any) -> int:
-    return turned_block(x) if is_turned(x) and out.dtype is x.dtype and out.is_contiguous() else 0
-
-
-@scratch("cpu", "aten::copy_", source=COPY, band=0.0)
-def _copy(out: Any, into: Any, x: Any, *_: Any) -> int:
-    alike = into.dtype is x.dtype and into.shape == x.shape
-    return turned_block(x) if alike and is_turned(x) and into.is_contiguous() else 0

@@ -11,11 +11,11 @@ import torch
 from ....live.versions import since
 from ...processor import is_half
 from ...strides import contiguous
-from ..registry import AtMost, Phase, reserve, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
-from .copies import turned_block
 from .in_place import written
 from .pointwise import cast_bytes
+from .transposing import copied_in_turn, turned_block
 
 
 @scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)
@@ -205,9 +205,12 @@ def _median_of(out: Any, x: Any, dim: int, *_: Any) -> int:
 
 
 @scratch("cpu", "aten::roll", source=f"{NATIVE}TensorTransformations.cpp", band=0.0)
-def _roll(out: Any, x: Any, shifts: Any, dims: Any = ()) -> int:
+def _roll(out: Any, x: Any, shifts: Any, dims: Any = ()) -> tuple[Phase, ...]:
     """One axis after another, each into a new tensor; the calls are nested. Without axes the input is made flat."""
-    return max(0, len(dims) - 1) * nbytes(x) if dims else copied(x)
+    if dims:
+        return (Phase(ALL_RESULTS, max(0, len(dims) - 1) * nbytes(x)),)
+    copies, most = copied_in_turn(x)
+    return Phase(0, most), Phase(ALL_RESULTS, copies)
 
 
 @scratch("cpu", "aten::native_channel_shuffle", source=f"{NATIVE}cpu/ChannelShuffleKernel.cpp", band=0.0)
@@ -283,8 +286,8 @@ def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_:
     sums = elements(p) // int(p.shape[-1])
     checked = sums * (itemsize(p) + 1) + scalar(p)
     if since("2.13"):
-        return 2 * itemsize(p) + 1 + max(nbytes(p) + vals + 1, checked)
-    extremes = 2 * itemsize(p) + 1 + max(scalar(p) + 1, copied(p))  # Each is of a contiguous copy, and freed.
+        return 2 * itemsize(p) + max(1 + nbytes(p) + vals + 1, 1 + checked, copied_in_turn(p)[1])
+    extremes = 2 * itemsize(p) + 1 + max(scalar(p) + 1, copied_in_turn(p)[1])  # Each of a contiguous copy.
     newer = max(nbytes(p) + vals + 2, 1 + checked, extremes)
     if since("2.8"):
         return newer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from collections.abc import Sequence
+from math import ceil, inf, prod
 from typing import Any
 
 import torch
@@ -10,11 +11,11 @@ import torch
 from ...processor import is_half
 from ...strides import contiguous
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
-from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
-from .copies import copied_in_turn
+from ..sizes import INT64, NATIVE, copied, elements, flattened, itemsize, nbytes, scalar
 from .general import triangle_of
 from .pointwise import cast_bytes
 from .reductions import is_flat
+from .transposing import copied_in_turn, starts_as_copy
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
 SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"
@@ -25,6 +26,7 @@ _AT_INDICES = tuple(
 
 
 @scratch("cpu", *_AT_INDICES, source=SCATTER, band=0.0)
+@starts_as_copy
 def _at_indices(out: Any, x: Any, dim: int, index: Any, *_: Any, **__: Any) -> int:
     """Half precision is accumulated in float32."""
     return _accumulated(out) + _widened(index) if elements(index) else 0
@@ -37,6 +39,7 @@ def _gather(out: Any, x: Any, dim: int, index: Any, **_: Any) -> int:
 
 
 @scratch("cpu", "aten::scatter_add", "aten::scatter_add_", source=SCATTER, band=0.0)
+@starts_as_copy
 def _scatter_add(out: Any, x: Any, dim: int, index: Any, src: Any) -> int:
     """Half precision is summed in float32: in one row for each thread, or in as many elements as the result has."""
     if not elements(index):
@@ -78,6 +81,7 @@ def _are_whole(out: Any, src: Any) -> bool:
 
 
 @scratch("cpu", "aten::index_add", "aten::index_add_", source=f"{INDEXING}, index_add_cpu_out", band=0.0)
+@starts_as_copy
 def _index_add(out: Any, x: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> int:
     """Along the first or the last axis a sum at indices; else slice by slice."""
     axis, copy = dim % max(1, out.dim()), copied(index)
@@ -89,6 +93,7 @@ def _index_add(out: Any, x: Any, dim: int, index: Any, source: Any, *, alpha: fl
 
 
 @scratch("cpu", "aten::scatter_reduce.two", "aten::scatter_reduce_.two", source=f"{SCATTER}; {INDEXING}", band=0.0)
+@starts_as_copy
 def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
     """A mean also counts, but not of whole rows: ones for the source, their sums, and a mask of sums below 1."""
     if _adds_rows(out, dim, index, src):
@@ -100,6 +105,7 @@ def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: st
 
 
 @scratch("cpu", "aten::index_reduce", "aten::index_reduce_", source=f"{INDEXING}, index_reduce_func_impl", band=0.0)
+@starts_as_copy
 def _index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: str, **_: Any) -> int:
     """A copy of the index. A mean counts: the counts, with ones for the source or a mask of counts of 0."""
     if reduce != "mean":
@@ -108,9 +114,16 @@ def _index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: s
 
 
 @scratch("cpu", "aten::_chunk_cat", source=f"{NATIVE}TensorShape.cpp, _pad_chunk", band=0.0)
-def _chunk_cat(out: Any, *_: Any) -> int:
-    """Each tensor, padded to whole chunks."""
-    return nbytes(out)
+def _chunk_cat(out: Any, tensors: Sequence[Any], dim: int, chunks: int) -> int:
+    """Each tensor that has to be padded to whole chunks, or whose chunks are not flat."""
+    copies = 0
+    for x in tensors:
+        axis = dim % x.dim()
+        each = ceil(x.shape[axis] / chunks)
+        chunk = torch.empty_strided((each, *x.shape[axis + 1 :]), x.stride()[axis:], device="meta")
+        if each * chunks != x.shape[axis] or flattened(chunk):
+            copies += nbytes(x) // max(1, int(x.shape[axis])) * each * chunks
+    return copies
 
 
 @scratch("cpu", "aten::unfold_backward", source=f"{NATIVE}UnfoldBackward.h, _make_unfold_backward_iter_over_grad_in",

@@ -13,9 +13,9 @@ import torch
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from ..sizes import INT64, NATIVE, columns_first, elements, itemsize, nbytes, scalar
-from .copies import is_turned, turned_block
+from ..sizes import INT64, NATIVE, columns_first, copied, elements, itemsize, nbytes, scalar
 from .general import triangle_of
+from .transposing import columns_block, turned_block
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
 INT32 = 4
@@ -63,10 +63,20 @@ def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
 
 
 @scratch("cpu", "aten::linalg_lu_solve", source=LAPACK, band=0.0)
-def _solve_factored(out: Any, factors: Any, *_: Any, **__: Any) -> int:
-    """A column-major copy of the factors, and the pivots, checked."""
+def _solve_factored(out: Any, factors: Any, pivots: Any, *_: Any, **__: Any) -> int:
+    """Copies of the pivots and, column-major, of the factors; the pivots, checked; and each solution's factors."""
     copy = columns_first(factors)
-    return copy + max(_pivots_checked(factors), turned_block(factors) if copy else 0)
+    spread = _matrices(factors) + _matrices(out) if _matrices(out) > _matrices(factors) else 0
+    block = columns_block(factors) if copy else 0
+    return copied(pivots) + copy + max(_pivots_checked(factors), block, INT64 * spread)
+
+
+@scratch("cpu", "aten::linalg_solve_triangular", source=f"{NATIVE}BatchLinearAlgebra.cpp", band=0.0)
+def _triangular(out: Any, triangle: Any, *_: Any, **__: Any) -> int:
+    """A copy of triangles that are repeated for the batch, or contiguous in neither rows nor columns."""
+    is_spread = _matrices(triangle) != _matrices(out)
+    is_ready = triangle.is_contiguous() or not columns_first(triangle)
+    return 0 if is_ready and not is_spread else _matrices(out) * int(prod(triangle.shape[-2:])) * itemsize(triangle)
 
 
 @scratch("cpu", "aten::_linalg_solve_ex", source=LAPACK, band=0.0)
@@ -97,7 +107,7 @@ def _sign(x: Any) -> int:
 @scratch("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)
 def _singular_values(out: Any, x: Any, *_: Any, **__: Any) -> int:
     """LAPACK's info, and a copy of the matrices, which it overwrites."""
-    return INT32 * _matrices(x) + nbytes(x) + (0 if is_turned(x) else turned_block(x))
+    return INT32 * _matrices(x) + nbytes(x) + columns_block(x)
 
 
 @reserve("cpu", "aten::linalg_lstsq", source=LAPACK, band=0.0)
@@ -110,8 +120,8 @@ def _solutions(out: Any, x: Any, b: Any, *_: Any, **__: Any) -> tuple[int | None
 
 @scratch("cpu", "aten::linalg_lu", source=LAPACK, band=0.0)
 def _factors(out: Any, x: Any, *_: Any, **__: Any) -> int:
-    """Both factors in one matrix, and their pivots."""
-    return nbytes(x) + INT32 * _pivots(x) + INT32 * _matrices(x) + (0 if is_turned(x) else turned_block(x))
+    """Both factors in one column-major matrix, from which they are copied, and their pivots."""
+    return nbytes(x) + INT32 * _pivots(x) + INT32 * _matrices(x) + turned_block(x)
 
 
 @reserve("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)
@@ -142,7 +152,8 @@ def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tu
         work, integers = (2 * n * n + 6 * n + 2, 5 * n + 3) if n > 1 else (2, 1)
         return (Phase(ALL_RESULTS, answers + itemsize(x) * (work - spare) + INT32 * integers),)
     work = (_block_of_eigenvalues(x) + 2) * n + 1 if n > 1 else 2
-    return (Phase(ALL_RESULTS, nbytes(x) + answers + itemsize(x) * (work - spare) + INT32),)
+    used = answers + itemsize(x) * (work - spare) + INT32
+    return (Phase(ALL_RESULTS, nbytes(x) + max(columns_block(x), used)),)
 
 
 @reserve("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)
@@ -154,7 +165,9 @@ def _block_of_eigenvalues(x: Any) -> int:
     """Return the rows MKL tridiagonalises per block; 1 for small matrices."""
     if x.shape[-1] <= 10:
         return 1
-    return 24 if x.dtype is torch.float64 and x.shape[-1] > 11 else 20
+    if x.shape[-1] >= 32 and torch.get_num_threads() > 1:
+        return 12
+    return 24 if x.dtype is torch.float64 else 20
 
 
 QR = f"{LAPACK}; MKL's block sizes, measured at 1 to 1,000 rows and columns"

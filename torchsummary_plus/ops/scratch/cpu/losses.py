@@ -9,10 +9,11 @@ import torch
 
 from ...dtypes import result_type
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
-from ..sizes import NATIVE, copied, elements, itemsize, nbytes, scalar
+from ..sizes import NATIVE, elements, itemsize, nbytes, scalar
 from .in_place import written
 from .pointwise import cast_bytes
 from .reductions import mean_bytes
+from .transposing import copied_in_turn
 
 LOSS = f"{NATIVE}Loss.cpp"
 MEAN = 1
@@ -88,7 +89,7 @@ def _cross_entropy_backward(out: Any, grad: Any, x: Any, target: Any, weight: An
 
 @scratch("cpu", "aten::log_sigmoid_forward", source=f"{NATIVE}Activation.cpp, log_sigmoid_forward_cpu", band=0.0)
 def _log_sigmoid(out: Any, x: Any) -> int:
-    return copied(x)
+    return copied_in_turn(x)[1]
 
 
 @scratch("cpu", "aten::soft_margin_loss", source=LOSS, band=0.0)
@@ -127,7 +128,7 @@ def _cross_entropy_with_logits(
     out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> int:
     """``log_sigmoid`` with its buffer and, of a strided input, a copy; then the rest."""
-    first = 2 * nbytes(x) + copied(x) - nbytes(out)
+    first = 2 * nbytes(x) + copied_in_turn(x)[1] - nbytes(out)
     return max(first, _after_log_sigmoid(out, x, target, pos_weight, reduction))
 
 

@@ -13,8 +13,8 @@ from ..registry import ALL_RESULTS, Alloc, AtMost, Course, Phase, scratch
 from ..sizes import elements, nbytes
 from ..sliced_products import SOURCE, Products
 from . import half
-from .copies import is_turned, turned_block
 from .reductions import sum_bytes
+from .transposing import is_turned, turned_block
 
 BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
 

@@ -13,8 +13,9 @@ from ....live.versions import since
 from ...processor import is_half
 from ...strides import strides_of_copy
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
-from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
+from ..sizes import INT64, NATIVE, elements, itemsize, nbytes, scalar
 from .pointwise import cast_bytes
+from .transposing import copied_in_turn
 
 REDUCED = f"{NATIVE}ReduceOps.cpp; ReduceOpsUtils.h, make_reduction_from_out_ty"
 GRAIN = 32768
@@ -57,13 +58,13 @@ def _least(out: Any, x: Any, *_: Any) -> int:
 @scratch("cpu", "aten::max", "aten::min", "aten::aminmax", source=f"{NATIVE}cpu/ReduceAllOpsKernel.cpp", band=0.0)
 def _extremes(out: Any, x: Any, *, dim: Any = None, **_: Any) -> int:
     """A contiguous copy, if all elements are reduced."""
-    return copied(x) if dim is None else 0
+    return copied_in_turn(x)[1] if dim is None else 0
 
 
 @scratch("cpu", "aten::argmax", "aten::argmin", source=f"{NATIVE}ReduceOps.cpp, argmax_argmin_impl", band=0.0)
 def _place(out: Any, x: Any, dim: Any = None, *_: Any) -> int:
     """A flat copy, if all elements are compared and do not follow one another at equal distances in memory."""
-    return nbytes(x) if dim is None and not is_flat(x) else 0
+    return copied_in_turn(x)[1] if dim is None and not is_flat(x) else 0
 
 
 def is_flat(x: Any) -> bool:

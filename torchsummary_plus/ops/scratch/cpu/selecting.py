@@ -12,9 +12,10 @@ from ....live.masks import masks_of
 from ...dtypes import result_type
 from ..masks import fills, mask_axes, masked_rows, most_rows, written_rows
 from ..registry import ALL_RESULTS, AtMost, Phase, scratch
-from ..sizes import INT64, NATIVE, copied, elements, nbytes
+from ..sizes import INT64, NATIVE, elements, nbytes
 from .pointwise import cast_bytes
 from .reductions import GRAIN
+from .transposing import copied_in_turn, starts_as_copy
 
 EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
 
@@ -40,8 +41,9 @@ def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate
     source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
     band=0.0,
 )
+@starts_as_copy
 def _masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> int:
-    return copied(source)
+    return copied_in_turn(source)[1]
 
 
 @scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=1.0)
