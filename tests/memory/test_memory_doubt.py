@@ -89,6 +89,20 @@ def test_the_truth_is_in_the_range(name: str, side: int) -> None:
         assert estimate.peak_bytes == truth
 
 
+def test_a_kernel_that_is_tried_gets_numbers_with_their_strides() -> None:
+    class Solved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("pivots", torch.arange(2, 18, dtype=torch.int32) // 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.ldl_solve(x, self.pivots[::2], x[:, :3])
+
+    x = torch.rand(8, 8)
+    truth = measure(Solved(), (x,), "eval", steps=1).peak_bytes
+    assert estimate_memory(Solved(), input_data=x, mode="eval", steps=1).peak_bytes == truth
+
+
 OF_ROWS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SparseAdam": torch.optim.SparseAdam,
     "Adagrad": torch.optim.Adagrad,

@@ -299,13 +299,17 @@ def test_gradients_of_an_operators_gradients(case: str) -> None:
     assert predicted.phase_peaks == measured.phase_peaks
 
 
-def test_lengths_of_ctc_are_not_kept_as_tensors() -> None:
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_lengths_of_ctc_are_copied_to_be_read_but_not_kept(dtype: torch.dtype, step: int, mode: str) -> None:
     def aligned(x: Tensor) -> Tensor:
         scores = x.view(8, 4, -1).log_softmax(-1)
-        labels, inputs, lengths = torch.ones(4, 2).long(), torch.full((4,), 8), torch.full((4,), 2)
-        return x + F.ctc_loss(scores, labels, inputs, lengths)
+        labels, inputs = torch.ones(4, 2, dtype=dtype), torch.full((4 * step,), 8, dtype=dtype)[::step]
+        return x + F.ctc_loss(scores, labels, inputs, inputs // 4)
 
-    predicted, measured = (run(Through(aligned), (SIDE,), batch_size=32) for run in (estimate_memory, measure_memory))
+    model, request = Through(aligned), {"batch_size": 32, "mode": mode}
+    predicted, measured = (run(model, (SIDE,), **request) for run in (estimate_memory, measure_memory))
     assert predicted.phase_peaks == measured.phase_peaks
 
 

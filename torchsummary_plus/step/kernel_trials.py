@@ -317,9 +317,10 @@ def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Ste
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """Return zeros for a fake, or for the meta tensor that stands for a fake that the kernel has resized."""
+    """Return a copy with the same strides; zeros for a fake, or for the meta tensor of one that the kernel resized."""
     if not isinstance(tensor, Fake) and not tensor.is_meta:
-        return tensor.detach().clone()
+        copy = tensor.detach().clone()
+        return copy if copy.stride() == tensor.stride() else _part(tensor, {})
     zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
     return zeros.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 

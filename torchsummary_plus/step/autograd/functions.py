@@ -184,18 +184,23 @@ class StepFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def _ctc_loss(self, scores: torch.Tensor, targets: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Read the lengths as Python numbers; under a mode their tensors are kept for the backward.
+        """Read the lengths, as contiguous int64, as Python numbers; under a mode the backward keeps their tensors.
 
         Source: aten/src/ATen/native/LossCTC.cpp, ``ctc_loss``.
         """
         kernels: Any = self.watch.kernel
         most = scores.shape[0], longest_target(scores, targets)
+        given = [(tensor, longest) for tensor, longest in zip(args[:2], most) if isinstance(tensor, torch.Tensor)]
+        if len(given) < 2:
+            return _ctc_kernel(scores, targets, *args, **kwargs)
+        read: list[torch.Tensor] = [tensor.to(torch.int64).contiguous() for tensor, _ in given]
         lengths = [
             kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), tensor) or [longest] * tensor.numel()
-            for tensor, longest in zip(args[:2], most)
-            if isinstance(tensor, torch.Tensor)
+            for tensor, longest in given
         ]
-        return _ctc_kernel(scores, targets, *(lengths if len(lengths) == 2 else args[:2]), *args[2:], **kwargs)
+        loss = _ctc_kernel(scores, targets, *lengths, *args[2:], **kwargs)
+        read.clear()  # Until here the kernel would hold them.
+        return loss
 
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Without gradients or a tangent the CPU kernel makes no indices; under a mode, torch runs the one that does.
