@@ -55,12 +55,15 @@ SKIPPED = re.compile(
 class Drawing:
     """Draws the arguments of an operator by its schema."""
 
+    sizes = SIZES
+    layouts: tuple[str, ...] = ("plain", "plain", "plain", "turned", "strided", "expanded", "last")
+
     def __init__(self, generator: random.Random) -> None:
         self.random = generator
 
     def tensor(self, dtype: torch.dtype, size: tuple[int, ...]) -> Tensor:
         """Draw a tensor: contiguous, transposed, strided, expanded, or in channels-last."""
-        layout = self.random.choice(("plain", "plain", "plain", "turned", "strided", "expanded", "last"))
+        layout = self.random.choice(self.layouts)
         if layout == "turned" and len(size) > 1:
             return self._filled(dtype, (*size[:-2], size[-1], size[-2])).mT
         if layout == "strided" and size:
@@ -78,7 +81,7 @@ class Drawing:
 
     def arguments(self, operator: OpOverload) -> tuple[list[Any], dict[str, Any]] | None:
         """Draw positional and keyword arguments; None if the schema has an argument of another kind."""
-        first = self.random.choice(SIZES)
+        first = self.random.choice(self.sizes)
         dtype = self.random.choice(DTYPES)
         args, kwargs = [], {}
         is_mixed = self.random.random() < 0.75
@@ -91,7 +94,7 @@ class Drawing:
                 continue
             is_new = args and is_mixed
             chosen = self.random.choice(DTYPES) if is_new else dtype
-            size = self.random.choice(SIZES) if args and self.random.random() < 0.5 else first
+            size = self.random.choice(self.sizes) if args and self.random.random() < 0.5 else first
             value = self._value(kind, argument.name, chosen, size)
             if value is NotImplemented:
                 return None
@@ -199,11 +202,13 @@ def kernels_of(operator: OpOverload, drawing: Drawing) -> list[Call]:
     return mode.calls
 
 
-def calls(operators: Iterable[OpOverload], draws: int, seed: int) -> Iterator[Call]:
+def calls(
+    operators: Iterable[OpOverload], draws: int, seed: int, drawing_of: type[Drawing] = Drawing
+) -> Iterator[Call]:
     """Yield different kernels' calls, from ``draws`` calls of each operator."""
     seen = set()
     for operator in operators:
-        drawing = Drawing(random.Random(f"{seed} {operator.name()}"))
+        drawing = drawing_of(random.Random(f"{seed} {operator.name()}"))
         torch.manual_seed(seed)
         for _ in range(draws):
             for call in kernels_of(operator, drawing):
@@ -254,8 +259,9 @@ def in_child(work: Callable[[], None]) -> bool:
     return not os.waitpid(child, 0)[1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def judged_in_children(judge: Callable[..., None], description: str | None) -> None:
+    """Judge the operators that the command line names, in child processes of several operators each."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--draws", type=int, default=60, help="calls drawn of each operator")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a regular expression that an operator's name must contain")
@@ -273,4 +279,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    judged_in_children(judge, __doc__)

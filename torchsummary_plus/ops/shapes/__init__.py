@@ -15,6 +15,7 @@ from . import (  # noqa: F401  (they register)
     foreach,
     images,
     kernel_norms,
+    kernel_pointwise,
     kernels,
     layers,
     losses,

@@ -55,7 +55,7 @@ def _alike(*tensors: Tensor) -> Out:
 
 
 _through_iterator("hardswish_backward hardsigmoid_backward hardtanh_backward softplus_backward mish_backward", 0, 1)
-_through_iterator("silu_backward gelu_backward", 0, 1)
+_through_iterator("silu_backward gelu_backward logit_backward", 0, 1)
 _through_iterator("sigmoid_backward tanh_backward", 0, 1)
 _through_iterator("threshold_backward leaky_relu_backward", 1, 0)
 _through_iterator("elu_backward", 0, 5)
@@ -105,13 +105,6 @@ def filled(x: Tensor, dim: int, index: Tensor, value: Operand) -> Out:
     return x.shape, preserved_strides(x), x.dtype
 
 
-@register(KERNEL_RULES, "pow.Scalar")
-def power(base: Operand, exponent: Tensor) -> Out:
-    """Row-major, because the kernel allocates its result before it iterates over the operands."""
-    sure(promoted((base, exponent)) is exponent.dtype and exponent.dtype in FLOATS)
-    return fresh(exponent.shape, exponent.dtype)
-
-
 @register(CPU_RULES, "log_sigmoid_forward")
 def log_sigmoid(x: Tensor) -> Outs:
     """The output and the kernel's buffer, both row-major."""
@@ -154,13 +147,6 @@ def cross_entropy_per_element(
     sure(reduction == 0 and weight is pos_weight is None and x.shape == target.shape and x.dtype is target.dtype)
     sure(x.dtype in FLOATS and numel(x.shape))
     return x.shape, preserved_strides(target), x.dtype
-
-
-@register(KERNEL_RULES, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
-def loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: float) -> Out:
-    """The gradient is written into row-major zeros (``Loss.cpp``)."""
-    sure(x.shape == target.shape and x.dtype is target.dtype is grad.dtype and x.dtype in FLOATS)
-    return fresh(x.shape, x.dtype)
 
 
 @register(CPU_RULES, "_log_softmax_backward_data _softmax_backward_data")
@@ -223,7 +209,7 @@ def reflection_pad(x: Tensor, padding: Sizes) -> Out:
     return replication_pad(x, padding)  # type: ignore[return-value]
 
 
-@register(CPU_RULES, "channel_shuffle")
+@register(CPU_RULES, "channel_shuffle native_channel_shuffle")
 def channel_shuffle(x: Tensor, groups: int) -> Out:
     """The tensor with its channels interleaved, in its memory format."""
     sure(x.dim() >= 3 and groups > 0 and numel(x.shape) and x.shape[1] % groups == 0)

@@ -54,21 +54,26 @@ def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape
         if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
             return tensors[0].stride()
     sure(numel(shape))
-    return dense_strides(shape, [_stretched(tensor, shape) for tensor in tensors])
+    return dense_strides(shape, [stretched(tensor.shape, tensor.stride(), shape) for tensor in tensors])
 
 
-def _stretched(x: Tensor, shape: Shape) -> list[int]:
+def stretched(sizes: Shape, strides: Shape, shape: Shape) -> list[int]:
     """Return a tensor's strides in the broadcast shape: 0 where it is expanded."""
-    missing = len(shape) - x.dim()
-    strides = [0 if a == 1 != b else step for a, b, step in zip(x.shape, shape[missing:], x.stride())]
-    return [0] * missing + strides
+    missing = len(shape) - len(sizes)
+    steps = [0 if a == 1 != b else step for a, b, step in zip(sizes, shape[missing:], strides)]
+    return [0] * missing + steps
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
     """Return the dtype of an element-wise result; no rule if casting a non-dense tensor would change its layout."""
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    sure(all(operand.dtype in NUMBERS if isinstance(operand, Tensor) else is_real(operand) for operand in operands))
     sure(len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors)))
+    return common_dtype(operands)
+
+
+def common_dtype(operands: Sequence[Operand]) -> torch.dtype:
+    """Return the dtype that real operands are promoted to."""
+    sure(all(operand.dtype in NUMBERS if isinstance(operand, Tensor) else is_real(operand) for operand in operands))
     return result_type(*operands)
 
 
@@ -92,46 +97,51 @@ def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
     return 0
 
 
-def _not_bool(operands: Sequence[Operand]) -> torch.dtype:
-    dtype = promoted(operands)
-    sure(dtype is not torch.bool)
-    return dtype
+def _not_bool(common: torch.dtype) -> torch.dtype:
+    sure(common is not torch.bool)
+    return common
 
 
-def _floating(operands: Sequence[Operand]) -> torch.dtype:
-    dtype = promoted(operands)
-    sure(dtype in FLOATS)
-    return dtype
+def _floating(common: torch.dtype) -> torch.dtype:
+    sure(common in FLOATS)
+    return common
 
 
-def _same_float(operands: Sequence[Operand]) -> torch.dtype:
-    sure(len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
-    return _floating(operands)
+def _not_float(common: torch.dtype) -> torch.dtype:
+    sure(common not in FLOATS)
+    return common
 
 
-def _not_float(operands: Sequence[Operand]) -> torch.dtype:
-    dtype = promoted(operands)
-    sure(dtype not in FLOATS)
-    return dtype
+def _to_float(common: torch.dtype) -> torch.dtype:
+    return common if common in FLOATS else torch.get_default_dtype()
 
 
-def _to_float(operands: Sequence[Operand]) -> torch.dtype:
-    dtype = promoted(operands)
-    return dtype if dtype in FLOATS else torch.get_default_dtype()
-
-
-def _to_bool(operands: Sequence[Operand]) -> torch.dtype:
-    promoted(operands)
+def _to_bool(common: torch.dtype) -> torch.dtype:
     return torch.bool
 
 
+def _of_one_dtype(operands: Sequence[Operand]) -> torch.dtype:
+    sure(len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
+    return promoted(operands)
+
+
+CAST: dict[str, tuple[int, Callable[[torch.dtype], torch.dtype]]] = {}
+"""Operators whose kernels cast operands to their common dtype: how many, and the result's dtype by the common one."""
+
+
 def _elementwise(
-    names: str, overloads: str, count: int, dtype_of: Callable[[Sequence[Operand]], torch.dtype], in_place: bool = True
+    names: str,
+    overloads: str,
+    count: int,
+    dtype_of: Callable[[torch.dtype], torch.dtype],
+    in_place: bool = True,
+    casts: bool = True,
 ) -> None:
     """Register operators of ``count`` operands, followed only by numbers and options, and their in-place forms."""
 
     def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
-        common = dtype_of(args[:count])
+        operands = args[:count]
+        common = dtype_of(promoted(operands) if casts else _of_one_dtype(operands))
         sure(common in FLOATS or not any(isinstance(value, (float, str)) for value in (*args[count:], *options)))
         return common
 
@@ -145,6 +155,8 @@ def _elementwise(
         into = f"__i{name[2:]}" if name.startswith("__") else f"{name}_"
         for overload in overloads.split():
             rule(name + overload.removeprefix("default"))(apart)
+            if casts and count > 1:
+                CAST[name + overload.removeprefix("default")] = count, dtype_of
             if in_place:
                 rule(into + overload.removeprefix("default"))(in_first)
 
@@ -168,16 +180,16 @@ _elementwise("atan2", "default", 2, _to_float)
 _elementwise("xlogy", ".Tensor", 2, _to_float)
 _elementwise("eq ne lt le gt ge", ".Tensor .Scalar", 2, _to_bool)
 _elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
-_elementwise("_prelu_kernel", "default", 2, _floating, in_place=False)
-_elementwise("lerp", ".Scalar", 2, _same_float)
-_elementwise("lerp", ".Tensor", 3, _same_float)
-_elementwise("addcmul addcdiv", "default", 3, _same_float)
+_elementwise("_prelu_kernel", "default", 2, _floating, in_place=False, casts=False)
+_elementwise("lerp", ".Scalar", 2, _floating, casts=False)
+_elementwise("lerp", ".Tensor", 3, _floating, casts=False)
+_elementwise("addcmul addcdiv", "default", 3, _floating, casts=False)
 
 
 @rule("rsub.Tensor")
 def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
     """The second operand minus the scaled first."""
-    dtype = _not_bool((other, x))
+    dtype = _not_bool(promoted((other, x)))
     sure(dtype in FLOATS or isinstance(alpha, int))
     return result((other, x), dtype)
 
@@ -185,13 +197,13 @@ def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
 @rule("div.Tensor_mode", "div.Scalar_mode")
 def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
     """The quotient; floating-point unless a rounding mode is given."""
-    return result((x, other), (_to_float if rounding_mode is None else _not_bool)((x, other)))
+    return result((x, other), (_to_float if rounding_mode is None else _not_bool)(promoted((x, other))))
 
 
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(base: Operand, exponent: Operand) -> Out:
     """The power; no rule for negative exponents of integers."""
-    dtype = _not_bool((base, exponent))
+    dtype = _not_bool(promoted((base, exponent)))
     if isinstance(exponent, Tensor):
         return result((base, exponent), dtype)
     sure(dtype in FLOATS or exponent >= 0)
@@ -209,14 +221,14 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
 def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
     """The input within one or two limits, numbers or tensors."""
     bounds = _limits(limits, named)
-    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _not_bool((x, *bounds)))
+    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _not_bool(promoted((x, *bounds))))
 
 
 @rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
 def clamp_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
     """The input, clamped in place."""
     bounds = _limits(limits, named)
-    return written(x, bounds, _not_bool((x, *bounds)))
+    return written(x, bounds, _not_bool(promoted((x, *bounds))))
 
 
 def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
