@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dtypes import result_type
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
-from .pointwise import CAST, Operand, broadcast, common_dtype, promoted, result, stretched
+from .pointwise import CAST, Operand, broadcast, common_dtype, result, stretched
 from .registry import FLOATS, NUMBERS, Out, dense_strides, fresh, is_dense, numel, preserved_strides, sure
 
 
@@ -46,7 +47,7 @@ for _name, (_count, _dtype_of) in CAST.items():
     register(CPU_RULES, _name)(_casting(_count, _dtype_of))
 
 
-@register(KERNEL_RULES, "copysign.Tensor logaddexp logaddexp2 special_xlog1py")
+@register(KERNEL_RULES, "copysign.Tensor logaddexp logaddexp2 special_xlog1py igamma igammac")
 def of_two(x: Operand, other: Operand) -> Out:
     """Floating-point results in the iterator's layout, where the meta kernels are decompositions."""
     dtype = common_dtype((x, other))
@@ -66,11 +67,19 @@ def divided(x: Tensor, other: Tensor, *, rounding_mode: str | None) -> Out:
 
 
 @register(KERNEL_RULES, "pow.Scalar")
-def power(base: Operand, exponent: Tensor) -> Out:
+def power(base: complex, exponent: Tensor) -> Out:
     """Row-major, because the kernel allocates its result before it iterates over the operands."""
-    dtype = promoted((base, exponent))
-    sure(dtype is not torch.bool and (dtype in FLOATS or not isinstance(base, float)))
+    sure(exponent.dtype in NUMBERS or exponent.dtype.is_complex)
+    dtype = result_type(base, exponent)
+    sure(dtype is not torch.bool)
     return fresh(exponent.shape, dtype)
+
+
+@register(KERNEL_RULES, "heaviside")
+def heaviside(x: Tensor, values: Tensor) -> Out:
+    """The step function, in the iterator's layout."""
+    sure(x.dtype is values.dtype)
+    return result((x, values), x.dtype)
 
 
 @register(KERNEL_RULES, "isin.Tensor_Tensor isin.Tensor_Scalar")
