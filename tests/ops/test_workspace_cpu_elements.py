@@ -142,6 +142,10 @@ def written_at_indices() -> Iterable[Call]:
             few = torch.zeros(3, dtype=torch.long)
             yield aten.index_reduce.default, x, dim, few, x[:3] if dim == 0 else x[:, :3], "mean"
     yield aten.index_reduce.default, TABLE, 0, torch.zeros(3, dtype=torch.long), TABLE[:3], "amax"
+    for dtype in (torch.float64, torch.bfloat16) if since("2.11") else (torch.float64,):
+        for rows in (TABLE, TABLE[:, :2]):
+            x = rows.to(dtype)
+            yield aten.index_reduce_.default, x.clone(), 0, torch.zeros(3, dtype=torch.long), x[:3], "mean"
     yield aten._chunk_cat.default, [R(5, 3), R(7, 2)], 0, 4
     for length, step in ((9, 4), (5, 8), (4, 9)):
         yield aten.unfold_backward.default, R(30, length, 8), (30, 40), 1, 8, step

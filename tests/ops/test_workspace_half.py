@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tests.ops.test_workspace_conv import CASES
 from tests.truth.kernel_truth import Call, agree, aten, described, measured, tensors
@@ -99,6 +100,31 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_in_half_precision() -> None:
     calls = [*products(25, torch.get_num_threads()), *vectors()]
     wrong = disagreeing(calls)
+    assert not wrong, "\n".join(wrong)
+
+
+def attentions(count: int, seed: int) -> Iterator[Call]:
+    """Attention of many sizes, forward and backward."""
+    draw = random.Random(seed)
+    for number in range(count):
+        dtype, width, is_causal = HALVES[number % 2], draw.choice((1, 7, 16, 24, 64, 100)), draw.random() < 0.3
+        batch, heads = draw.choice(((1, 1), (2, 1), (1, 3), (2, 2)))
+        queries, keys = (draw.choice((1, 8, 16, 33, 64, 200, 600)) for _ in range(2))
+        q = torch.rand(batch, heads, queries, width).to(dtype)
+        k, v = (torch.rand(batch, heads, keys, width).to(dtype) for _ in range(2))
+        args = 0.0, is_causal
+        yield aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, *args
+        out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, *args)
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+        yield backward, torch.ones_like(out), q, k, v, out, sums, *args
+
+
+@from_release("2.11", "the release that half-precision rules were measured on")
+@pytest.mark.usefixtures("threads", "untried")
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+def test_attention_in_half_precision() -> None:
+    """Products of the backward's tiles run in oneDNN."""
+    wrong = disagreeing(list(attentions(30, torch.get_num_threads())))
     assert not wrong, "\n".join(wrong)
 
 
@@ -227,7 +253,20 @@ class Recurrent(nn.Module):
         return y
 
 
+class Attending(nn.Module):
+    """Attention with few other tensors beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.weight
+        return F.scaled_dot_product_attention(x, x, x)
+
+
 MODELS = {
+    "attention": (Attending, (2, 1, 40, 24), "train"),
     "net": (Net, (16, 3, 12, 12), "train"),
     "inferring": (Net, (16, 3, 12, 12), "eval"),
     "lstm": (Recurrent, (4, 6, 24), "train"),
@@ -271,6 +310,7 @@ SIMULATED = {
 HALF = (
     "tests/ops/test_workspace_half.py::test_products_in_half_precision[1]",
     "tests/ops/test_workspace_half.py::test_products_added_to_a_tensor",
+    "tests/ops/test_workspace_half.py::test_attention_in_half_precision[1]",
     "tests/ops/test_workspace_half.py::test_the_range_of_a_step_holds_the_truth",
     "tests/step/test_memory_models.py::test_a_model_of_any_kind[bfloat16]",
 )

@@ -191,6 +191,7 @@ TRIED = OF_CPU_LIBRARIES | frozenset(
         *("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_"),
         *("mv", "addmv", "addmv_", "dot", "vdot"),
         *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
         *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
     )
 )

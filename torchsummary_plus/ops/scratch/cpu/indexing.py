@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...processor import is_half
-from ...strides import contiguous
+from ...strides import contiguous, strides_of_copy
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, flattened, itemsize, nbytes, scalar
 from .general import triangle_of
@@ -110,7 +110,14 @@ def _index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: s
     """A copy of the index. A mean counts: the counts, with ones for the source or a mask of counts of 0."""
     if reduce != "mean":
         return copied(index)
-    return copied(index) + nbytes(out) + max(nbytes(source) + copied(index), elements(out) + scalar(out))
+    counts, ones = _dense(out), _dense(source)
+    counted: int = nbytes(ones) + _index_add(counts, counts, dim, index, ones)
+    return copied(index) + nbytes(out) + max(counted, elements(out) + scalar(out))
+
+
+def _dense(x: Any) -> Any:
+    """Return a tensor like ``ones_like(x)``, on meta."""
+    return torch.empty_strided(x.shape, strides_of_copy(x.shape, x.stride()), dtype=x.dtype, device="meta")
 
 
 @scratch("cpu", "aten::_chunk_cat", source=f"{NATIVE}TensorShape.cpp, _pad_chunk", band=0.0)
