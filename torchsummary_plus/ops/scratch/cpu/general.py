@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ....live.versions import since
-from ...processor import is_half
+from ...processor import is_half, multiplies
 from ...strides import contiguous
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
 from ..sizes import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
@@ -164,9 +164,10 @@ def _batch_norm_backward(
 
 @scratch("cpu", "aten::gelu_backward", source=f"{NATIVE}Activation.cpp, use_mkldnn_gelu", band=0.0)
 def _gelu_backward(out: Any, grad: Any, x: Any, approximate: str = "none") -> int:
-    """oneDNN's kernel needs contiguous tensors."""
-    fast = approximate == "none" and x.is_contiguous() and x.dtype is torch.float32 and elements(x) > 1
-    return copied(grad) + copied(out) if fast else 0
+    """oneDNN's kernel, for float32 and where the processor has it for bfloat16, needs contiguous tensors."""
+    has_kernel = x.dtype is torch.float32 or (x.dtype is torch.bfloat16 and multiplies(x.dtype))
+    fast = approximate == "none" and x.is_contiguous() and has_kernel and elements(x) > 1
+    return copied(grad) + copied(out) if fast and torch.backends.mkldnn.enabled else 0
 
 
 @scratch("cpu", "aten::_safe_softmax", source=f"{NATIVE}transformers/attention.cpp, _safe_softmax", band=0.0)

@@ -98,7 +98,7 @@ def _blocks(product: Product, threads: int, copies_a: bool) -> tuple[int, int, i
     m, n, k = product.m, product.n, product.k
     columns = min(COLUMNS, n)
     chunks = ceil_div(n, columns)
-    depth = min(k, 1024 if k > 1024 and not product.turned[0] else 512)
+    depth = min(k, 1024 if k > 1024 and m > 1 and not product.turned[0] else 512)  # One row is read as turned.
     most, least, shares = min(256, m), min(32, m), 1
     if threads > product.batch * chunks:
         least = min(m, 16)
