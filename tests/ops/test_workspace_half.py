@@ -63,10 +63,11 @@ def products(count: int, seed: int) -> Iterator[Call]:
 
 def vectors() -> Iterator[Call]:
     for dtype in HALVES:
-        for rows, columns in ((64, 100), (200, 513), (30, 40)):
+        for rows, columns in ((64, 100), (200, 513), (30, 40), (40, 2000), (1, 6000)):
             for layout in ("rows", "columns", "spaced"):
                 yield aten.mv.default, matrix(rows, columns, dtype, layout), torch.zeros(columns, dtype=dtype)
         yield aten.mm.default, matrix(1, 512, dtype, "rows"), matrix(512, 128, dtype, "columns")
+        yield aten.mm.default, matrix(1, 2000, dtype, "rows"), matrix(2000, 40, dtype, "rows")
         for layout in ("rows", "columns"):
             yield aten.mm.default, matrix(512, 128, dtype, "rows"), matrix(128, 1, dtype, layout)
 
@@ -126,6 +127,16 @@ def test_attention_in_half_precision() -> None:
     """Products of the backward's tiles run in oneDNN."""
     wrong = disagreeing(list(attentions(30, torch.get_num_threads())))
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_the_gradient_of_gelu_in_onednn(dtype: torch.dtype) -> None:
+    if dtype is not torch.float32 and not since("2.11"):
+        pytest.skip("half-precision rules were measured on torch 2.11 and later")
+    x = torch.zeros(70, 71, dtype=dtype)
+    grads = torch.zeros_like(x), x[0, 0].expand(70, 71), torch.zeros(71, 70, dtype=dtype).mT
+    agree((aten.gelu_backward.default, grad, each) for grad in grads for each in (x, grads[2]))
 
 
 LAYOUTS = ("rows", "rows", "columns", "spaced")
