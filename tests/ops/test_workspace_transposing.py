@@ -49,6 +49,8 @@ def copied(x: Tensor, index: Tensor) -> Iterable[Call]:
     yield aten.max.default, x
     yield aten.log_sigmoid_forward.default, x
     yield aten.embedding.default, R(100, 4), index
+    for grad in (R(*index.shape, 4), R(4, *index.shape).permute(1, 2, 0)):
+        yield aten.embedding_dense_backward.default, grad, index, 100, -1, False
     yield aten._log_softmax.default, x, 1, False
     yield aten.multi_margin_loss.default, x, index[:, 0] % x.shape[1], 1, 1.0, None, 1
     for chunks in (2, 3, 7) if since("2.8") or x.is_contiguous() else ():  # Before then it refused other layouts.

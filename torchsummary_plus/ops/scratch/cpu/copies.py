@@ -98,7 +98,7 @@ _RULES: tuple[tuple[Callable[..., Any], str, tuple[str, ...]], ...] = (
     (_copies(0, 1, 4), "LossMultiMargin.cpp", ("multi_margin_loss",)),
     (_copies(1, 2, 5), "LossMultiMargin.cpp", ("multi_margin_loss_backward",)),
     (_looked_up, "Embedding.cpp", ("embedding",)),
-    (_copies(0, 1), "Embedding.cpp", ("embedding_dense_backward",)),
+    (_copies(1, 0), "Embedding.cpp", ("embedding_dense_backward",)),
     (_pixel_likelihood, "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
     (_copies(1, 2), "NLLLoss2d.cpp", ("nll_loss2d_backward",)),
     (_unpooled, "MaxUnpooling.cpp", ("max_unpool2d",)),
