@@ -221,6 +221,7 @@ def test_places_are_looked_for_among_no_elements_and_counted_in_a_number(shape: 
     assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize(
     ("x", "size", "sizes"),
     [
