@@ -267,17 +267,18 @@ class Recurrent(nn.Module):
 class Attending(nn.Module):
     """Attention with few other tensors beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(24))
+        self.weight, self.scale = nn.Parameter(torch.ones(24)), scale
 
     def forward(self, x: Tensor) -> Tensor:
         x = x * self.weight
-        return F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, x, x, scale=self.scale)
 
 
 MODELS = {
     "attention": (Attending, (2, 1, 40, 24), "train"),
+    "unscaled attention": (partial(Attending, 1.0), (2, 1, 40, 24), "train"),
     "net": (Net, (16, 3, 12, 12), "train"),
     "inferring": (Net, (16, 3, 12, 12), "eval"),
     "lstm": (Recurrent, (4, 6, 24), "train"),

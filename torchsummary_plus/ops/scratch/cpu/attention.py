@@ -37,7 +37,9 @@ def _flash(out: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
 
 
 @scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward", source=FLASH, band=0.0)
-def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int | AtMost:
+def _flash_backward(
+    out: Any, grad: Any, query: Any, key: Any, *_: Any, scale: float | None = None, **kwargs: Any
+) -> int | AtMost:
     """Per thread: a tile and its gradient; the row sums; the gradient in token order; beside them one product's."""
     rows, columns = _tile(query.shape[2], key.shape[2])
     size = max(4, itemsize(query))
@@ -45,13 +47,13 @@ def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs
     b, heads, s, width = grad.shape
     by_token = _is_dense((b, s, heads, width), [grad.stride(axis) for axis in (0, 2, 1, 3)])
     own = torch.get_num_threads() * tiles + rows * size + (0 if by_token else nbytes(grad))
-    return half.beside(own, _tile_products(query.dtype, int(query.shape[2]), int(key.shape[2]), int(width)))
+    factor = 1 / sqrt(width) if scale is None else scale
+    return half.beside(own, _tile_products(query.dtype, int(query.shape[2]), int(key.shape[2]), int(width), factor))
 
 
-def _tile_products(dtype: torch.dtype, queries: int, keys: int, width: int) -> int | AtMost:
+def _tile_products(dtype: torch.dtype, queries: int, keys: int, width: int, scale: float) -> int | AtMost:
     """Return the scratchpad of the largest product that gives a tile of gradients, of whole tiles and of the rest."""
     rows, columns = _tile(queries, keys)
-    scale = 1 / sqrt(width)
     pads = []
     for q, k in product({rows, queries % rows or rows}, {columns, keys % columns or columns}):
         pads.append(half.of_sizes(dtype, k, width, q, (True, False), scale))
