@@ -30,7 +30,7 @@ class ImageDrawing(Drawing):
     """Draws images besides other tensors, also with their axes in any order."""
 
     sizes = SIZES
-    layouts = (*Drawing.layouts, "last", "any order")
+    layouts = (*Drawing.layouts, "last", "plain")
 
     def tensor(self, dtype: torch.dtype, size: tuple[int, ...]) -> Tensor:
         """Draw a tensor in one of the layouts."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..dtypes import result_type
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
 from .pointwise import CAST, Operand, broadcast, common_dtype, result, stretched
-from .registry import FLOATS, NUMBERS, Out, dense_strides, fresh, is_dense, numel, preserved_strides, sure
+from .registry import FLOATS, NUMBERS, Out, Shape, dense_strides, fresh, is_dense, numel, preserved_strides, sure
 
 
 def _casting(count: int, dtype_of: Callable[[torch.dtype], torch.dtype]) -> Callable[..., Out]:
@@ -36,11 +36,13 @@ def _cast(tensors: Sequence[Tensor], common: torch.dtype, dtype: torch.dtype) ->
     """Return the result of operands that are first cast to their common dtype."""
     shape = broadcast([tensor.shape for tensor in tensors])
     sure(numel(shape))
-    steps = [
-        stretched(tensor.shape, tensor.stride() if tensor.dtype is common else preserved_strides(tensor), shape)
-        for tensor in tensors
-    ]
-    return shape, dense_strides(shape, steps), dtype
+    return shape, dense_strides(shape, [_steps(tensor, common, shape) for tensor in tensors]), dtype
+
+
+def _steps(tensor: Tensor, dtype: torch.dtype, shape: Shape) -> list[int]:
+    """Return the strides in the broadcast shape of a tensor, or of its cast to another dtype."""
+    strides = tensor.stride() if tensor.dtype is dtype else preserved_strides(tensor)
+    return stretched(tensor.shape, strides, shape)
 
 
 for _name, (_count, _dtype_of) in CAST.items():
@@ -96,10 +98,7 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
     dtype = common_dtype((x, other))
     shape = broadcast([condition.shape, x.shape, other.shape])
     sure(numel(shape))
-    steps = [stretched(condition.shape, preserved_strides(condition), shape)]
-    for branch in (x, other):
-        strides = branch.stride() if branch.dtype is dtype else preserved_strides(branch)
-        steps.append(stretched(branch.shape, strides, shape))
+    steps = [_steps(condition, torch.bool, shape), _steps(x, dtype, shape), _steps(other, dtype, shape)]
     return shape, dense_strides(shape, steps), dtype
 
 
