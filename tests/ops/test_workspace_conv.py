@@ -15,7 +15,6 @@ from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.processor import has_avx512
-from torchsummary_plus.ops.scratch.cpu.convolution import TRANSPOSED_UNTIL
 
 
 def assert_exact(pair: tuple[Seen, Seen]) -> None:
@@ -162,13 +161,13 @@ def verdicts(count: int, seed: int, is_last: bool) -> Counter[str]:
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_random_convolutions_are_predicted_to_the_byte(threads: None) -> None:
     result = verdicts(80, seed=8, is_last=False)
-    assert not result["beyond"] and result["exact"] >= (0.99 if not since(TRANSPOSED_UNTIL) else 0.6) * result.total()
+    assert not result["beyond"] and result["exact"] >= 0.99 * result.total()
 
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_those_in_channels_last_layout_lie_within_their_range(threads: None) -> None:
     result = verdicts(60, seed=9, is_last=True)
-    assert not result["beyond"] and result["exact"] >= (0.85 if not since(TRANSPOSED_UNTIL) else 0.5) * result.total()
+    assert not result["beyond"] and result["exact"] >= 0.85 * result.total()
 
 
 @pytest.mark.parametrize("threads", [1, 4, 8], indirect=True)

@@ -135,6 +135,32 @@ def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: in
     assert forward == ["result 0", "result 1", "result 2", *buffers]
 
 
+@from_release("2.14", "no sums of each channel with one place per channel")
+def test_group_norm_of_vectors_has_no_sums_of_each_channel() -> None:
+    """As on the no-op runtime with torch 2.14 and 2.15; an empty batch needs nothing besides its results."""
+    x, row, stats = meta(16, 8), meta(8), meta(16, 4)
+    args = (x, x, stats, stats, row, 16, 8, 1, 4, [True] * 3)
+    assert course("aten::native_group_norm_backward", args, (x, row, row))[3:] == [256, 256]
+    turned = meta(8, 16).t()
+    forward = course("aten::native_group_norm", (turned, row, row, 16, 8, 1, 4, 1e-5), (x, stats, stats))
+    assert forward == ["result 0", "result 1", "result 2", 512]
+    none, columns = meta(0, 8), meta(16)[::2]
+    empty = course("aten::native_group_norm", (none, columns, columns, 0, 8, 1, 4, 1e-5), (none, stats, stats))
+    assert empty == ["result 0", "result 1", "result 2"]
+
+
+@from_release("2.15", "kernels of its own for channels-last images")
+def test_group_norm_reads_channels_last_images_as_they_lie() -> None:
+    """As on the no-op runtime: factors and sums also without weights, and with one place per channel."""
+    for shape in ((2, 4, 6, 6), (2, 4, 1, 1)):
+        x, stats = meta(*shape).to(memory_format=torch.channels_last), meta(2, 2)
+        places = shape[2] * shape[3]
+        forward = course("aten::native_group_norm", (x, None, None, 2, 4, places, 2, 1e-5), (x, stats, stats))
+        assert forward[3:] == [32, 32]
+        args = (x, x, stats, stats, None, 2, 4, places, 2, [True, False, False])
+        assert course("aten::native_group_norm_backward", args, (x, None, None))[-4:] == [32, 32, 16, 16]
+
+
 @pytest.mark.parametrize(
     ("shape", "mask", "empty", "allocated"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, ClassVar, cast
 
 from ..data.capability import AMPERE, Capability
@@ -31,8 +32,10 @@ from ..ops.scratch.registry import (
     AtMost,
     Course,
     Free,
+    Lasting,
     Phase,
     Rule,
+    Step,
 )
 from ..ops.scratch.variants import variant_of
 from .autograd.gpu_node_numbers import DeviceNumbers
@@ -131,10 +134,14 @@ class Workspaces:
         name, kwargs = self._function(SCRATCH, name, args, kwargs, out)
         phases = self._scratch(name, args, kwargs, out)
         passing, self._passing = self._passing, 0
-        if passing and name not in blas.ONE_PRODUCT:
+        if not passing:
+            return phases
+        if any(isinstance(step, Lasting) for step in phases):
+            return _passed_where_requested(cast("Course", phases), passing)
+        if name not in blas.ONE_PRODUCT:
             self._note(name, passing + _most(phases))
             return phases
-        return _with_workspace(phases, passing) if passing else phases
+        return _with_workspace(phases, passing)
 
     def _function(
         self, rules: Mapping[tuple[str, str], Rule], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
@@ -280,6 +287,21 @@ def _with_workspace(phases: tuple[Phase, ...] | Course, nbytes: int) -> tuple[Ph
     if isinstance(last, Phase):
         return (*cast("list[Phase]", before), last._replace(nbytes=last.nbytes + nbytes))
     return (*cast("Course", phases), Alloc(nbytes))
+
+
+def _passed_where_requested(course: Course, nbytes: int) -> Course:
+    """Allocate and free a workspace wherever a course requests it."""
+    steps: list[Step] = []
+    numbers: list[int] = []
+    buffers = count()
+    for step in course:
+        if isinstance(step, Lasting):
+            steps += [Alloc(nbytes), Free(next(buffers))]
+            continue
+        if isinstance(step, Alloc):
+            numbers.append(next(buffers))
+        steps.append(Free(numbers[step.buffer]) if isinstance(step, Free) else step)
+    return tuple(steps)
 
 
 def _most(phases: tuple[Phase, ...] | Course) -> int:

@@ -207,8 +207,8 @@ def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
     return [_normalised(x, *parameters), statistics, statistics]
 
 
-GROUPS_IN_ROWS_SINCE = "2.14"
-"""The first release whose group norm returns row-major tensors elsewhere than on the CPU; measured on 2.13 and 2.14."""
+GROUPS_IN_ROWS = "2.14", "2.15"
+"""The release whose group norm is row-major except on the CPU, and the next one; measured on 2.13, 2.14 and 2.15."""
 
 
 @rule("native_group_norm")
@@ -220,7 +220,9 @@ def group_norm(
     sure(groups > 0 and channels % groups == 0)
     statistics = fresh((batch, groups), x.dtype)
     out = _normalised(x, weight, bias)
-    return [fresh(x.shape, x.dtype) if since(GROUPS_IN_ROWS_SINCE) else out, statistics, statistics]
+    first, beyond = GROUPS_IN_ROWS
+    in_rows = since(first) and not since(beyond)
+    return [fresh(x.shape, x.dtype) if in_rows else out, statistics, statistics]
 
 
 @rule("native_layer_norm")

@@ -112,15 +112,9 @@ def _of_one_group(grad: Any, groups: int) -> torch.Tensor:
     return torch.empty(shape, dtype=grad.dtype, device="meta").to(memory_format=suggested(grad))
 
 
-TRANSPOSED_UNTIL = "2.15"
-"""The first release whose oneDNN needs less for some transposed convolutions than the rules predict."""
-
-
 def _planned(call: Convolution, last: bool, part: int) -> Plan:
     plan = PLANS[last, call.transposed][part](call.conv)
     if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 used less.
-        plan = replace(plan, guess=max(plan.guess, plan.scratch))
-    if call.transposed and since(TRANSPOSED_UNTIL):
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
     if last and _is_unusual(call):
         plan = replace(plan, guess=max(plan.guess, plan.scratch + plan.weights))

@@ -14,7 +14,19 @@ from ....live.versions import since
 from ..registry import DOUBT, Alloc, AtMost, Course, Free, Lasting, Result, Step, reserve, scratch
 from ..sizes import INT64, columns_first, itemsize, nbytes
 from .allocations import Allocations, buffers, joined, results
-from .linalg import LINALG, Way, columns_of, is_adjoint, is_factored_by_cublas, matrices_of, way_to_solve
+from .linalg import (
+    FEW_TRIANGLES,
+    LARGE_TRIANGLE,
+    LINALG,
+    TRIANGLES_SINCE,
+    Way,
+    columns_of,
+    is_adjoint,
+    is_factored_by_cublas,
+    is_solved_twice,
+    matrices_of,
+    way_to_solve,
+)
 
 INT32 = 4
 STATUS = INT32
@@ -22,10 +34,6 @@ STATUS = INT32
 POINTER = 8
 LEAST_WORK = 32 * MIB
 """What cuSOLVER is granted for matrices of any size; unmeasured."""
-LARGE_TRIANGLE, FEW_TRIANGLES = 64, 8
-"""Rows from which on up to 8 triangular systems are solved one by one."""
-TRIANGLES_SINCE = "2.13"
-"""The first release that solves for batches with Cholesky's factor by two triangular solves; measured, 2.12 was not."""
 SOURCE = f"{LINALG}, BatchLinearAlgebraLib.cpp; aten/src/ATen/native/BatchLinearAlgebra.cpp"
 
 
@@ -37,11 +45,17 @@ def bounded(course: Course, *tensors: Any) -> AtMost:
     return AtMost(DOUBT * sum(map(nbytes, tensors)) + LEAST_WORK, course)
 
 
-def solved(rows: int, matrices: int) -> Course:
-    """Return the course of a triangular solve: pointers to the matrices of a batch, and cuBLAS's workspace."""
-    if rows >= LARGE_TRIANGLE and matrices <= FEW_TRIANGLES:
+def solved(rows: int, matrices: int, columns: int = 1) -> Course:
+    """Return the course of a triangular solve: pointers to the matrices of a batch, and cuBLAS's workspace.
+
+    Without right-hand sides, there are no pointers to them.
+    """
+    if not rows * matrices or (rows >= LARGE_TRIANGLE and matrices <= FEW_TRIANGLES):
         return (Lasting(),)
-    return Alloc(POINTER * matrices), Alloc(POINTER * matrices), Lasting(), Free(1), Free(0)
+    pointers = Alloc(POINTER * matrices)
+    if not columns:
+        return pointers, Lasting(), Free(0)
+    return pointers, pointers, Lasting(), Free(1), Free(0)
 
 
 def factored_systems_solved(rows: int, columns: int, matrices: int, item: int, adjoint: bool) -> Course:
@@ -68,15 +82,13 @@ def factored_systems_solved(rows: int, columns: int, matrices: int, item: int, a
 
 
 @scratch("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=SOURCE, band=0.0)
-def triangular(out: Any, first: Any, second: Any, *_: Any, **__: Any) -> Course | AtMost:
+def triangular(out: Any, first: Any, second: Any, *_: Any, **__: Any) -> Course:
     """Pointers to the matrices of a batch, unless they are solved one by one.
 
     The older operator, with two results, takes the matrices after the right-hand sides.
     """
-    matrix = second if isinstance(out, (tuple, list)) else first
-    if not first.numel() * second.numel():
-        return bounded((*results(out), Lasting()), matrix)
-    return *results(out), *solved(int(matrix.shape[-1]), matrices_of(matrix))
+    matrix, sides = (second, first) if isinstance(out, (tuple, list)) else (first, second)
+    return *results(out), *solved(int(matrix.shape[-1]), matrices_of(matrix), int(sides.numel()))
 
 
 @scratch("cuda", "aten::linalg_lu_factor_ex", "aten::linalg_ldl_factor_ex", source=SOURCE, band=0.0)
@@ -176,29 +188,27 @@ def cholesky(out: Any, x: Any, **_: Any) -> Course | AtMost:
 @scratch("cuda", "aten::cholesky_solve", source=SOURCE, band=0.0)
 def cholesky_solve(out: Any, b: Any, factor: Any, *_: Any) -> Course:
     """A status and a column-major copy of the factor."""
-    return _solved_by_cholesky(factor, Result(0)) if out.numel() else ()
+    return _solved_by_cholesky(factor, int(b.numel()), Result(0)) if out.numel() or is_solved_twice(factor) else ()
 
 
 @scratch("cuda", "aten::cholesky_inverse", source=SOURCE, band=0.0)
 def cholesky_inverse(out: Any, factor: Any, *_: Any) -> Course:
     """The identity, for which torch solves; up to 2.11, cuSOLVER solved for it in the copy of the factor."""
-    if not out.numel():
+    if not out.numel() and not is_solved_twice(factor):
         return ()
     identity: Course = (Result(0), Alloc(nbytes(factor)))
     if not since(TRIANGLES_SINCE):
         return (*identity, Alloc(STATUS) if matrices_of(factor) == 1 else Lasting())
-    return joined(identity, _solved_by_cholesky(factor))
+    return joined(identity, _solved_by_cholesky(factor, int(factor.numel())))
 
 
-def _solved_by_cholesky(factor: Any, *first: Result) -> Course:
+def _solved_by_cholesky(factor: Any, columns: int, *first: Result) -> Course:
     """Return the course of a solve by cuSOLVER; MAGMA solves batches, in later releases two triangular solves do."""
     matrices, copy = matrices_of(factor), Alloc(nbytes(factor))
-    if matrices == 1:
-        return Alloc(STATUS), *first, copy
-    if not since(TRIANGLES_SINCE):
-        return (*first, copy, Lasting())
-    pair = solved(int(factor.shape[-1]), matrices)
-    return joined(first, pair, pair)
+    if is_solved_twice(factor):
+        pair = solved(int(factor.shape[-1]), matrices, columns)
+        return joined(first, pair, pair)
+    return (Alloc(STATUS), *first, copy) if matrices == 1 else (*first, copy, Lasting())
 
 
 def _reflections(x: Any) -> Course:

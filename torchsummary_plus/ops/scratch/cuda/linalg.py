@@ -11,13 +11,18 @@ from math import prod
 from typing import Any
 
 from ....data.capability import Capability
+from ....live.versions import since
 from ..registry import lasting
-from .blas import HANDLES, workspace_bytes
+from .blas import HANDLES, are_workspaces_kept, workspace_bytes
 
 LINALG = f"{HANDLES}; aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
 Blocks = tuple[tuple[str, int], ...]
 
 BATCHED_QR_ROWS = 256
+LARGE_TRIANGLE, FEW_TRIANGLES = 64, 8
+"""Rows from which on up to 8 triangular systems are solved one by one."""
+TRIANGLES_SINCE = "2.13"
+"""The first release that solves for batches with Cholesky's factor by two triangular solves; measured, 2.12 was not."""
 
 
 class Way(Enum):
@@ -65,9 +70,14 @@ def is_adjoint(left: bool = True, adjoint: bool = False) -> bool:
 
 
 @lasting("cuda", "aten::triangular_solve", "aten::linalg_solve_triangular", source=LINALG, band=0.0, by_capability=True)
-def triangular(capability: Capability, out: Any, *_: Any, **__: Any) -> Blocks:
+def triangular(capability: Capability, out: Any, first: Any, second: Any, *_: Any, **__: Any) -> Blocks:
     """Also without right-hand sides."""
-    return _taken(capability, True)
+    return _taken(capability, _asks_for_a_handle(second if isinstance(out, (tuple, list)) else first))
+
+
+def _asks_for_a_handle(matrix: Any) -> bool:
+    """Whether a triangular solve does; where workspaces are kept, not for no large matrices, one after another."""
+    return bool(matrices_of(matrix)) or int(matrix.shape[-1]) < LARGE_TRIANGLE or not are_workspaces_kept()
 
 
 FACTORED = ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet")
@@ -108,13 +118,18 @@ def columns_of(b: Any, rows: int, matrices: int) -> int:
 @lasting("cuda", "aten::cholesky_solve", source=LINALG, band=0.0, by_capability=True)
 def cholesky_solve(capability: Capability, out: Any, b: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
     """Return cuBLAS's workspace, which solving a batch requests."""
-    return _taken(capability, matrices_of(out) > 1)
+    return _taken(capability, matrices_of(out) > 1 or (is_solved_twice(factor) and _asks_for_a_handle(factor)))
 
 
 @lasting("cuda", "aten::cholesky_inverse", source=LINALG, band=0.0, by_capability=True)
 def cholesky_inverse(capability: Capability, out: Any, factor: Any, *_: Any, **__: Any) -> Blocks:
     """Return cuBLAS's workspace, which inverting a batch requests."""
-    return _taken(capability, matrices_of(factor) > 1)
+    return _taken(capability, matrices_of(factor) > 1 or (is_solved_twice(factor) and _asks_for_a_handle(factor)))
+
+
+def is_solved_twice(factor: Any) -> bool:
+    """Whether two triangular solves solve for a batch with Cholesky's factor, also for an empty one."""
+    return since(TRIANGLES_SINCE) and matrices_of(factor) != 1
 
 
 @lasting("cuda", "aten::linalg_qr", "aten::geqrf", source=LINALG, band=0.0, by_capability=True)

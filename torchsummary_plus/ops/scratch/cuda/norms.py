@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ....data.capability import Capability
 from ....data.rounding import ceil_div
 from ....live.versions import since
 from ..registry import Alloc, Course, Result, scratch
-from ..sizes import itemsize
-from .allocations import Allocations, copies, results
+from ..sizes import copied, itemsize, suggested
+from .allocations import Allocations, buffers, copies, results
 from .chips import chip_of
 from .reductions import staged, summing
 from .tensor_iterator import Reduction
@@ -76,30 +78,58 @@ GROUP_NORM = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
 STATISTICS_TWICE_SINCE = "2.13"
 """Not yet in 2.11: in half precision, group norm reads its statistics in float32, besides those that it returns."""
+WHOLE_OPERATOR_SINCE = "2.14"
+"""The first release whose group norm copies its operands itself, and needs no sums with one place per channel."""
+CHANNELS_LAST_SINCE = "2.15"
+"""The first release whose group norm reads channels-last tensors as they lie; measured on 2.14 and 2.15."""
+
+
+def _read_layout(x: Any) -> Any:
+    """Return the memory format in which group norm reads its input and the output's gradient."""
+    return suggested(x) if since(CHANNELS_LAST_SINCE) else torch.contiguous_format
+
+
+def _is_read_by_channel(x: Any) -> bool:
+    """Whether the channels-last kernels run, also for a row-major tensor with one place per channel, which is both."""
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if layout is None or not since(CHANNELS_LAST_SINCE):
+        return False
+    return suggested(x) is layout or x.is_contiguous(memory_format=layout)
 
 
 @scratch("cuda", "aten::native_group_norm", source=GROUP_NORM, band=0.0)
 def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Course:
-    """A factor and a summand for each channel of each sample, unless there are no weights or one place per channel.
+    """A factor and a summand for each channel of each sample; in rows, only with weights and several places.
 
-    Operands that are not contiguous are copied first: by torch's composite operator before 2.14, and here since.
+    Operands in another layout are copied: after the results, but before them by torch's composite operator until 2.13.
     """
+    read = *buffers(copied(x, _read_layout(x))), *copies(weight, bias)
+    is_whole = since(WHOLE_OPERATOR_SINCE)
+    if is_whole and not x.numel():
+        return results(out)
     size = max(4, itemsize(x))
     is_half = itemsize(x) < size
     statistics = (Alloc(n * groups * size),) * 2 if is_half and since(STATISTICS_TWICE_SINCE) else ()
-    is_plain = hxw == 1 or (weight is None and bias is None)
+    is_plain = not _is_read_by_channel(x) and (hxw == 1 or (weight is None and bias is None))
     factors = () if is_plain else (Alloc(n * c * size),) * 2
-    return *copies(x, weight, bias), *results(out), *statistics, *factors
+    start = (*results(out), *read) if is_whole else (*read, *results(out))
+    return *start, *statistics, *factors
 
 
 @scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM, band=0.0)
 def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
 ) -> Course:
-    """Copies, sums for each channel, and factors for the input's gradient: two of each group, one of each channel."""
+    """Copies, sums for each channel, and the input's factors: two of each group, and in rows one of each channel."""
+    is_whole, is_last, layout = since(WHOLE_OPERATOR_SINCE), _is_read_by_channel(x), _read_layout(x)
+    if is_whole and not x.numel():
+        return results(out)
     size = max(4, itemsize(x))
     per_channel, per_group = Alloc(n * c * size), Alloc(n * groups * size)
-    sums: Course = (*copies(grad, x, mean, rstd, weight), *results(out), per_channel, per_channel)
+    read = buffers(*(copied(tensor, layout) for tensor in (grad, x)))
+    sums = () if is_whole and hxw == 1 and not is_last else (per_channel, per_channel)
+    start: Course = (*read, *copies(mean, rstd, weight), *results(out), *sums)
     if out[0] is None:
-        return sums
-    return *sums, per_group, per_group, *(() if weight is None or hxw == 1 else (per_channel,))
+        return start
+    is_scaled = weight is not None and hxw > 1 and not is_last
+    return *start, per_group, per_group, *((per_channel,) if is_scaled else ())

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from .....data.rounding import ceil_div, round_up
+from .....live.versions import since
 from . import threads as shared
 from .description import BATCH_ELEMENT, PAGE, Conv, Plan, aligned, lanes, threads
 
@@ -359,10 +360,15 @@ def transposed_forward(conv: Conv) -> Plan:
     return replace(plan, scratch=plan.scratch + aligned(plan.written)) if conv.bias else plan
 
 
+UNEVEN_SINCE = "2.15"
+"""The first release whose brgemm adds the bias to a transposed result that strides do not divide."""
+
+
 def with_bias(conv: Conv, plan: Plan) -> Plan:
-    """Add the bias to a plan; brgemm fuses it unless strides do not divide the output."""
+    """Add the bias to a plan; brgemm fuses it, before torch 2.15 only if strides divide the output."""
     mirrored = conv.mirrored
-    is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
+    is_uneven = not since(UNEVEN_SINCE) and any(o % s for o, s in zip(conv.out, conv.stride))
+    is_uneven = is_uneven and is_strided_product(mirrored, lanes()[0])
     is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
     return replace(plan, scratch=plan.scratch + aligned(conv.written)) if is_copied else plan
 
