@@ -7,13 +7,15 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from torchsummary_plus.ops.scratch.cuda.blas import are_workspaces_kept, workspace_bytes
+from tests.truth.releases import from_release
+from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -48,19 +50,21 @@ KINDS: dict[str, Callable[[tuple[int, ...], int, int], Case]] = {
 
 
 def takes_workspace(operator: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call leaves a workspace of cuBLAS behind, if it is the first one."""
+    """Whether a call allocates a workspace of cuBLAS, if it is the first one."""
     torch._C._cuda_clearCublasWorkspaces()
     gc.collect()
     placed = [arg.cuda() if isinstance(arg, Tensor) else arg for arg in args]
-    before = torch.cuda.memory_allocated()
-    with suppress(RuntimeError):  # The no-op runtime refuses what cuBLAS and cuSOLVER would have to compute.
-        operator(*placed)
-    return torch.cuda.memory_allocated() - before >= workspace_bytes(torch.cuda.get_device_capability())
+
+    def attempt() -> None:
+        with suppress(RuntimeError):  # The no-op runtime refuses what cuBLAS and cuSOLVER would have to compute.
+            operator(*placed)
+
+    return blas.workspace_bytes(torch.cuda.get_device_capability()) in changes(attempt)
 
 
-@pytest.mark.skipif(not are_workspaces_kept(), reason="torch frees a workspace after each product")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_operators_that_take_a_workspace_are_known(kind: str) -> None:
+def test_the_operators_that_take_a_workspace_are_known(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "are_workspaces_kept", lambda: True)  # Else no rule says which call is the first one.
     rng = random.Random(kind)
     capability = torch.cuda.get_device_capability()
     answers = set()
@@ -131,3 +135,32 @@ def test_triangular_solves_allocate_what_their_rules_say(kind: str) -> None:
             assert truth == allocated_by_rule(operator, tuple(tensor.to("meta") for tensor in args), {}), args
             solved += 1
     assert solved > 15
+
+
+def solve(batch: tuple[int, ...], rows: int, columns: int) -> Case:
+    return aten._linalg_solve_ex.default, (torch.ones(*batch, rows, rows), torch.ones(*batch, rows, columns))
+
+
+BY_BLOCKS = {
+    **{kind: KINDS[kind] for kind in ("linalg_lu_factor_ex", "_linalg_slogdet")},
+    "_linalg_det": lambda batch, rows, _: (aten._linalg_det.default, (torch.ones(*batch, rows, rows),)),
+    "linalg_lu": lambda batch, rows, _: (aten.linalg_lu.default, (torch.ones(*batch, rows, rows),)),
+    "linalg_inv_ex": lambda batch, rows, _: (aten.linalg_inv_ex.default, (torch.ones(*batch, rows, rows),)),
+    "_linalg_solve_ex": solve,
+}
+
+
+@from_release("2.15", "factorization block by block")
+@pytest.mark.parametrize("kind", BY_BLOCKS)
+def test_a_factorization_by_blocks_allocates_what_its_rule_says(kind: str) -> None:
+    """Whose products take the same workspace, one after another."""
+    for batch, rows, columns in (((4,), 256, 1), ((5,), 257, 257), ((2, 3), 300, 2), ((33,), 260, 9)):
+        operator, args = BY_BLOCKS[kind](batch, rows, columns)
+        sizes = changes(partial(operator, *(tensor.cuda() for tensor in args)))
+        ruled = allocated_by_rule(operator, tuple(tensor.to("meta") for tensor in args), {})
+        assert without_repeats(sizes) == without_repeats(ruled), (batch, rows, columns)
+
+
+def without_repeats(sizes: list[int]) -> list[int]:
+    """Return the bytes allocated, once for equal ones in a row."""
+    return [size for size, _ in groupby(size for size in sizes if size > 0)]

@@ -11,10 +11,11 @@ from typing import Any
 
 from ....data.units import MIB
 from ....live.versions import since
-from ..registry import DOUBT, Alloc, AtMost, Course, Free, Lasting, Result, Step, reserve, scratch
+from ..registry import DOUBT, Alloc, AtMost, Course, Free, Lasting, Result, reserve, scratch
 from ..sizes import INT64, columns_first, itemsize, nbytes
 from .allocations import Allocations, buffers, joined, results
 from .linalg import (
+    FEW_FACTORED_SINCE,
     FEW_TRIANGLES,
     LARGE_TRIANGLE,
     LINALG,
@@ -25,6 +26,7 @@ from .linalg import (
     is_factored_by_cublas,
     is_solved_twice,
     matrices_of,
+    way_to_factor,
     way_to_solve,
 )
 
@@ -43,6 +45,12 @@ def bounded(course: Course, *tensors: Any) -> AtMost:
     So are results without elements, for which kernels fill in constants.
     """
     return AtMost(DOUBT * sum(map(nbytes, tensors)) + LEAST_WORK, course)
+
+
+def _unless_known(course: Course, x: Any, *more: Any) -> Course | AtMost:
+    """Return a course with factors of ``x`` as it is if only torch and cuBLAS work on it, bounded otherwise."""
+    is_known = since(FEW_FACTORED_SINCE) and way_to_factor(x) is not Way.LOOPED
+    return course if is_known else bounded(course, x, *more)
 
 
 def solved(rows: int, matrices: int, columns: int = 1) -> Course:
@@ -91,9 +99,14 @@ def triangular(out: Any, first: Any, second: Any, *_: Any, **__: Any) -> Course:
     return *results(out), *solved(int(matrix.shape[-1]), matrices_of(matrix), int(sides.numel()))
 
 
-@scratch("cuda", "aten::linalg_lu_factor_ex", "aten::linalg_ldl_factor_ex", source=SOURCE, band=0.0)
-def factors(out: Any, x: Any, **_: Any) -> Course | AtMost:
-    return bounded((*results(out), Lasting()), x) if x.numel() else bounded(results(out), x)
+@scratch("cuda", "aten::linalg_lu_factor_ex", source=SOURCE, band=0.0)
+def lu_factor(out: Any, x: Any, **_: Any) -> Course | AtMost:
+    return _unless_known(joined(results(out), _factoring(x)), x)
+
+
+@scratch("cuda", "aten::linalg_ldl_factor_ex", source=SOURCE, band=0.0)
+def ldl_factor(out: Any, x: Any, **_: Any) -> AtMost:
+    return bounded(results(out), x)
 
 
 @scratch("cuda", "aten::linalg_lu", source=SOURCE, band=0.0)
@@ -106,9 +119,9 @@ def lu(out: Any, x: Any, **_: Any) -> Course | AtMost:
     steps.buffer(nbytes(x))
     steps.buffer(INT32 * least * matrices)
     steps.free(steps.buffer(STATUS * matrices))
-    steps.request_lasting()
+    steps.append(_factoring(x))
     steps.append(_permutation(x))
-    return bounded(steps.course(), x)
+    return _unless_known(steps.course(), x)
 
 
 @scratch("cuda", "aten::lu_unpack", source=SOURCE, band=0.0)
@@ -141,7 +154,7 @@ def solve(out: Any, x: Any, b: Any, *, left: bool = True, **_: Any) -> Course | 
     if not rows * matrices * columns:
         return bounded(results(out), x)
     course = factored_systems_solved(rows, columns, matrices, itemsize(x), is_adjoint(left))
-    return bounded(joined(results(out), _factoring(matrices), course), x, b)
+    return _unless_known(joined(results(out), _factoring(x), course), x, b)
 
 
 @scratch("cuda", "aten::linalg_inv_ex", source=SOURCE, band=0.0)
@@ -152,29 +165,41 @@ def inverse(out: Any, x: Any, **_: Any) -> Course | AtMost:
         return bounded(results(out), x)
     before: Course = (*results(out), Alloc(nbytes(x)), Alloc(INT32 * rows * matrices))
     course = factored_systems_solved(rows, rows, matrices, itemsize(x), is_adjoint())
-    return bounded(joined(before, _factoring(matrices), course), x, x)
+    return _unless_known(joined(before, _factoring(x), course), x, x)
 
 
-def _factoring(matrices: int) -> tuple[Step, ...]:
-    return (Lasting(),) if matrices > 1 else ()
+def _factoring(x: Any) -> Course:
+    """Return the course of a factorization: pointers, and pivots of its own where torch does it.
+
+    Up to 2.14, MAGMA factors larger batches without pointers in torch's memory.
+    """
+    way, pointers = way_to_factor(x), POINTER * matrices_of(x)
+    if not x.numel() or way is Way.LOOPED:
+        return ()
+    if way is Way.BLOCKED:
+        pivots = Alloc(INT32 * int(x.shape[-1]) * matrices_of(x))
+        return Alloc(2 * pointers), pivots, Lasting(), Free(1), Free(0)
+    return (Alloc(pointers), Lasting(), Free(0)) if since(FEW_FACTORED_SINCE) else (Lasting(),)
 
 
 @scratch("cuda", "aten::_linalg_det", "aten::_linalg_slogdet", source=SOURCE, band=0.0)
 def determinant(out: Any, x: Any) -> Course | AtMost:
-    """Statuses; the pivots compared with the rows' numbers, and counted; the product or sum of the diagonal."""
+    """Statuses; the pivots compared with the rows' numbers, and counted; the diagonal's product, or signs and logs."""
     rows, matrices = int(x.shape[-1]), matrices_of(x)
     if not x.numel():
         return bounded(results(out), x)
     is_product, numbers = len(out) == 3, itemsize(x) * matrices
     steps = Allocations([*results(out)])
     steps.buffer(STATUS * matrices)
-    steps.append((*_factoring(matrices), *buffers(numbers if is_product else 0)))
+    steps.append(joined(_factoring(x), buffers(numbers if is_product else 0)))
     rows_numbered, mask = steps.buffer(INT32 * rows), steps.buffer(rows * matrices)
-    steps.buffer(INT64 * matrices)
+    exchanged = steps.buffer(INT64 * matrices)
     steps.temporary(INT64 * rows * matrices)
     steps.free(mask, rows_numbered)
-    steps.append(buffers(*(() if is_product else (numbers * rows, numbers))))
-    return bounded(steps.course(), x)
+    if not is_product:
+        steps.free(*steps.append(buffers(numbers * rows, numbers)), exchanged)
+        steps.temporary(numbers * rows)
+    return _unless_known(steps.course(), x)
 
 
 @scratch("cuda", "aten::linalg_cholesky_ex", source=SOURCE, band=0.0)

@@ -10,6 +10,8 @@ from enum import Enum
 from math import prod
 from typing import Any
 
+import torch
+
 from ....data.capability import Capability
 from ....live.versions import since
 from ..registry import lasting
@@ -25,12 +27,40 @@ TRIANGLES_SINCE = "2.13"
 """The first release that solves for batches with Cholesky's factor by two triangular solves; measured, 2.12 was not."""
 
 
+FEW_FACTORED_SINCE = "2.15"
+"""The first release that leaves few matrices to cuSOLVER and factors large ones block by block; before: MAGMA."""
+BLOCKED_ROWS, LEAST_BLOCKED = 256, 4
+"""Rows from which on at least four matrices are factored block by block."""
+_SINGLE, _DOUBLE = {2: 130, 3: 237}, {2: 67, 3: 224}
+LOOPED_FROM = {
+    torch.float32: _SINGLE,
+    torch.complex64: _SINGLE,
+    torch.float64: _DOUBLE,
+    torch.complex128: {2: 67, 3: 125, 4: 204, 5: 229, 6: 250},
+}
+"""Rows from which on so many matrices are factored by cuSOLVER; read off torch 2.15 on the no-op runtime."""
+
+
 class Way(Enum):
-    """How a system with factors and pivots is solved."""
+    """How matrices are factored, and how a system with factors and pivots is solved."""
 
     LOOPED = "by cuSOLVER, one matrix after another"
-    BATCHED = "by cuBLAS, all at once"
+    BATCHED = "by cuBLAS or MAGMA, all at once"
+    BLOCKED = "by torch's kernels and products of blocks, all at once"
     TRIANGULAR = "by two triangular solves"
+
+
+def way_to_factor(x: Any) -> Way:
+    """Return torch's choice (``lu_factor`` in BatchLinearAlgebra.cpp)."""
+    matrices, (columns, rows) = matrices_of(x), x.shape[-2:]
+    if matrices <= 1:
+        return Way.LOOPED
+    if not since(FEW_FACTORED_SINCE):
+        return Way.BATCHED
+    if columns == rows >= BLOCKED_ROWS and matrices >= LEAST_BLOCKED:
+        return Way.BLOCKED
+    is_looped = columns != rows or (matrices in LOOPED_FROM[x.dtype] and rows >= LOOPED_FROM[x.dtype][matrices])
+    return Way.LOOPED if is_looped else Way.BATCHED
 
 
 def way_to_solve(rows: int, columns: int, matrices: int, adjoint: bool) -> Way:
@@ -86,7 +116,7 @@ FACTORED = ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet"
 @lasting("cuda", *(f"aten::{name}" for name in FACTORED), source=LINALG, band=0.0, by_capability=True)
 def lu_factor(capability: Capability, out: Any, x: Any, *_: Any, **__: Any) -> Blocks:
     """Return cuBLAS's workspace, which factoring a batch requests."""
-    return _taken(capability, x.numel() and matrices_of(x) > 1)
+    return _taken(capability, x.numel() and way_to_factor(x) is not Way.LOOPED)
 
 
 @lasting("cuda", "aten::linalg_lu_solve", source=LINALG, band=0.0, by_capability=True)
@@ -101,7 +131,7 @@ def solve(capability: Capability, out: Any, x: Any, b: Any, *, left: bool = True
     """Return cuBLAS's workspace, for the factors of a batch or for the solutions."""
     rows, matrices = int(x.shape[-1]), matrices_of(x)
     solved = _is_solved_by_cublas(rows, columns_of(out[0], rows, matrices), matrices, is_adjoint(left))
-    return _taken(capability, (x.numel() and matrices > 1) or solved)
+    return _taken(capability, (x.numel() and way_to_factor(x) is not Way.LOOPED) or solved)
 
 
 @lasting("cuda", "aten::linalg_inv_ex", source=LINALG, band=0.0, by_capability=True)
