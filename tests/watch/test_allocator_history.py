@@ -183,3 +183,16 @@ def test_from_what_is_asked_for_to_what_is_allocated() -> None:
     assert step.peak_bytes - 512 * len(step.log.storages) < step.requested_bytes < step.peak_bytes
     rows = {row.path: row.cells[0].value for row in compare(step, step, names=["one", "two"]).tables()[0].rows}
     assert rows["requested_bytes"] == step.requested_bytes
+
+
+def test_a_resized_storage_keeps_its_kind_although_its_memory_was_allocated_again_before_its_mark() -> None:
+    """Marks are written between calls; the C library may reuse the memory at once."""
+    reader = ProfileReader("cpu", [(1 << 20, 4000, 4000)])
+    inside = ("aten::resize_",), (1,)
+    marks = [("hold", "buffers", 0, [1 << 20]), ("resized", 1 << 20, 1 << 21)]
+    held, resized = (Change(time, 0, 0, (), (), mark=mark) for time, mark in enumerate(marks))
+    reader.read([held, Change(1, 1 << 21, 40, *inside), Change(2, 1 << 20, 64, *inside), resized])
+    log = reader.log(("",))
+    kinds = [(log.storages[number].kind, nbytes) for _, number, nbytes in log.events if nbytes]
+    assert kinds == [("buffers", 4000), ("buffers", 40), (None, 64)]
+    assert [number for _, number, nbytes in log.events if not nbytes] == [0] and not reader.reused

@@ -167,7 +167,8 @@ class ProfileReader:
         self._node_modules = NodeModules()
         for address, nbytes, block in existing:
             self._take(address, block, nbytes, OUTSIDE)
-        self.earlier = len(self.storages)
+        self._earlier = dict(self._live)
+        """Earlier storages by address."""
 
     def read(self, changes: Iterable[Change]) -> None:
         """Process changes in order, up to the mark that ends the steps."""
@@ -258,10 +259,12 @@ class ProfileReader:
 
     def _resized(self, address: int, present: int) -> None:
         """Free the memory that an earlier storage had, unless another one lies there since; it has a new block."""
-        number = self._live.get(address, self.earlier)
-        if number >= self.earlier:
+        number = self._earlier.pop(address, None)
+        if number is None:
             return
-        self._free(address)
+        if self._live.get(address) == number:
+            self._free(address)
+        self.reused.discard(number)
         if present in self._live:
             before, now = self.storages[number], self._live[present]
             self.storages[now] = replace(self.storages[now], kind=before.kind, owner=before.owner)
