@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from benchmarks.memory_calls import calls, operators
 from benchmarks.result_layouts import ImageDrawing, misplaced
+from torchsummary_plus.live.fakes import fake_like
+from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.trace.kernels import FakeKernels
+from torchsummary_plus.trace.passes import Pass
+
+aten, CUDA = torch.ops.aten, torch.device("cuda")
 
 CAST = ("mul", "add", "maximum", "eq", "lt", "floor_divide", "logical_and", "xlogy", "div")
 """Operators that cast operands of several dtypes."""
@@ -29,3 +38,38 @@ def test_results_lie_as_the_kernels_lay_them(name: str) -> None:
     torch.manual_seed(3)
     chosen = [call for call in drawn if name == "pow" or not any(map(is_complex, call.args))]
     assert chosen and not [f"{call.text}: {difference}" for call, difference in misplaced(chosen)]
+
+
+SIZE = (4, 6, 5, 7)
+LAST, FLAT = (210, 1, 42, 6), (210, 35, 7, 1)
+
+
+def in_last(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(SIZE, dtype=dtype).contiguous(memory_format=torch.channels_last)
+
+
+def batch_norm_backward(training: bool) -> tuple[Any, ...]:
+    statistics, image = [torch.zeros(6) for _ in range(5)], in_last(torch.bfloat16)
+    return aten.native_batch_norm_backward.default, image, image, *statistics, training, 1e-5, [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("call", "strides"),
+    [
+        ((aten.mul.Tensor, torch.zeros((), dtype=torch.bfloat16).expand(SIZE), in_last(torch.bool)), LAST),
+        ((aten.lt.Tensor, torch.zeros((), dtype=torch.int64).expand(SIZE), in_last()), LAST),
+        ((aten.glu_backward.default, torch.zeros(4, 3, 5, 7), in_last(), 1), FLAT),
+        ((aten._log_softmax_backward_data.default, in_last(), torch.zeros(SIZE), 1, torch.float32), FLAT),
+        ((aten.channel_shuffle.default, in_last(), 2), FLAT),
+        ((aten.log_sigmoid_backward.default, torch.zeros(SIZE), in_last(), torch.zeros(0)), FLAT),
+        (batch_norm_backward(training=True), LAST),
+        (batch_norm_backward(training=False), FLAT),
+    ],
+    ids=lambda value: value[0].name() if isinstance(value[0], torch._ops.OpOverload) else "",
+)
+def test_results_on_cuda_lie_as_its_kernels_lay_them(call: tuple[Any, ...], strides: tuple[int, ...]) -> None:
+    """As ``benchmarks.result_layouts`` sees them on the no-op runtime."""
+    operator, *args = tree_map_only(Tensor, lambda tensor: fake_like(tensor, CUDA), call)
+    with Pass(ModuleTree(nn.Identity()), FakeKernels(CUDA), []), torch.no_grad():
+        out = operator(*args)
+    assert (out if isinstance(out, Tensor) else out[0]).stride() == strides

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.truth.memory_truth import cpu_changes, highest
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH
+from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result
 from torchsummary_plus.step import kernel_trials
 from torchsummary_plus.step.workspace import HALF_FROM, Workspaces
 
@@ -80,8 +80,27 @@ def predicted(
         results.append(0 if tensor.untyped_storage().data_ptr() in inputs else own)
     with mock.patch.object(kernel_trials, "ALLOWANCE", -1), OnlyQueries():  # Nothing is tried on zeros.
         phases = workspaces.scratch(name, args, kwargs, out)
-    beside = (phase.nbytes + sum(nbytes for _, nbytes in phase.blocks) for phase in phases)
-    return max(sum(results[: phase.results]) + nbytes for phase, nbytes in zip(phases, beside))
+    if any(isinstance(step, Phase) for step in phases):
+        beside = (phase.nbytes + sum(nbytes for _, nbytes in phase.blocks) for phase in phases)
+        return max(sum(results[: phase.results]) + nbytes for phase, nbytes in zip(phases, beside))
+    return peak_of(phases, results)
+
+
+def peak_of(course: Course, results: Sequence[int]) -> int:
+    """The most bytes that a course holds at once; results that it does not name are allocated first."""
+    named = {step.result for step in course if isinstance(step, Result)}
+    live = most = sum(nbytes for place, nbytes in enumerate(results) if place not in named)
+    buffers: list[int] = []
+    for step in course:
+        if isinstance(step, Alloc):
+            buffers.append(step.nbytes)
+            live += step.nbytes
+        elif isinstance(step, Free):
+            live -= buffers[step.buffer]
+        elif isinstance(step, Result):
+            live += results[step.result]
+        most = max(most, live)
+    return most
 
 
 Call = tuple[Any, ...]

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.nocuda.tests.single_calls import allocated_by_rule, changes
 from tests.truth.releases import from_release
 from torchsummary_plus.ops.scratch.cuda import blas
-from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 aten = torch.ops.aten
@@ -75,30 +75,6 @@ def test_the_operators_that_take_a_workspace_are_known(kind: str, monkeypatch: p
         answers.add(bool(blocks))
         assert bool(blocks) == takes_workspace(operator, args), (operator, [arg.shape for arg in args])
     assert answers == ({True} if kind == "triangular" else {True, False})
-
-
-def changes(call: Callable[[], object]) -> list[int]:
-    """Return the bytes that a call allocates and, below zero, frees."""
-    torch.cuda.memory._record_memory_history(context=None, clear_history=True)
-    call()
-    (trace,) = torch.cuda.memory._snapshot()["device_traces"]
-    torch.cuda.memory._record_memory_history(enabled=None)
-    signs = {"alloc": 1, "free_completed": -1}
-    return [signs[entry["action"]] * entry["size"] for entry in trace if entry["action"] in signs]
-
-
-def allocated_by_rule(operator: Any, args: tuple[Tensor, ...], how: dict[str, bool]) -> list[int]:
-    """Return the bytes that an operator's rules allocate once a workspace is kept, results included."""
-    name, out = operator.name(), operator(*args, **how)
-    results = out if isinstance(out, tuple) else (out,)
-    rules = Workspaces("cuda", torch.cuda.get_device_capability())
-    rules.lasting(name, args, how, out)
-    steps = [step for step in rules.scratch(name, args, how, out) if isinstance(step, (Result, Alloc))]
-    ruled = {step.result for step in steps if isinstance(step, Result)}
-    sizes = [result.nbytes for place, result in enumerate(results) if place not in ruled]
-    sizes += [results[step.result].nbytes if isinstance(step, Result) else step.nbytes for step in steps]
-    assert not rules.unknown
-    return [size for size in sizes if size]
 
 
 def test_a_solve_with_factors_allocates_what_its_rule_says() -> None:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from ...live.versions import since
-from .registry import Alloc, Course, Phase
+from .registry import Alloc, Course, Free, Lasting, Result, Step
 from .sizes import nbytes
 
 SOURCE = "aten/src/ATen/native/Linear.cpp, _trilinear"
 
 
 class Products:
-    """The blocks of a chain of products: each stretch between two allocations or frees is a phase.
+    """The course of a chain of products.
 
     ``summing`` and ``multiplying`` return what kernels allocate besides their results, to sum a tensor over
     an axis and for a batched product of a result and its operands.
@@ -33,19 +33,19 @@ class Products:
     ) -> None:
         self.summing = summing
         self.multiplying = multiplying
-        self.phases: list[Phase] = []
-        self.live: dict[str, int] = {}
+        self.steps: list[Step] = [Result(0)]
+        self.live: list[int] = []
         self.count = 0
 
     def of_slice(
         self, a: Any, b: Any, c: Any, in_a: Any, in_b: Any, in_c: Any, summed: Any, unrolled: int = 1
-    ) -> tuple[Phase, ...]:
-        """Return the phases of one slice, by the operator's arguments."""
+    ) -> Course:
+        """Return the course of the first slice, by the operator's arguments; the others repeat it."""
         if a.numel() and b.numel() and c.numel():
             slices = [_slice(tensor, axes, unrolled) for tensor, axes in ((a, in_a), (b, in_b), (c, in_c))]
             early, late = _summed_axes(in_c, summed, unrolled)
             self._pair(self._pair(slices[0], slices[1], early), slices[2], late)
-        return tuple(self.phases) or (Phase(1, 0),)
+        return tuple(self.steps)
 
     def _pair(self, left: Tensor, right: Tensor, axes: Collection[int]) -> Tensor:
         """Return the product of two tensors of equal rank, summed over some axes; the caller keeps it."""
@@ -90,29 +90,28 @@ class Products:
             self._take(nbytes(joined))
         return joined
 
-    def _take(self, size: int) -> str:
-        name = str(self.count)
+    def _take(self, size: int) -> int:
+        self.steps.append(Alloc(size))
+        self.live.append(self.count)
         self.count += 1
-        self.live[name] = size
-        self._note()
-        return name
+        return self.count - 1
 
     def _follow(self, course: Course) -> None:
         """Allocate what a kernel allocates."""
         for step in course:
             if isinstance(step, Alloc):
                 self._take(step.nbytes)
+            elif isinstance(step, Lasting):
+                self.steps.append(step)
 
     @contextmanager
-    def _scope(self) -> Iterator[list[str]]:
-        """Free what is allocated inside on exit, besides the names that the caller adds."""
-        before, retained = set(self.live), list[str]()
+    def _scope(self) -> Iterator[list[int]]:
+        """Free what is allocated inside on exit, besides the buffers that the caller adds."""
+        before, retained = set(self.live), list[int]()
         yield retained
-        self.live = {name: size for name, size in self.live.items() if name in before or name in retained}
-        self._note()
-
-    def _note(self) -> None:
-        self.phases.append(Phase(1, 0, blocks=tuple(self.live.items())))
+        ended = [number for number in self.live if number not in before and number not in retained]
+        self.steps += map(Free, ended)
+        self.live = [number for number in self.live if number not in ended]
 
 
 def _summed_axes(in_c: Collection[int], summed: Collection[int], unrolled: int) -> tuple[list[int], list[int]]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..norm_backend import is_cudnns, is_native, is_rows
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
 from .layers import statistics_of
 from .registry import (
@@ -105,6 +106,37 @@ def _batch_norm_gradients(
     sure(grad.shape == x.shape and grad.dtype is x.dtype)
     alike = _is_whole(x) and _is_whole(grad) and is_channels_last(x) == is_channels_last(grad)
     of_x = _row_major_first(x) if alike else in_format_of(x, x.shape, x.dtype)
+    parameter = fresh(x.shape[1:2], x.dtype if parameters[0] is None else parameters[0].dtype)
+    return only_wanted((of_x, parameter, parameter), wanted)
+
+
+@register(KERNEL_RULES, "native_batch_norm_backward")
+def batch_norm_backward_on_cuda(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
+    save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """The wanted gradients; the input's is row-major, unless the kernel reads rows of channels in training."""
+    sure(is_native(x, weight))
+    return _batch_norm_gradients_on_cuda(grad, x, (weight, mean, var), training, wanted)
+
+
+@register(KERNEL_RULES, "batch_norm_backward")
+def any_batch_norm_backward_on_cuda(
+    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor | None, var: Tensor | None,
+    save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
+    reserve: Tensor,
+) -> Outs:  # fmt: skip
+    """As :func:`batch_norm_backward_on_cuda`, to which it is dispatched unless cuDNN is."""
+    sure(not is_cudnns(x, weight))
+    return _batch_norm_gradients_on_cuda(grad, x, (weight, mean, var), training, wanted)
+
+
+def _batch_norm_gradients_on_cuda(
+    grad: Tensor, x: Tensor, parameters: tuple[Tensor | None, ...], training: bool, wanted: Sequence[bool]
+) -> Outs:
+    _check_channels(x, *parameters)
+    sure(grad.shape == x.shape and grad.dtype is x.dtype)
+    of_x = in_format_of(x, x.shape, x.dtype) if training and is_rows(x) else fresh(x.shape, x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if parameters[0] is None else parameters[0].dtype)
     return only_wanted((of_x, parameter, parameter), wanted)
 

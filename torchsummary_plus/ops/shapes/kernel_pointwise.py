@@ -129,6 +129,13 @@ def normal(mean: Operand, deviation: Operand = 1.0, **_: object) -> Out:
     return fresh(shape, tensors[0].dtype)
 
 
+@register(KERNEL_RULES, "uniform")
+def uniform(x: Tensor, *_: float, **__: object) -> Out:
+    """Random numbers in a tensor created like the first argument."""
+    sure(x.dtype in FLOATS)
+    return x.shape, preserved_strides(x), x.dtype
+
+
 @register(KERNEL_RULES, "rrelu_with_noise")
 def leaky(x: Tensor, noise: Tensor, *_: object, **__: object) -> Out:
     """Row-major, in training and in evaluation (``Activation.cpp``)."""

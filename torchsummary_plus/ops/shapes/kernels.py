@@ -69,7 +69,7 @@ def prelu_backward(x: Tensor, weight: Tensor, grad: Tensor) -> Outs:
     return [out, out]
 
 
-@register(CPU_RULES, "glu_backward")
+@register(KERNEL_RULES, "glu_backward")
 def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
     """The input's gradient, row-major."""
     sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and numel(x.shape))
@@ -112,6 +112,13 @@ def log_sigmoid(x: Tensor) -> Outs:
     return [fresh(x.shape, x.dtype), fresh(x.shape, x.dtype)]
 
 
+@register(KERNEL_RULES, "log_sigmoid_backward")
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Out:
+    """The input's gradient, created like that of the output."""
+    sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
+    return x.shape, preserved_strides(grad), x.dtype
+
+
 @register(KERNEL_RULES, "masked_fill.Scalar masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
     """The kernel clones its broadcast first operand in row-major order."""
@@ -149,7 +156,7 @@ def cross_entropy_per_element(
     return x.shape, preserved_strides(target), x.dtype
 
 
-@register(CPU_RULES, "_log_softmax_backward_data _softmax_backward_data")
+@register(KERNEL_RULES, "_log_softmax_backward_data _softmax_backward_data")
 def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
     """The input's gradient, row-major."""
     sure(grad.shape == out.shape and grad.dtype is out.dtype is dtype and dtype in FLOATS and out.dim())
@@ -210,10 +217,21 @@ def reflection_pad(x: Tensor, padding: Sizes) -> Out:
 
 
 @register(CPU_RULES, "channel_shuffle native_channel_shuffle")
-def channel_shuffle(x: Tensor, groups: int) -> Out:
+def channel_shuffle_on_cpu(x: Tensor, groups: int) -> Out:
     """The tensor with its channels interleaved, in its memory format."""
-    sure(x.dim() >= 3 and groups > 0 and numel(x.shape) and x.shape[1] % groups == 0)
+    _check_groups(x, groups)
     return in_format_of(x, x.shape, x.dtype)
+
+
+@register(KERNEL_RULES, "channel_shuffle native_channel_shuffle")
+def channel_shuffle(x: Tensor, groups: int) -> Out:
+    """Row-major (``math_channel_shuffle`` in ChanelShuffle.cpp)."""
+    _check_groups(x, groups)
+    return fresh(x.shape, x.dtype)
+
+
+def _check_groups(x: Tensor, groups: int) -> None:
+    sure(x.dim() >= 3 and groups > 0 and numel(x.shape) and x.shape[1] % groups == 0)
 
 
 @register(CPU_RULES, "max_unpool2d")

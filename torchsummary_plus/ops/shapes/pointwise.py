@@ -65,9 +65,13 @@ def stretched(sizes: Shape, strides: Shape, shape: Shape) -> list[int]:
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """Return the dtype of an element-wise result; no rule if casting a non-dense tensor would change its layout."""
+    """Return the dtype of an element-wise result; no rule if casting a non-dense tensor would change its layout.
+
+    CUDA kernels cast each element as they read it.
+    """
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    sure(len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors)))
+    is_alike = len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors))
+    sure(is_alike or any(tensor.device.type == "cuda" for tensor in tensors))
     return common_dtype(operands)
 
 

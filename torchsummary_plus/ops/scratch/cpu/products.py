@@ -141,7 +141,7 @@ def _baddbmm(out: Any, bias: Any, a: Any, b: Any, *, alpha: complex = 1, **_: An
 
 
 @scratch("cpu", "aten::_trilinear", source=SOURCE, band=0.0)
-def _trilinear(out: Any, *args: Any) -> tuple[Phase, ...] | AtMost:
+def _trilinear(out: Any, *args: Any) -> Course | AtMost:
     """For each slice, the summed product of the first two and its product with the third, one after the other."""
     bounds = [0]
 
@@ -151,8 +151,8 @@ def _trilinear(out: Any, *args: Any) -> tuple[Phase, ...] | AtMost:
         bounds.append(nbytes.nbytes)
         return tuple(Alloc(phase.nbytes) for phase in nbytes.phases)
 
-    phases = Products(
+    course = Products(
         lambda summed, tensor, axis: allocated(sum_bytes(summed, tensor, [axis])),
         lambda product, a, b: allocated(_one_by_one(a, b)),
     ).of_slice(*args)
-    return AtMost(max(bounds), phases) if max(bounds) else phases
+    return AtMost(max(bounds), course) if max(bounds) else course

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, power_of_two_below
+from ...norm_backend import is_cudnns, is_native, is_rows
 from ..registry import Alloc, Course, Free, Phase, Result, scratch
 from ..sizes import copied, nbytes, suggested
 from .allocations import Allocations, buffers, results
@@ -27,8 +28,6 @@ SOURCE = "aten/src/ATen/native/cuda/Normalization.cuh"
 
 SUM_BYTES = {torch.float64: 8}
 """Of a sum, by dtype, where it is not 4."""
-
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 THREADS, TILE, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 """Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
@@ -45,7 +44,7 @@ def native_batch_norm(
     capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> Course:
     """In training, what the statistics need; a scalar for each parameter that is missing."""
-    return _forward(capability, x, weight, bias, training) if _is_native(x, weight) and x.numel() else ()
+    return _forward(capability, x, weight, bias, training) if is_native(x, weight) and x.numel() else ()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=SOURCE, band=0.0)
@@ -54,13 +53,13 @@ def native_batch_norm_backward(
 ) -> Course:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
     statistics = mean, mu, rstd
-    return _backward(out, grad, x, weight, statistics, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
+    return _backward(out, grad, x, weight, statistics, training) if is_native(x, weight) else _by_cudnn(out, grad, x)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0, by_capability=True)
 def with_update(capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, *_: Any) -> Course:
     """As :func:`native_batch_norm` in training, where cuDNN is not chosen."""
-    return () if _is_cudnns(x, weight) or not x.numel() else _forward(capability, x, weight, bias, True)
+    return () if is_cudnns(x, weight) or not x.numel() else _forward(capability, x, weight, bias, True)
 
 
 @scratch("cuda", "aten::batch_norm_backward", source=SOURCE, band=0.0)
@@ -69,7 +68,23 @@ def batch_norm_backward(
 ) -> Course:
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
     statistics = mean, mu, rstd
-    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, statistics, update)
+    return _by_cudnn(out, grad, x) if is_cudnns(x, weight) else _backward(out, grad, x, weight, statistics, update)
+
+
+@scratch(
+    "cuda", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit.no_stats",
+    source=SOURCE, band=0.0, by_capability=True,
+)  # fmt: skip
+def batch_norm_legit(capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, *others: Any) -> Course:
+    """As :func:`native_batch_norm`, by torch's own kernel whatever the tensors; some have no running statistics."""
+    training = next(value for value in others if isinstance(value, bool))
+    return _forward(capability, x, weight, bias, training) if x.numel() else ()
+
+
+@scratch("cuda", "aten::_native_batch_norm_legit_no_training", source=SOURCE, band=0.0, by_capability=True)
+def batch_norm_by_statistics(capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, *_: Any) -> Course:
+    """As :func:`batch_norm_legit`, in evaluation."""
+    return _forward(capability, x, weight, bias, False) if x.numel() else ()
 
 
 def _forward(capability: Capability, x: Tensor, weight: Any, bias: Any, training: bool) -> Course:
@@ -108,7 +123,7 @@ def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, statistics: Sequen
     The ``statistics`` are the running mean, and the saved mean and deviation, which cuDNN leaves empty in evaluation.
     """
     reduces = training or out[1] is not None or out[2] is not None
-    if not x.numel() or (reduces and out[0] is not None and not _is_rows(x)):
+    if not x.numel() or (reduces and out[0] is not None and not is_rows(x)):
         return ()
     places = _results(out)
     running, mean, deviation = statistics
@@ -118,7 +133,7 @@ def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, statistics: Sequen
         steps.append((per_channel,))
     if not deviation.numel():
         steps.append((per_channel,))
-    if reduces and _is_rows(x) and _is_rows(grad):
+    if reduces and is_rows(x) and is_rows(grad):
         steps.append((per_channel, per_channel))
         if weight is not None:
             steps.append(places.get(place, Alloc(nbytes(weight))) for place in (1, 2))
@@ -133,19 +148,6 @@ def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, statistics: Sequen
 def _results(out: Any) -> dict[int, Result]:
     """Return the results that exist by their places; they are counted without those that are not wanted."""
     return {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
-
-
-def _is_native(x: Tensor, weight: Any) -> bool:
-    """Whether torch's own kernel runs; where torch has no cuDNN the operator also stands for cuDNN's."""
-    return torch.backends.cudnn.is_available() or not _is_cudnns(x, weight)
-
-
-def _is_cudnns(x: Tensor, weight: Any) -> bool:
-    """Whether torch chooses cuDNN: aten/src/ATen/native/Normalization.cpp, ``_select_batch_norm_backend``."""
-    if weight is None or x.dim() <= 2 or not torch.backends.cudnn.enabled:
-        return False
-    is_single = weight.dtype is torch.float32
-    return torch.bfloat16 not in (x.dtype, weight.dtype) and (x.dtype is not torch.float16 or is_single)
 
 
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)
@@ -169,15 +171,9 @@ def _staged(x: Tensor, statistics: Tensor, values: int, results: int) -> tuple[P
     return (Phase(results, 0, blocks=tuple(zip(("staging", "semaphores"), sizes))),)
 
 
-def _is_rows(x: Tensor) -> bool:
-    """Whether torch reads a tensor as rows of channels: Normalization.cu, ``batch_norm_use_channels_last_kernels``."""
-    is_last = x.dim() in FORMATS and x.is_contiguous(memory_format=FORMATS[x.dim()])
-    return is_last or (x.is_contiguous() and x.stride(1) == 1)
-
-
 def _staging(x: Tensor, size: int) -> tuple[int, ...]:
     """Return the bytes of a staging buffer, with so many for each channel and row of blocks, and of its semaphores."""
-    columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if _is_rows(x) and x.numel() else (1, 1)
+    columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if is_rows(x) and x.numel() else (1, 1)
     return () if rows == 1 else (size * x.shape[1] * rows, 4 * columns)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ....data.capability import Capability
-from ..registry import Course, Phase, lasting, scratch
+from ..registry import Course, Lasting, lasting, scratch
 from ..sliced_products import SOURCE, Products
 from .blas import is_outer_product, workspace_bytes
 from .chips import chip_of
@@ -16,10 +16,14 @@ from .reductions import sum_course
 
 
 @scratch("cuda", "aten::_trilinear", source=SOURCE, band=0.0, by_capability=True)
-def trilinear(capability: Capability, out: Any, *args: Any) -> tuple[Phase, ...]:
+def trilinear(capability: Capability, out: Any, *args: Any) -> Course:
     """The product of two slices, then its product with a slice of the third, beside the result."""
     chip = chip_of(capability)
-    return Products(lambda _, tensor, axis: sum_course(chip, tensor, [axis]), batch_product).of_slice(*args)
+
+    def multiplied(product: Tensor, a: Tensor, b: Tensor) -> Course:
+        return () if is_outer_product(a, b) else (*batch_product(product, a, b), Lasting())
+
+    return Products(lambda _, tensor, axis: sum_course(chip, tensor, [axis]), multiplied).of_slice(*args)
 
 
 @lasting("cuda", "aten::_trilinear", source=SOURCE, band=0.0, by_capability=True)

@@ -1,0 +1,38 @@
+"""What single calls allocate on the no-op runtime, and by their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from torchsummary_plus.ops.scratch.registry import Alloc, Result
+from torchsummary_plus.step.workspace import Workspaces
+
+
+def changes(call: Callable[[], object]) -> list[int]:
+    """Return the bytes that a call allocates and, below zero, frees."""
+    torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+    call()
+    (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    signs = {"alloc": 1, "free_completed": -1}
+    return [signs[entry["action"]] * entry["size"] for entry in trace if entry["action"] in signs]
+
+
+def allocated_by_rule(
+    operator: Any, args: tuple[Any, ...], how: Mapping[str, bool] = MappingProxyType({})
+) -> list[int]:
+    """Return the bytes that an operator's rules allocate once a workspace is kept, results included."""
+    name, out = operator.name(), operator(*args, **how)
+    results = out if isinstance(out, tuple) else (out,)
+    rules = Workspaces("cuda", torch.cuda.get_device_capability())
+    rules.lasting(name, args, dict(how), out)
+    steps = [step for step in rules.scratch(name, args, dict(how), out) if isinstance(step, (Result, Alloc))]
+    ruled = {step.result for step in steps if isinstance(step, Result)}
+    sizes = [result.nbytes for place, result in enumerate(results) if place not in ruled]
+    sizes += [results[step.result].nbytes if isinstance(step, Result) else step.nbytes for step in steps]
+    assert not rules.unknown
+    return [size for size in sizes if size]

@@ -1,0 +1,31 @@
+"""Calls drawn of torch's operators on images in any layout: fakes of CUDA tensors lie as CUDA's kernels lay results."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor
+
+from benchmarks.memory_calls import calls, operators
+from benchmarks.result_layouts import CudaDrawing, misplaced
+
+NAMES = (
+    *("mul", "add", "maximum", "eq", "lt", "floor_divide", "logical_and", "xlogy", "div", "where", "mse_loss"),
+    *("glu", "log_sigmoid", "softmax", "log_softmax", "channel_shuffle", "uniform", "pow", "rrelu"),
+    *("batch_norm", "group_norm", "layer_norm", "instance_norm"),
+)
+
+
+def is_complex(value: object) -> bool:
+    return value.dtype.is_complex if isinstance(value, Tensor) else isinstance(value, complex)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_results_lie_as_the_kernels_lay_them(name: str) -> None:
+    drawn = list(calls(operators(f"^{name}$"), 60, 3, CudaDrawing))
+    known = [call for call in drawn if call.operator.name() not in EMPTY and not any(map(is_complex, call.args))]
+    assert known and not [f"{call.text}: {how}" for call, how in misplaced(known, CudaDrawing.device)]
+
+
+EMPTY = ("aten::log_sigmoid_forward",)
+"""Whose buffer has no elements on CUDA; its bytes are those of a rule."""

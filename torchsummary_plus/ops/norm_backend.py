@@ -1,0 +1,32 @@
+"""Which library runs a batch norm on CUDA, and which kernel.
+
+Source: aten/src/ATen/native/Normalization.cpp and cuda/Normalization.cu.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_native(x: Tensor, weight: Any) -> bool:
+    """Whether torch's own kernel runs; where torch has no cuDNN the operator also stands for cuDNN's."""
+    return torch.backends.cudnn.is_available() or not is_cudnns(x, weight)
+
+
+def is_cudnns(x: Tensor, weight: Any) -> bool:
+    """Whether torch chooses cuDNN (``_select_batch_norm_backend``)."""
+    if weight is None or x.dim() <= 2 or not torch.backends.cudnn.enabled:
+        return False
+    is_single = weight.dtype is torch.float32
+    return torch.bfloat16 not in (x.dtype, weight.dtype) and (x.dtype is not torch.float16 or is_single)
+
+
+def is_rows(x: Tensor) -> bool:
+    """Whether torch reads a tensor as rows of channels (``batch_norm_use_channels_last_kernels``)."""
+    is_last = x.dim() in FORMATS and x.is_contiguous(memory_format=FORMATS[x.dim()])
+    return is_last or (x.is_contiguous() and x.stride(1) == 1)
