@@ -22,7 +22,18 @@ CAST = ("mul", "add", "maximum", "eq", "lt", "floor_divide", "logical_and", "xlo
 """Operators that cast operands of several dtypes."""
 ROW_MAJOR = ("isin", "pow", "nonzero_static", "rrelu", "normal", "rrelu_with_noise", "mse_loss", "smooth_l1_loss")
 BY_ITERATOR = (
-    *("copysign", "heaviside", "igamma", "igammac", "logaddexp", "logaddexp2", "logit", "special_xlog1py", "where"),
+    *(
+        "copysign",
+        "heaviside",
+        "hypot",
+        "igamma",
+        "igammac",
+        "logaddexp",
+        "logaddexp2",
+        "logit",
+        "special_xlog1py",
+        "where",
+    ),
     "channel_shuffle",
 )
 

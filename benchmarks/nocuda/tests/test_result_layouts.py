@@ -10,7 +10,18 @@ from benchmarks.result_layouts import CudaDrawing, misplaced
 
 NAMES = (
     *("mul", "add", "maximum", "eq", "lt", "floor_divide", "logical_and", "xlogy", "div", "where", "mse_loss"),
-    *("glu", "log_sigmoid", "softmax", "log_softmax", "channel_shuffle", "uniform", "pow", "rrelu"),
+    *(
+        "hypot",
+        "nextafter",
+        "glu",
+        "log_sigmoid",
+        "softmax",
+        "log_softmax",
+        "channel_shuffle",
+        "uniform",
+        "pow",
+        "rrelu",
+    ),
     *("batch_norm", "group_norm", "layer_norm", "instance_norm"),
 )
 

@@ -49,7 +49,7 @@ for _name, (_count, _dtype_of) in CAST.items():
     register(CPU_RULES, _name)(_casting(_count, _dtype_of))
 
 
-@register(KERNEL_RULES, "copysign.Tensor logaddexp logaddexp2 special_xlog1py igamma igammac")
+@register(KERNEL_RULES, "copysign.Tensor logaddexp logaddexp2 special_xlog1py igamma igammac hypot nextafter")
 def of_two(x: Operand, other: Operand) -> Out:
     """Floating-point results in the iterator's layout, where the meta kernels are decompositions."""
     dtype = common_dtype((x, other))
