@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from torchsummary_plus.memory.gpus import find_gpu
+from torchsummary_plus.ops.scratch.cuda.chips import Chip, chip_named
 from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
+
+
+@cache
+def chip() -> Chip:
+    """Return the chip of the GPU that is stood in for."""
+    return chip_named(find_gpu(torch.cuda.get_device_name()).name, torch.cuda.get_device_capability())
 
 
 def changes(call: Callable[[], object]) -> list[int]:
@@ -28,7 +37,7 @@ def allocated_by_rule(
     """Return the bytes that an operator's rules allocate once a workspace is kept, results included."""
     name, out = operator.name(), operator(*args, **how)
     results = out if isinstance(out, tuple) else (out,)
-    rules = Workspaces("cuda", torch.cuda.get_device_capability())
+    rules = Workspaces("cuda", chip())
     rules.lasting(name, args, dict(how), out)
     steps = [step for step in rules.scratch(name, args, dict(how), out) if isinstance(step, (Result, Alloc))]
     ruled = {step.result for step in steps if isinstance(step, Result)}

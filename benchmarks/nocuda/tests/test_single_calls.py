@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from itertools import product
 
@@ -46,3 +47,46 @@ def test_a_batch_norm_called_by_itself_allocates_what_its_rule_says(
         truth = [size for size in changes(partial(operator, *placed)) if size > 0]
         fakes = tuple(arg.to("meta") if isinstance(arg, Tensor) else arg for arg in args)
         assert sorted(truth) == sorted(allocated_by_rule(operator, fakes)), operator
+
+
+DTYPES = (*(torch.float32, torch.float16, torch.bfloat16, torch.float64), *(torch.int64, torch.int32, torch.uint8))
+LENGTHS = (1, 5, 100, 399, 400, 800, 1000, 3000, 5000, 8000, 9999, 10_000, 20_000, 50_257, 300_000)
+SLICES = (1, 2, 8, 20, 21, 40, 41, 80, 81, 199, 200, 799, 800, 4000, 4001, 6000)
+ROWS = {
+    "rows": lambda slices, length, dtype: (torch.empty(slices, length, dtype=dtype, device="meta"), 1),
+    "columns": lambda slices, length, dtype: (torch.empty(length, slices, dtype=dtype, device="meta"), 0),
+    "turned": lambda slices, length, dtype: (torch.empty(length, slices, dtype=dtype, device="meta").mT, 1),
+    "sliced": lambda slices, length, dtype: (torch.empty(slices, 2 * length, dtype=dtype, device="meta")[:, ::2], 1),
+}
+
+
+@pytest.mark.parametrize("layout", ROWS)
+def test_the_largest_elements_of_slices_are_found_in_what_the_rule_says(layout: str) -> None:
+    """By one block for a slice, or by several, and sorted apart if they are many."""
+    rng = random.Random(layout)
+    searched = 0
+    while searched < 40:
+        length, slices = rng.choice(LENGTHS), rng.choice(SLICES)
+        if length * slices > 3e7:
+            continue
+        x, dim = ROWS[layout](slices, length, rng.choice(DTYPES))
+        k = min(length, rng.choice((1, 2, 5, 50, 3000, 4097, 7000)))
+        args = k, dim, rng.random() < 0.5, rng.random() < 0.8
+        placed = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
+        truth = [size for size in changes(partial(aten.topk.default, placed, *args)) if size > 0]
+        assert truth == allocated_by_rule(aten.topk.default, (x, *args)), (x.shape, x.stride(), x.dtype, args)
+        searched += len(truth) > 3
+
+
+@pytest.mark.parametrize(("rows", "samples"), [(1, 3), (1, 1), (300, 6), (8, 5)])
+def test_draws_without_replacement_hold_at_most_what_the_rule_says(rows: int, samples: int) -> None:
+    """The largest of exponentials; their sums and checks, which are freed before, are left out."""
+    weights = torch.ones(rows, 50_257)
+    ruled = allocated_by_rule(aten.multinomial.default, (weights.to("meta"), samples))
+    sizes = changes(partial(aten.multinomial.default, weights.cuda(), samples))
+    live, most = 0, 0
+    for size in sizes:
+        live += size
+        most = max(most, live)
+    freed = 1279 if len(ruled) > 8 else 0  # Of the two storages of sums by key.
+    assert most == sum(ruled) - freed

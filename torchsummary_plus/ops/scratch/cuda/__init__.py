@@ -25,6 +25,7 @@ from . import (  # noqa: F401 - the modules register their rules
     selecting,
     softmax,
     sorting,
+    topk,
     transfers,
     upsampling,
 )

@@ -89,7 +89,7 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
         *("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward"),
         *("upsample_linear1d_backward", "_upsample_nearest_exact3d_backward"),
         *("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
-        *("_softmax", "_log_softmax", "topk"),
+        *("_softmax", "_log_softmax"),
     )),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),

@@ -1,4 +1,8 @@
-"""CUDA: random numbers whose distribution is given by a tensor."""
+"""CUDA: random numbers whose distribution is given by a tensor.
+
+Source: aten/src/ATen/native/cuda/DistributionTemplates.h, MultinomialKernel.cu and
+aten/src/ATen/native/Distributions.cpp, DistributionTemplates.h.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ from typing import Any
 
 import torch
 
-from ..registry import Course, scratch
-from ..sizes import elements
-from .allocations import buffers, results
+from ....data.capability import Capability
+from ...shapes.registry import is_dense
+from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import elements, itemsize, nbytes
+from .allocations import buffers, copies, joined, results
+from .chips import chip_of
+from .topk import search
 
 BERNOULLI = "aten/src/ATen/native/cuda/DistributionTemplates.h, bernoulli_kernel"
 
@@ -27,3 +35,34 @@ def _in_float(target: Any, probabilities: Any) -> int:
     """Return the bytes of the probabilities' copy in float64 for such a target, and in float32 for any other."""
     dtype = torch.float64 if target.dtype is torch.float64 else torch.float32
     return 0 if probabilities.dtype is dtype else elements(probabilities) * dtype.itemsize
+
+
+@scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp", band=0.0, by_capability=True)
+def multinomial(capability: Capability, out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
+    """Without replacement four numbers of the checks and an exponential per weight; else the weights three times.
+
+    Exponentials have the weights' strides; several of the largest are found as by ``topk``.
+    """
+    weights = Alloc(nbytes(p))
+    if replacement and samples > 1:
+        return Result(0), weights, weights, weights
+    course = (Result(0), Alloc(itemsize(p)), Alloc(itemsize(p)), Alloc(1), Alloc(1), weights)
+    if samples == 1:
+        return course
+    drawn = (Alloc(elements(out) * itemsize(p)), *(copies(p) if is_dense(p) else ()))
+    return joined(course, drawn, search(chip_of(capability), elements(p), int(p.shape[-1]), itemsize(p)))
+
+
+NORMAL = "aten/src/ATen/native/DistributionTemplates.h"
+
+
+@scratch("cuda", "aten::normal.Tensor_float", source=NORMAL, band=0.0)
+def normal_around(out: Any, *_: Any, **__: Any) -> Course:
+    """A tensor of the result's size, for the deviation that is one number."""
+    return Result(0), Alloc(nbytes(out))
+
+
+@scratch("cuda", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", source=NORMAL, band=0.0)
+def normal_by(out: Any, mean: Any, deviation: Any, *_: Any, **__: Any) -> Course:
+    """The least deviation, compared with 0."""
+    return Alloc(itemsize(deviation)), Alloc(1), Free(1), Free(0), Result(0)

@@ -1,7 +1,6 @@
-"""CUDA: sorts, unique elements, random orders and draws.
+"""CUDA: sorts, unique elements and random orders.
 
-Source: aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu, Sorting.cpp, Unique.cu, Randperm.cu, MultinomialKernel.cu and
-aten/src/ATen/native/Distributions.cpp, DistributionTemplates.h.
+Source: aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu, Sorting.cpp, Unique.cu and Randperm.cu.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from ....data.capability import Capability
 from ....data.rounding import round_up
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..registry import Alloc, Course, Result, reserve, scratch
 from ..sizes import INT64, elements, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
@@ -39,14 +38,20 @@ def sort(capability: Capability, out: Any, x: Any, *args: Any, **kwargs: Any) ->
     length = int(x.shape[dim])
     if length <= SMALL:
         steps.buffer(INT64 * length)
-        return steps.course()
-    is_permuted = x.stride(dim) != 1
+    else:
+        steps.append(sorted_apart(chip_of(capability), x, dim))
+    return steps.course()
+
+
+def sorted_apart(chip: Chip, x: Any, dim: int) -> Course:
+    """Return the course of sorting long rows into results that exist."""
+    steps, is_permuted = Allocations(), x.stride(dim) != 1
     if is_permuted or not is_dense(x):
         steps.buffer(nbytes(x))
     if is_permuted and is_dense(x):
         steps.buffer(nbytes(x))
         steps.buffer(INT64 * elements(x))
-    steps.append(rows_sorted(chip_of(capability), elements(x), length, itemsize(x)))
+    steps.append(rows_sorted(chip, elements(x), int(x.shape[dim]), itemsize(x)))
     return steps.course()
 
 
@@ -58,7 +63,7 @@ def rows_sorted(chip: Chip, count: int, length: int, key: int) -> Course:
         steps.free(storage, order)
     elif rows >= FEW:
         steps.buffer(INT64 * count)
-        steps.buffer((key + INT64) * count + SLACK)
+        steps.buffer(round_up(key * count, ALIGNED) + round_up(INT64 * count, ALIGNED) + SLACK)
     else:
         _pairs, _sorted_pairs, keys = (steps.buffer(size * count) for size in (INT64, INT64, key))
         storage = steps.buffer(radix_sort(chip, count, key, INT64))
@@ -182,32 +187,3 @@ def randperm(capability: Capability, out: Any, n: int, *_: Any, **__: Any) -> Co
     keys = Alloc(key * n)
     numbers = Alloc(itemsize(out) * n)
     return Result(0), numbers, keys, keys, Alloc(radix_sort(chip_of(capability), n, key, itemsize(out), bits))
-
-
-@scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp", band=0.0)
-def multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
-    """Without replacement four numbers of the checks and an exponential per weight; else the weights three times.
-
-    Exponentials have the weights' strides; to find several of the largest, they are copied if not contiguous.
-    """
-    weights = Alloc(nbytes(p))
-    if replacement and samples > 1:
-        return Result(0), weights, weights, weights
-    checks = (Alloc(itemsize(p)), Alloc(itemsize(p)), Alloc(1), Alloc(1))
-    drawn = (Alloc(elements(out) * itemsize(p)), *(copies(p) if is_dense(p) else ())) if samples > 1 else ()
-    return Result(0), *checks, weights, *drawn
-
-
-NORMAL = "aten/src/ATen/native/DistributionTemplates.h"
-
-
-@scratch("cuda", "aten::normal.Tensor_float", source=NORMAL, band=0.0)
-def normal_around(out: Any, *_: Any, **__: Any) -> Course:
-    """A tensor of the result's size, for the deviation that is one number."""
-    return Result(0), Alloc(nbytes(out))
-
-
-@scratch("cuda", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", source=NORMAL, band=0.0)
-def normal_by(out: Any, mean: Any, deviation: Any, *_: Any, **__: Any) -> Course:
-    """The least deviation, compared with 0."""
-    return Alloc(itemsize(deviation)), Alloc(1), Free(1), Free(0), Result(0)
