@@ -32,16 +32,21 @@ def changes(call: Callable[[], object]) -> list[int]:
 
 
 def allocated_by_rule(
-    operator: Any, args: tuple[Any, ...], how: Mapping[str, bool] = MappingProxyType({})
+    operator: Any, args: tuple[Any, ...], how: Mapping[str, bool] = MappingProxyType({}), out: Any = None
 ) -> list[int]:
-    """Return the bytes that an operator's rules allocate once a workspace is kept, results included."""
-    name, out = operator.name(), operator(*args, **how)
+    """Return the bytes that an operator's rules allocate once a workspace is kept, results included.
+
+    ``out`` is given for operators without a meta kernel.
+    """
+    name, out = operator.name(), operator(*args, **how) if out is None else out
     results = out if isinstance(out, tuple) else (out,)
     rules = Workspaces("cuda", chip())
+    reserved = rules.reserves(name, args, dict(how), out) or [None] * len(results)
+    held = [result.nbytes if size is None else size for result, size in zip(results, reserved, strict=True)]
     rules.lasting(name, args, dict(how), out)
     steps = [step for step in rules.scratch(name, args, dict(how), out) if isinstance(step, (Result, Alloc))]
     ruled = {step.result for step in steps if isinstance(step, Result)}
-    sizes = [result.nbytes for place, result in enumerate(results) if place not in ruled]
-    sizes += [results[step.result].nbytes if isinstance(step, Result) else step.nbytes for step in steps]
+    sizes = [size for place, size in enumerate(held) if place not in ruled]
+    sizes += [held[step.result] if isinstance(step, Result) else step.nbytes for step in steps]
     assert not rules.unknown
     return [size for size in sizes if size]

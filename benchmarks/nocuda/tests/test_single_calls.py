@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from benchmarks.nocuda.tests.single_calls import allocated_by_rule, changes
 
@@ -90,3 +93,43 @@ def test_draws_without_replacement_hold_at_most_what_the_rule_says(rows: int, sa
         most = max(most, live)
     freed = 1279 if len(ruled) > 8 else 0  # Of the two storages of sums by key.
     assert most == sum(ruled) - freed
+
+
+def lying(layout: str, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a tensor on ``meta``: row-major, turned or sliced."""
+    if layout == "turned":
+        return torch.empty(*reversed(size), dtype=dtype, device="meta").permute(*range(len(size) - 1, -1, -1))
+    wide = (*size[:-1], size[-1] * (2 if layout == "sliced" else 1))
+    return torch.empty(wide, dtype=dtype, device="meta")[..., : size[-1]]
+
+
+def keep(outs: list[Any], call: Callable[[], Any]) -> None:
+    """Add a call's result to a list."""
+    outs.append(call())
+
+
+@pytest.mark.parametrize("layout", ["row-major", "turned", "sliced"])
+@pytest.mark.parametrize("kind", ["_unique2", "unique_consecutive", "argmax", "_safe_softmax"])
+def test_rules_hold_for_any_layout(kind: str, layout: str) -> None:
+    """The no-op runtime finds no elements; the storages of results stay as large as the input's."""
+    rng = random.Random(f"{kind} {layout}")
+    for _ in range(30):
+        size = rng.choice(((30, 1000), (200, 300), (700, 900), (4, 5, 6, 1000), (3, 5)))
+        dtype = rng.choice(
+            DTYPES[:4] if kind == "_safe_softmax" else (*DTYPES, torch.bool) if kind[0] == "_" else DTYPES
+        )
+        x = lying(layout, size, dtype)
+        flags = rng.random() < 0.5, rng.random() < 0.5
+        operator, *args = {
+            "_unique2": (aten._unique2.default, True, *flags),
+            "unique_consecutive": (aten.unique_consecutive.default, *flags),
+            "argmax": (aten.argmax.default, rng.choice((None, 0, -1))),
+            "_safe_softmax": (aten._safe_softmax.default, rng.choice((0, -1))),
+        }[kind]
+        placed = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="cuda")
+        outs: list[Any] = []
+        call = partial(keep, outs, partial(operator, placed, *args))
+        truth = [change for change in changes(call) if change > 0]
+        out = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), outs[0])
+        ruled = allocated_by_rule(operator, (x, *args), out=out)
+        assert truth == ruled, (x.shape, x.stride(), dtype, args)

@@ -36,6 +36,11 @@ def _plain_first(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     return *copies(x), *results(out)
 
 
+def _volume_plain_first(out: Any, x: Any, *_: Any) -> Course:
+    """The same for a batch; a single volume is read in place."""
+    return _plain_first(out, x) if x.dim() == 5 else results(out)
+
+
 def _in_own_format(out: Any, x: Any, *_: Any) -> Course:
     """A copy of an input that is neither contiguous nor channels-last."""
     return *results(out), *buffers(copied(x, suggested(x)))
@@ -77,7 +82,7 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     (_in_inputs_format(7), "DilatedMaxPool2d.cu", ("max_pool2d_with_indices_backward",)),
     (_in_own_format_first, "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d",)),
     (_average_backward, "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d_backward",)),
-    (_plain_first, "AdaptiveAveragePooling3d.cu", ("_adaptive_avg_pool3d",)),
+    (_volume_plain_first, "AdaptiveAveragePooling3d.cu", ("_adaptive_avg_pool3d",)),
     (_all_plain, "AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu", ("adaptive_max_pool2d", "adaptive_max_pool3d")),
     (_greatest_backward, "AdaptiveMaxPooling2d.cu", ("adaptive_max_pool2d_backward",)),
     (_all_plain, "UpSampleBilinear2d.cu, UpSampleNearest3d.cu",

@@ -37,10 +37,32 @@ _PAIRS_OF_FOUR, _PAIRS_OF_EIGHT, _KEYS_OF_EIGHT = (2816, 3072, 5376), (2816, 384
 _PAIRS_OF_SHORT, _BOTH_OF_FOUR = {1: 3456, 2: 5632}, (11_776, 6528, 6528)
 
 
-def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None, overwrites: bool = False) -> int:
+_KEYS_OF_FOUR, _INTEGERS_OF_FOUR, _KEYS_OF_SHORT = (5888, 8064, 6912), (5888, 8064, 7296), 9728
+
+
+def _sorted_items(chip: Chip, key: int, value: int, is_float: bool) -> int:
+    """Return the items per tile of a sort."""
+    generation = _generation(chip)
+    if key <= 2:
+        return _PAIRS_OF_SHORT[key] if value else _KEYS_OF_SHORT
+    if not value:
+        return (_KEYS_OF_EIGHT if key > 4 else _KEYS_OF_FOUR if is_float else _INTEGERS_OF_FOUR)[generation]
+    return (_BOTH_OF_FOUR if key == value == 4 else _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT)[generation]
+
+
+def radix_sort(
+    chip: Chip,
+    count: int,
+    key: int,
+    value: int,
+    bits: int | None = None,
+    overwrites: bool = False,
+    is_float: bool = False,
+) -> int:
     """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes, 0 for none.
 
-    A sort that ``overwrites`` its input needs no copies.
+    A sort that ``overwrites`` its input needs no copies. On compute capability 9.0, tiles of 4-byte keys without values
+    depend on whether they are floating-point numbers.
 
     >>> radix_sort(Chip((9, 0)), 1_000_000, 4, 8), radix_sort(Chip((8, 0)), 100_000, 8, 8)
     (12200191, 1644543)
@@ -59,10 +81,7 @@ def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = 
     if key <= 2 and generation < 2:
         counters = chip.multiprocessors * chip.threads * 10 * key
         return (0 if overwrites else copies) + counters + FULL_SORT + SLACK
-    tables = (
-        _BOTH_OF_FOUR if both_of_four else _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT if value else _KEYS_OF_EIGHT
-    )
-    tiles = ceil_div(count, _PAIRS_OF_SHORT.get(key) or tables[generation])
+    tiles = ceil_div(count, _sorted_items(chip, key, value, is_float))
     copies = 0 if overwrites or passes == 1 else copies
     return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
 
@@ -145,15 +164,37 @@ def select(chip: Chip, count: int) -> int:
     return _states(count, items, 8)
 
 
-def unique(chip: Chip, count: int, item: int) -> int:
-    """Return the storage of removing repetitions from a row of items of 4 or 8 bytes.
+def thrust_scan(chip: Chip, count: int) -> int:
+    """Return the storage of Thrust's running sum of flags.
+
+    >>> thrust_scan(Chip((9, 0)), 630_000)
+    2559
+    """
+    return _states(count, 3072 if chip >= (9, 0) else 3840 if tuple(chip) == (8, 0) else 1920, 8)
+
+
+def unique(chip: Chip, count: int, item: int, is_half: bool = False) -> int:
+    """Return the storage of removing repetitions from a row of items of 1, 2, 4 or 8 bytes.
 
     >>> unique(Chip((9, 0)), 1_000_000, 8), unique(Chip((8, 0)), 1_000_000, 4)
     (2815, 2559)
     """
-    later, ampere, others = (6528, 4608, 1280) if item == 4 else (4224, 1920, 640)
+    later, ampere, others = _UNIQUE_HALF if is_half else _UNIQUE[item]
     items = later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others
     return _states(count, items, 8)
+
+
+_UNIQUE_HALF = (1280, 1280, 1280)
+_UNIQUE = {1: (5632, 19_840, 1280), 2: (5632, 8064, 1280), 4: (6528, 4608, 1280), 8: (4224, 1920, 640)}
+
+
+def run_lengths(count: int) -> int:
+    """Return the storage of counting repetitions.
+
+    >>> run_lengths(30_000)
+    1535
+    """
+    return _states(count, 384, 8)
 
 
 def unique_by_key(chip: Chip, count: int, key: int) -> int:

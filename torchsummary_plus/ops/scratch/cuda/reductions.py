@@ -17,7 +17,7 @@ from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
 from ...strides import strides_of_copy
 from ..registry import Course, scratch
-from .allocations import Allocations, copies, joined
+from .allocations import Allocations, copies, joined, results
 from .chips import Chip, chip_of
 from .tensor_iterator import Reduction, reduction
 
@@ -181,7 +181,16 @@ _register(("var.correction", "std.correction", "var_mean.correction", "std_mean.
 _register(("amax", "amin"), extreme, 0)
 _register(("any", "all"), extreme, None)
 _register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
-_register(("argmax", "argmin", "max.dim", "min.dim"), _indexed, 0)
+_register(("max.dim", "min.dim"), _indexed, 0)
+
+
+@scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE, band=0.0, by_capability=True)
+def place_of_extreme(capability: Any, out: Any, tensor: Any, dim: int | None = None, keepdim: bool = False) -> Course:
+    """A copy in a row, if all elements are reduced and do not lie in one."""
+    copied = () if dim is not None else copies(tensor)
+    read = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") if copied else tensor
+    staging = course(chip_of(capability), read, axes_of(dim), out.dtype, _indexed(tensor.dtype))
+    return joined(results(out), copied, staging)
 
 
 @scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE, band=0.0, by_capability=True)

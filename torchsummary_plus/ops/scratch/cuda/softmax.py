@@ -11,9 +11,9 @@ import torch
 
 from ....data.capability import Capability
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, scratch
+from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import elements, itemsize, nbytes
-from .allocations import Allocations, joined
+from .allocations import Allocations, copies, joined
 from .chips import chip_of
 from .reductions import course, extreme, mask_like, summing
 
@@ -22,12 +22,14 @@ SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
 
 @scratch("cuda", "aten::_safe_softmax", source=SAFE_SOFTMAX, band=0.0, by_capability=True)
 def safe_softmax(capability: Capability, out: Any, x: Any, dim: int, dtype: Any = None) -> Course:
-    """Masks of -inf elements and of rows that hold nothing else, and the value that replaces those."""
+    """A copy for the softmax; masks of -inf elements and of rows of nothing else, and the value that replaces those."""
     if not x.numel():
         return ()
+    copied = copies(x)
+    softmax: Course = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
     masks = Alloc(elements(x)), Alloc(elements(x) // x.shape[dim])
     stages = course(chip_of(capability), mask_like(x), [dim], torch.bool, extreme(torch.bool))
-    return joined(masks, stages, (Alloc(itemsize(out)),))
+    return joined(softmax, masks, stages, (Alloc(itemsize(out)),))
 
 
 @scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu", band=0.0)

@@ -13,11 +13,12 @@ import torch
 from ....data.capability import Capability
 from ....data.rounding import round_up
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, Result, reserve, scratch
+from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, elements, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
-from .cub import ALIGNED, SLACK, long_scan, radix_sort, scan, select
+from .cub import ALIGNED, SLACK, count_sum, long_scan, radix_sort, run_lengths, thrust_scan
+from .cub import unique as cub_unique
 from .reductions import course, summing
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
@@ -117,34 +118,81 @@ UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
 
 
 @reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE, band=0.0)
-def unique_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
-    """The elements are as many as the input's before they are resized; their storage stays large."""
-    return nbytes(x), None, None
+def unique_storage(
+    out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
+) -> tuple[int | None, ...]:
+    """The elements, and their counts, are as many as the input's before they are resized; their storage stays large."""
+    if x.dtype is torch.bool:
+        return 2, INT64 * elements(x) * inverse, 2 * INT64
+    return nbytes(x), *_places_and_counts(x, inverse, counts)
+
+
+@reserve("cuda", "aten::unique_consecutive", source=UNIQUE, band=0.0)
+def consecutive_storage(
+    out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> tuple[int | None, ...]:
+    """As :func:`unique_storage`."""
+    return (None, None, None) if dim is not None else (nbytes(x), *_places_and_counts(x, inverse, counts))
+
+
+def _places_and_counts(x: Any, inverse: bool, counts: bool) -> tuple[int, int]:
+    return INT64 * elements(x) * inverse, INT64 * elements(x) * counts
 
 
 @scratch("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE, band=0.0, by_capability=True)
 def unique(
     capability: Capability, out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
 ) -> Course:
-    """The sorted elements, with their order for the inverse, then those that differ from the one before."""
+    """The sorted elements, with their order for the inverse, then those that differ from the one before.
+
+    Of booleans, the true ones are counted.
+    """
     chip, count = chip_of(capability), elements(x)
     if not count:
         return ()
+    if x.dtype is torch.bool:
+        counted = Alloc(4), Alloc(count_sum(chip, count)), Free(1), Result(0), Result(2), Result(1)
+        return joined(copies(x), counted)
     steps = Allocations()
-    if not inverse and not counts:
-        steps.result(0)
-        steps.append(copies(x))
-        steps.temporary(radix_sort(chip, count, itemsize(x), 0))
+    steps.append(copies(x))
+    steps.buffer(nbytes(x))
+    if inverse:
+        steps.buffer(INT64 * count)
+        places, storage = steps.buffer(INT64 * count), steps.buffer(radix_sort(chip, count, itemsize(x), INT64))
+        steps.free(storage, places)
+        steps.append(_inverted(chip, count, INT64))
     else:
-        steps.append(copies(x))
-        steps.result(0, 1)
-        order, storage = steps.buffer(INT64 * count), steps.buffer(radix_sort(chip, count, itemsize(x), INT64))
-        steps.free(storage, order)
-        _flags, ranks, storage = (steps.buffer(size) for size in (INT64 * count, INT64 * count, scan(count)))
-        steps.free(storage, ranks)
-    for size in (nbytes(x), INT64, select(chip, count)):
-        steps.buffer(size)
+        steps.temporary(radix_sort(chip, count, itemsize(x), 0, is_float=x.is_floating_point()))
+    steps.append(_without_repetitions(chip, x, counts))
     return steps.course()
+
+
+@scratch("cuda", "aten::unique_consecutive", source=UNIQUE, band=0.0, by_capability=True)
+def unique_consecutive(
+    capability: Capability, out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> Course | None:
+    """The places for the inverse, then the elements that differ from the one before; whole rows are not known."""
+    if dim is not None:
+        return None
+    if not elements(x):
+        return ()
+    chip = chip_of(capability)
+    inverted = _inverted(chip, elements(x), 4) if inverse else ()
+    return joined(copies(x), inverted, _without_repetitions(chip, x, counts))
+
+
+def _inverted(chip: Chip, count: int, flag: int) -> Course:
+    """Return the course of finding each element's place among those that remain."""
+    return Result(1), Alloc(flag * count), Alloc(thrust_scan(chip, count)), Free(1), Free(0)
+
+
+def _without_repetitions(chip: Chip, x: Any, counts: bool) -> Course:
+    """Return the course of removing, and counting, elements equal to the one before."""
+    count, remain = elements(x), (Result(0), Alloc(INT64))
+    is_half = x.dtype in (torch.float16, torch.bfloat16)
+    storage = Alloc(run_lengths(count) if counts else cub_unique(chip, count, itemsize(x), is_half))
+    counted = (Result(2),) if counts else ()
+    return *remain, *counted, storage, Free(1), Free(0)
 
 
 @reserve("cuda", "aten::unique_dim", source=UNIQUE, band=0.0)
