@@ -79,7 +79,7 @@ def test_on_the_stand_ins(card: str) -> None:
     """The tests in benchmarks/nocuda, in a process of their own: this one has torch without them."""
     tests = ["-m", "pytest", "-q", "-rs", "benchmarks/nocuda/tests"]
     command = [sys.executable, "-m", "benchmarks.nocuda", "--card", card, *tests]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stdout
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert all(" came with torch " in line for line in skipped), done.stdout
