@@ -87,6 +87,11 @@ def layout(results: Any) -> list[tuple[torch.Size, tuple[int, ...]]]:
     return [(t.shape, tuple(step for step, size in zip(t.stride(), t.shape) if size > 1)) for t in dense]
 
 
+def is_complex(call: Call) -> bool:
+    """Whether an argument of a call is complex, a tensor or a number."""
+    return any(arg.dtype.is_complex if isinstance(arg, Tensor) else isinstance(arg, complex) for arg in call.args)
+
+
 def misplaced(drawn: Iterable[Call], device: torch.device = CPU) -> Iterator[tuple[Call, str]]:
     """Yield the calls whose results lie otherwise on fakes, and how; those that need values are passed over."""
     for call in drawn:
