@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ....live.versions import since
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import elements, itemsize, nbytes
@@ -19,6 +20,9 @@ from .chips import chip_of
 from .topk import search
 
 BERNOULLI = "aten/src/ATen/native/cuda/DistributionTemplates.h, bernoulli_kernel"
+
+EXTREMES_SINCE = "2.13"
+"""The first release whose draws keep the least and greatest weight during the draw; measured, 2.11 did not."""
 
 
 @scratch("cuda", "aten::bernoulli", source=BERNOULLI, band=0.0)
@@ -39,14 +43,15 @@ def _in_float(target: Any, probabilities: Any) -> int:
 
 @scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp", band=0.0, by_capability=True)
 def multinomial(capability: Capability, out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
-    """Without replacement four numbers of the checks and an exponential per weight; else the weights three times.
+    """Without replacement the numbers of the checks and an exponential per weight; else the weights three times.
 
     Exponentials have the weights' strides; several of the largest are found as by ``topk``.
     """
     weights = Alloc(nbytes(p))
     if replacement and samples > 1:
         return Result(0), weights, weights, weights
-    course = (Result(0), Alloc(itemsize(p)), Alloc(itemsize(p)), Alloc(1), Alloc(1), weights)
+    extremes = (Alloc(itemsize(p)), Alloc(itemsize(p))) if since(EXTREMES_SINCE) else ()
+    course = (Result(0), *extremes, Alloc(1), Alloc(1), weights)
     if samples == 1:
         return course
     drawn = (Alloc(elements(out) * itemsize(p)), *(copies(p) if is_dense(p) else ()))
