@@ -35,8 +35,6 @@ def _generation(chip: Chip) -> int:
 
 _PAIRS_OF_FOUR, _PAIRS_OF_EIGHT, _KEYS_OF_EIGHT = (2816, 3072, 5376), (2816, 3840, 4608), (2816, 3840, 5760)
 _PAIRS_OF_SHORT, _BOTH_OF_FOUR = {1: 3456, 2: 5632}, (11_776, 6528, 6528)
-
-
 _KEYS_OF_FOUR, _INTEGERS_OF_FOUR, _KEYS_OF_SHORT = (5888, 8064, 6912), (5888, 8064, 7296), 9728
 
 
@@ -173,6 +171,10 @@ def thrust_scan(chip: Chip, count: int) -> int:
     return _states(count, 3072 if chip >= (9, 0) else 3840 if tuple(chip) == (8, 0) else 1920, 8)
 
 
+_UNIQUE_HALF = (1280, 1280, 1280)
+_UNIQUE = {1: (5632, 19_840, 1280), 2: (5632, 8064, 1280), 4: (6528, 4608, 1280), 8: (4224, 1920, 640)}
+
+
 def unique(chip: Chip, count: int, item: int, is_half: bool = False) -> int:
     """Return the storage of removing repetitions from a row of items of 1, 2, 4 or 8 bytes.
 
@@ -182,10 +184,6 @@ def unique(chip: Chip, count: int, item: int, is_half: bool = False) -> int:
     later, ampere, others = _UNIQUE_HALF if is_half else _UNIQUE[item]
     items = later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others
     return _states(count, items, 8)
-
-
-_UNIQUE_HALF = (1280, 1280, 1280)
-_UNIQUE = {1: (5632, 19_840, 1280), 2: (5632, 8064, 1280), 4: (6528, 4608, 1280), 8: (4224, 1920, 640)}
 
 
 def run_lengths(count: int) -> int:
