@@ -234,6 +234,24 @@ def wide_cases(seed: int) -> Iterator[Case]:
             yield case
 
 
+def strided_cases(seed: int) -> Iterator[Case]:
+    """Random strided convolutions with large kernels, whose gradient of the input oneDNN computes in blocks."""
+    draw = random.Random(seed)
+    while True:
+        axes = draw.choice((1, 2, 2, 3))
+        kernel = _each(draw, axes, {1: (3, 4, 8, 16, 24), 2: (4, 7, 9, 12, 16), 3: (4, 5)}[axes])
+        size = _each(draw, axes, {1: range(20, 400), 2: range(2, 30), 3: range(3, 7)}[axes])
+        groups = draw.choice((1, 1, 1, 2, 3, 4))
+        channels = groups * draw.choice((3, 8, 16, 17, 24, 40)), groups * draw.choice((1, 3, 8, 16, 17, 24, 40, 64))
+        case = Case(
+            size, channels, kernel, batch=draw.choice((1, 2, 4)), stride=_each(draw, axes, (2, 3)),
+            padding=_each(draw, axes, (0, 1, 2)), groups=groups, bias=draw.random() < 0.5,
+            transposed=draw.random() < 0.7,
+        )  # fmt: skip
+        if _is_valid(case):
+            yield case
+
+
 def _each(draw: random.Random, axes: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """One of the sizes for each axis, mostly the same one."""
     if draw.random() < 0.7:

@@ -14,9 +14,9 @@ from torchsummary_plus.ops import processor
 def test_linux_tells_the_second_cache_where_torch_does_not(
     text: str | None, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "size"
+    (tmp_path / "index2").mkdir()
     if text is not None:
-        place.write_text(text)
-    monkeypatch.setattr(processor, "_SECOND_CACHE", place)
+        (tmp_path / "index2" / "size").write_text(text)
+    monkeypatch.setattr(processor, "_CACHES", tmp_path)
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert processor.second_cache.__wrapped__() == nbytes

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.ops.convs import Case, Seen, random_cases, seen, special_cases, verdict, wide_cases
+from tests.ops.convs import Case, Seen, random_cases, seen, special_cases, strided_cases, verdict, wide_cases
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
@@ -67,6 +67,10 @@ CASES = {
     "transposed-output-padding": Case((5, 5), (16, 24), stride=2, padding=1, output_padding=1, transposed=True),
     "transposed-depthwise": Case((6, 6), (16, 16), 2, stride=2, groups=16, transposed=True),
     "transposed-3d": Case((4, 4, 4), (8, 8), 2, stride=2, transposed=True, bias=True),
+    "transposed-one-voxel": Case((1, 1, 1), (40, 24), 7, stride=3, padding=3, transposed=True, bias=True),
+    "transposed-to-one-channel": Case((6, 6, 6), (48, 1), 4, stride=(1, 3, 1), padding=1, transposed=True, bias=True),
+    "transposed-groups-of-16-uneven": Case((134,), (64, 64), stride=2, groups=4, transposed=True),
+    "transposed-long-row-of-whole-strides": Case((254,), (16, 128), stride=3, groups=2, transposed=True, bias=True),
     "one-small-image": Case((6, 6), (8, 16), padding=1, batch=1, bias=True),
     "float64": Case((6, 6), (8, 16), padding=1, bias=True, dtype=torch.float64),
     "float64-groups": Case((6, 6), (8, 16), padding=1, groups=2, bias=True, dtype=torch.float64),
@@ -181,6 +185,13 @@ def test_wide_kernels_are_predicted_to_the_byte(threads: None) -> None:
     """How much code a row takes, with and without padding at its ends, decides on AVX-512's kernels."""
     counter = Counter(verdict(operator) for pair in seen(list(islice(wide_cases(1), 80))) for operator in pair)
     assert not counter["beyond"] and counter["exact"] >= 0.97 * counter.total()
+
+
+@pytest.mark.parametrize("threads", [1, 4], indirect=True)
+def test_large_strided_kernels_are_predicted_to_the_byte(threads: None) -> None:
+    """oneDNN chooses blocks of columns, kernel and rows by an estimate that is mirrored term by term."""
+    operators = [operator for pair in seen(list(islice(strided_cases(2), 120))) for operator in pair]
+    assert {verdict(operator) for operator in operators} == {"exact"}
 
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)

@@ -83,25 +83,35 @@ def multiplies(dtype: torch.dtype) -> bool:
 
 
 @cache
+def first_cache() -> int:
+    """Return the bytes of a core's L1 data cache, or oneDNN's default; see :func:`second_cache`."""
+    return _cache_size("l1d_cache_size", 0) or 32_000
+
+
+@cache
 def second_cache() -> int:
     """Return the bytes of a core's L2 cache; oneDNN's own default (``platform.cpp``) if nothing reports it.
 
     torch reports it in releases that have ``torch.cpu.get_capabilities``; Linux does for the others.
     """
+    return _cache_size("l2_cache_size", 2) or 512_000
+
+
+def _cache_size(name: str, index: int) -> int:
     capabilities = getattr(torch.cpu, "get_capabilities", None)
-    known = _cache_of_linux() if capabilities is None else capabilities().get("l2_cache_size", 0)
-    return int(known) or 512_000
+    known = _cache_of_linux(index) if capabilities is None else capabilities().get(name, 0)
+    return int(known)
 
 
-def _cache_of_linux() -> int:
-    """Return the bytes of the first core's L2 cache, such as "2048K"; 0 on other systems."""
+def _cache_of_linux(index: int) -> int:
+    """Return the bytes of one of the first core's caches, such as "2048K"; 0 on other systems."""
     try:
-        return int(_SECOND_CACHE.read_text(encoding="ascii").strip().removesuffix("K")) << 10
+        return int((_CACHES / f"index{index}/size").read_text(encoding="ascii").strip().removesuffix("K")) << 10
     except (OSError, ValueError):
         return 0
 
 
-_SECOND_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def is_half(dtype: torch.dtype) -> bool:

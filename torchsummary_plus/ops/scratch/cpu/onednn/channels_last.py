@@ -9,26 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from .....data.rounding import round_up
+from .....data.rounding import ceil_div, round_up
 from . import threads as shared
 from .convolution import (
-    batch_elements,
     columns,
-    columns_at_once,
-    columns_guess,
     direct_data,
     direct_weights,
     fits_depthwise,
     fits_depthwise_weights,
+    fused_width,
     group_block,
     is_outside,
     is_pointwise,
-    is_strided_product,
     nested,
-    strided_product,
-    with_bias,
 )
-from .description import PAGE, Conv, Plan, aligned, lanes, threads
+from .description import PAGE, Conv, Plan, aligned, batch_elements, lanes, threads
+from .strided import is_strided_product, strided_product
 
 
 def forward_plan(conv: Conv) -> Plan:
@@ -38,8 +34,8 @@ def forward_plan(conv: Conv) -> Plan:
         return _plan(conv.depthwise_in(wide))
     if conv.is_depthwise or _has_narrow_groups(conv.ic, conv.groups, wide):
         return _in_blocks(conv, wide)
-    plan = _plan(conv.weights_in(columns_at_once(conv.mirrored, wide), 1), batch_elements(conv))
-    return replace(plan, guess=columns_guess(conv.mirrored) + _lowered(conv, wide) + _in_one_row(conv))
+    plan = _plan(conv.weights_in(_columns_at_once(conv.mirrored, wide), 1), batch_elements(prod(conv.kernel)))
+    return replace(plan, guess=_columns_guess(conv.mirrored) + _lowered(conv, wide) + _in_one_row(conv))
 
 
 def _in_one_row(conv: Conv) -> int:
@@ -83,23 +79,27 @@ def backward_data(conv: Conv) -> Plan:
     wide = lanes()[0]
     if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
         return _plan(conv.depthwise_in(wide))
-    if is_strided_product(conv, wide):
-        plan = strided_product(conv, wide)
-        return replace(_plan(plan.weights, plan.scratch), guess=plan.guess)
     if conv.is_strided or is_outside(conv):
-        return _without_products(conv)
+        return _strided_or_outside(conv)
     if conv.is_depthwise or _has_narrow_groups(conv.oc, conv.groups, wide):
         return _in_blocks(conv, wide)
     return _products(conv, wide)
 
 
-def _without_products(conv: Conv) -> Plan:
-    """Return the plan of the input's gradient for kernels other than brgemm."""
+def _strided_or_outside(conv: Conv) -> Plan:
+    """Return the plan of the input's gradient for strides, or outputs that see only padding."""
     for wide in lanes():
+        if is_strided_product(conv, wide):
+            return _strided(conv, wide)
         if direct_data(conv, wide, last=True):
             return _in_blocks(conv, wide)
     scratch = shared.gemm_for_data_last(conv)
     return replace(_plan(conv.weights, scratch), guess=scratch if threads() > 1 else 0)
+
+
+def _strided(conv: Conv, wide: int) -> Plan:
+    plan = strided_product(conv, wide)
+    return _plan(plan.weights, plan.scratch)
 
 
 def _in_blocks(conv: Conv, wide: int) -> Plan:
@@ -109,8 +109,10 @@ def _in_blocks(conv: Conv, wide: int) -> Plan:
 
 
 def _products(conv: Conv, wide: int) -> Plan:
-    plan = nested(_plan(conv.weights_in(1, columns_at_once(conv, wide)), batch_elements(conv)))
-    return replace(plan, guess=columns_guess(conv))
+    """Return the plan of the input's gradient as the forward of a convolution that reads the output's gradient."""
+    plan = nested(_plan(conv.weights_in(1, _columns_at_once(conv, wide)), batch_elements(prod(conv.kernel))))
+    turned = replace(conv.mirrored, padding=tuple(r - 1 - p for r, p in zip(conv.reach, conv.padding)))
+    return replace(plan, guess=_columns_guess(conv) + _lowered(turned, wide))
 
 
 def backward_weights(conv: Conv) -> Plan:
@@ -128,15 +130,24 @@ def backward_weights(conv: Conv) -> Plan:
             few = conv.ic < 16 and conv.groups == 1 if wide == 16 else conv.ic == 3
             scratch = bias + shared.direct_reduction(conv, wide, last=True)
             return _plan(conv.weights_in(wide, 1 if few else wide), scratch)
-    return _plan(conv.weights, shared.gemm_for_weights_last(conv, columns(conv)))
+    scratch = shared.gemm_for_weights_last(conv, columns(conv))
+    if prod(conv.inp) == prod(conv.out) == 1:
+        scratch = aligned(scratch + aligned(conv.read) + aligned(conv.written))
+    return _plan(conv.weights, scratch)
 
 
 def transposed_forward(conv: Conv) -> Plan:
     """Return the plan of a transposed forward: the mirrored convolution's backward, or a forward if not strided."""
     mirrored, wide = conv.mirrored, lanes()[0]
-    if conv.is_strided or conv.is_depthwise or is_outside(mirrored):
-        return with_bias(conv, nested(backward_data(mirrored)))
-    return _products(mirrored, 8 if _has_narrow_groups(conv.ic, conv.groups, wide) else wide)
+    fused = fused_width(conv)
+    if fused:
+        return nested(_strided(mirrored, fused))
+    if not (conv.is_strided or conv.is_depthwise or is_outside(mirrored)):
+        return _products(mirrored, 8 if _has_narrow_groups(conv.ic, conv.groups, wide) else wide)
+    plan = nested(backward_data(mirrored))
+    is_uneven = conv.is_strided and any(is_strided_product(mirrored, width) for width in lanes())
+    is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
+    return replace(plan, scratch=plan.scratch + aligned(conv.written)) if is_copied else plan
 
 
 def transposed_data(conv: Conv) -> Plan:
@@ -156,3 +167,33 @@ def _plan(weights: int, scratch: int = 0) -> Plan:
 def _has_narrow_groups(channels: int, groups: int, wide: int) -> bool:
     """Whether groups have so few channels that AVX-512 uses its direct kernel."""
     return wide == 16 and groups > 1 and channels <= wide
+
+
+def _columns_at_once(conv: Conv, wide: int) -> int:
+    """Return the columns per product: as many as fit in registers, as long as little is padded."""
+    padded = round_up(conv.ic, wide)
+    steps = prod(conv.stride)
+    for count in (4, 3, 2):
+        block = count * wide
+        if block > padded or 4 * conv.ic < 3 * round_up(conv.ic, block) + (count > 2):
+            continue
+        if prod(conv.kernel) == 1:
+            allowed = block < 48 or (
+                prod(conv.inp) >= 64 * steps if count == 4 else conv.ic >= 0.95 * round_up(conv.ic, block)
+            )
+        elif block == 64:
+            allowed = padded < 192
+        else:
+            allowed = block < 48 or (padded <= 384 and prod(conv.out) > 81 * steps)
+        if allowed and (block < 48 or padded % block == 0):
+            return block
+    return wide
+
+
+def _columns_guess(conv: Conv) -> int:
+    """Return by how much the copy of the weights may be off, since some column blocks pad more than others."""
+    wide = lanes()[0]
+    if conv.ic <= wide:
+        return 0
+    copies = {conv.weights_in(1, count * wide) for count in range(1, min(4, ceil_div(conv.ic, wide)) + 1)}
+    return max(copies) - min(copies)

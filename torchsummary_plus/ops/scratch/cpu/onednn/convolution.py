@@ -11,8 +11,10 @@ from math import prod
 
 from .....data.rounding import ceil_div, round_up
 from .....live.versions import since
+from ....processor import first_cache
 from . import threads as shared
-from .description import BATCH_ELEMENT, PAGE, Conv, Plan, aligned, lanes, threads
+from .description import FLOAT, Conv, Plan, aligned, channels_last_plan, lanes
+from .strided import is_strided_product, strided_product
 
 CODE_BYTES, INSTRUCTION_BYTES = 256 * 1024, 15
 """Room for generated code, and oneDNN's bound on an instruction (``jit_avx512_common_conv_kernel.cpp``)."""
@@ -21,7 +23,7 @@ CODE_BYTES, INSTRUCTION_BYTES = 256 * 1024, 15
 def forward_plan(conv: Conv) -> Plan:
     """Return the plan of the forward."""
     if len(conv.inp) == 3 and fits_depthwise(conv):
-        return _channels_last(conv, conv.depthwise_in(lanes()[0]))
+        return channels_last_plan(conv, conv.depthwise_in(lanes()[0]))
     for wide in lanes():
         if _depthwise_forward(conv, wide):
             weights, bias = conv.depthwise_in(wide), _padded_bias(conv, conv.groups, wide)
@@ -38,18 +40,12 @@ def forward_plan(conv: Conv) -> Plan:
     return Plan(0, 0, conv.written, shared.gemm_for_forward(conv, columns(conv)))
 
 
-def _channels_last(conv: Conv, weights: int, scratch: int = 0) -> Plan:
-    """Return a plan with channels-last activations: for one channel or one pixel, the layout they already have."""
-    read = conv.read if conv.groups * conv.ic > 1 and prod(conv.inp) > 1 else 0
-    is_turned = conv.groups * conv.oc > 1 and prod(conv.out) > 1
-    return Plan(read, weights, conv.written, scratch, channels_last=is_turned)
-
-
 def backward_data(conv: Conv) -> Plan:
     """Return the plan of the input's gradient."""
+    product = product_width(conv)
+    if product:
+        return strided_product(conv, product)
     for wide in lanes():
-        if is_strided_product(conv, wide):
-            return strided_product(conv, wide)
         if _depthwise_data(conv, wide):
             return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide))
         if is_pointwise(conv):
@@ -58,6 +54,16 @@ def backward_data(conv: Conv) -> Plan:
         if block:
             return _turned(_blocked(conv, block, block))
     return Plan(0, 0, conv.read, shared.gemm_for_data(conv, columns(conv)))
+
+
+def product_width(conv: Conv) -> int:
+    """Return the lanes of the strided product that computes the input's gradient, 0 if another kernel does."""
+    for wide in lanes():
+        if is_strided_product(conv, wide):
+            return wide
+        if _depthwise_data(conv, wide) or is_pointwise(conv) or direct_data(conv, wide):
+            return 0
+    return 0
 
 
 def backward_weights(conv: Conv) -> Plan:
@@ -215,14 +221,37 @@ def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
         same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
         wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
         return block if same and not wasteful and _unrolls(conv, ceil_div(conv.ic, 8)) else 0
-    unroll = min(conv.inp[-1], 28)
-    across = conv.stride[-1]
-    if conv.inp[-1] > 28 and unroll % across:
-        return 0
-    before = max(0, (conv.reach[-1] - 1 - conv.padding[-1]) // across)
-    behind = max(0, (conv.reach[-1] - 1 - max(0, conv.ends[-1] + conv.inp[-1] % unroll)) // across)
-    fits = max(before, behind) * across <= unroll and _fits_code(conv, unroll, block, before, behind)
-    return block if fits else 0
+    return block if block and _unrolls_row(conv, block) else 0
+
+
+def _unrolls_row(conv: Conv, block: int) -> bool:
+    """Whether AVX-512's gradient of the input can unroll a row: whole strides, its padding in one step."""
+    width, across, reach, end = conv.inp[-1], conv.stride[-1], conv.reach[-1], conv.ends[-1]
+    unroll, together, is_wide = _row_at_once(conv, block)
+    tail = width % unroll
+    before = max(0, (reach - 1 - conv.padding[-1]) // across)
+    behind = max(0, (reach - 1 - max(0, end + tail)) // across)
+    if behind * across > unroll or (width > unroll and (unroll % across or end + tail < 0)):
+        return False
+    fits = before * across <= unroll and _fits_code(conv, unroll * together, block, before, behind)
+    return is_wide or fits
+
+
+def _row_at_once(conv: Conv, block: int) -> tuple[int, int, bool]:
+    """Return how much of a row and how many blocks of channels are computed at once, and if the kernel is the row."""
+    (height, across), width, blocks = conv.kernel[-2:], conv.inp[-1], ceil_div(conv.ic, block)
+    is_wide = 14 <= across < 20 and conv.out[-1] == 1 and blocks > 1 and across == width
+    is_wide = is_wide and conv.stride[-1] == 1 and not conv.is_dilated
+    touched = FLOAT * block * (2 * width * height + conv.out[-1] + 2 * height * across * block)
+    is_tall = any(step > 1 for step in conv.stride[:-1])
+    is_short = width <= 5 or 8 < width <= 13 or touched > first_cache()
+    if is_wide or not (is_tall or across > 5 or (across == 5 and width >= 8) or (1 < across < 5 and not is_short)):
+        together = next(count for count in range(min(2 if is_wide else 4, blocks), 0, -1) if blocks % count == 0)
+        return min(width, 31 // (together + 1)), together, is_wide
+    is_alone = is_tall or across > 3 or (across == 3 and touched < first_cache() and conv.out[-1] > 8)
+    if is_alone or blocks % 2:
+        return min(width, 28), 1, False
+    return min(width, 10), 2, False
 
 
 def _fits_code(conv: Conv, unroll: int, block: int, before: int, behind: int) -> bool:
@@ -282,95 +311,26 @@ def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
     return 16 if last or conv.groups == 1 or (conv.ic % 16 == 0 and conv.oc % 16 == 0) else 0
 
 
-def is_strided_product(conv: Conv, wide: int) -> bool:
-    """Whether the input's gradient is a product of small matrices (brgemm) in channels-last."""
-    return conv.is_strided and not conv.is_dilated and (conv.groups == 1 or conv.oc > wide)
-
-
-def strided_product(conv: Conv, wide: int) -> Plan:
-    """Return the plan of ``brgemm_convolution_bwd_strided_t``: padded gradients of one image per thread."""
-    before = [max(0, r - 1 - p) // s for r, p, s in zip(conv.reach, conv.padding, conv.stride)]
-    behind = [max(0, r - 1 - e) // s for r, e, s in zip(conv.reach, conv.ends, conv.stride)]
-    padded = prod(o + b + e for o, b, e in zip(conv.out, before, behind)) * conv.groups * conv.oc
-    workers = threads()
-    scratch = (
-        batch_elements(conv)
-        + aligned(workers * round_up(padded, PAGE) * conv.itemsize, PAGE)
-        + aligned(workers * PAGE, PAGE)
-    )
-    across = conv.stride[-1]
-    if conv.inp[-1] % across:
-        row = round_up(conv.inp[-1], across) * across * conv.groups * conv.ic
-        scratch += aligned(workers * round_up(row, PAGE) * conv.itemsize, PAGE)
-    plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
-    guess = columns_guess(conv)
-    if conv.ic * conv.groups < 3:
-        blocks = _turned(_blocked(conv, wide, wide))
-        apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
-        guess = max(guess, abs(apart) + scratch)
-    return replace(plan, guess=guess)
-
-
-def batch_elements(conv: Conv) -> int:
-    """Return the descriptors of the pairs of small matrices to be summed, in whole pages per thread."""
-    elements = round_up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
-    return aligned(threads() * round_up(elements, BATCH_ELEMENT), PAGE)
-
-
-def columns_at_once(conv: Conv, wide: int) -> int:
-    """Return the columns per product: as many as fit in registers, as long as little is padded."""
-    padded = round_up(conv.ic, wide)
-    steps = prod(conv.stride)
-    for count in (4, 3, 2):
-        block = count * wide
-        if block > padded or 4 * conv.ic < 3 * round_up(conv.ic, block) + (count > 2):
-            continue
-        if prod(conv.kernel) == 1:
-            allowed = block < 48 or (
-                prod(conv.inp) >= 64 * steps if count == 4 else conv.ic >= 0.95 * round_up(conv.ic, block)
-            )
-        elif block == 64:
-            allowed = padded < 192
-        else:
-            allowed = block < 48 or (padded <= 384 and prod(conv.out) > 81 * steps)
-        if allowed and (block < 48 or padded % block == 0):
-            return block
-    return wide
-
-
-def columns_guess(conv: Conv) -> int:
-    """Return by how much the copy of the weights may be off, since some column blocks pad more than others."""
-    wide = lanes()[0]
-    if conv.ic <= wide:
-        return 0
-    copies = {conv.weights_in(1, count * wide) for count in range(1, min(4, ceil_div(conv.ic, wide)) + 1)}
-    return max(copies) - min(copies)
-
-
 def transposed_forward(conv: Conv) -> Plan:
-    """Return the plan of the mirrored convolution's backward; the bias is added to a copy of its result.
-
-    With strides and more padding than the kernel reaches, oneDNN sometimes needs less.
-    """
-    plan = nested(backward_data(replace(conv.mirrored, bias=False)))
-    if is_outside(conv.mirrored) and max(conv.stride) > 1:
-        plan = replace(plan, guess=max(plan.guess, plan.scratch))
-    if plan.channels_last:
-        return with_bias(conv, plan)
-    return replace(plan, scratch=plan.scratch + aligned(plan.written)) if conv.bias else plan
+    """Return the plan of the mirrored convolution's backward; the bias is added to a copy of its result."""
+    mirrored = replace(conv.mirrored, bias=False)
+    fused = fused_width(conv)
+    if fused:
+        return nested(strided_product(mirrored, fused))
+    plan = nested(backward_data(mirrored))
+    copied = conv.written if product_width(mirrored) else plan.written
+    return replace(plan, scratch=plan.scratch + aligned(copied)) if conv.bias else plan
 
 
 UNEVEN_SINCE = "2.15"
 """The first release whose brgemm adds the bias to a transposed result that strides do not divide."""
 
 
-def with_bias(conv: Conv, plan: Plan) -> Plan:
-    """Add the bias to a plan; brgemm fuses it, before torch 2.15 only if strides divide the output."""
-    mirrored = conv.mirrored
-    is_uneven = not since(UNEVEN_SINCE) and any(o % s for o, s in zip(conv.out, conv.stride))
-    is_uneven = is_uneven and is_strided_product(mirrored, lanes()[0])
-    is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
-    return replace(plan, scratch=plan.scratch + aligned(conv.written)) if is_copied else plan
+def fused_width(conv: Conv) -> int:
+    """Return the lanes of the strided product that a transposed forward tries first, with the bias in it, or 0."""
+    if not since(UNEVEN_SINCE) and any(o % s for o, s in zip(conv.out, conv.stride)):
+        return 0
+    return next((wide for wide in lanes() if is_strided_product(conv.mirrored, wide)), 0)
 
 
 def transposed_data(conv: Conv) -> Plan:

@@ -132,3 +132,16 @@ class Plan:
     channels_last: bool = False
     guess: int = 0
     """Bytes by which the plan may be off, where the kernel depends on oneDNN's model of the CPU's caches."""
+
+
+def channels_last_plan(conv: Conv, weights: int, scratch: int = 0) -> Plan:
+    """Return a plan with channels-last activations: for one channel or one pixel, the layout they already have."""
+    read = conv.read if conv.groups * conv.ic > 1 and prod(conv.inp) > 1 else 0
+    is_turned = conv.groups * conv.oc > 1 and prod(conv.out) > 1
+    return Plan(read, weights, conv.written, scratch, channels_last=is_turned)
+
+
+def batch_elements(pairs: int) -> int:
+    """Return the bytes of descriptors of pairs of small matrices to be summed, in whole pages per thread."""
+    elements = round_up(pairs * BATCH_ELEMENT, PAGE)
+    return aligned(threads() * round_up(elements, BATCH_ELEMENT), PAGE)
