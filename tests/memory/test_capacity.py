@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -168,3 +170,28 @@ def test_only_a_limit_that_was_reached_blames_fragmentation() -> None:
     assert "more than 16,777,216" in str(capped) and "fragmentation" not in str(capped)
     reached = max_batch_size(nn.Linear(3, 3), (3,), 1 << 20, device="cpu", progress=False)
     assert reached.next_peak_bytes > 1 << 20 and "fragmentation" not in str(reached)
+
+
+def kernels_by_batch(draw: random.Random) -> Law:
+    """A law with other scratch memory, in other blocks, from each of some batches on, as cuDNN's kernels have."""
+    starts = sorted(draw.randrange(2, 3000) for _ in range(draw.randrange(1, 6)))
+    spaces = [(draw.randrange(2_000_000), draw.randrange(1, 4)) for _ in range(len(starts) + 1)]
+    slope = draw.randrange(500, 5000)
+
+    def law(batch: int) -> list[int]:
+        nbytes, blocks = spaces[sum(batch >= start for start in starts)]
+        return [10**6, slope * batch, *([nbytes // blocks + 1] * blocks)]
+
+    return law
+
+
+def test_kernels_that_change_with_the_batch_leave_few_answers_open() -> None:
+    draw = random.Random(1)
+    counts: Counter[str] = Counter()
+    for _ in range(400):
+        law, memory = kernels_by_batch(draw), draw.randrange(4 * 10**6, 10**7)
+        answer, done = search(law, memory)
+        counts["proved"] += {answer, answer + 1} <= set(done.logs)
+        counts["fits"] += sum(law(answer)) <= memory
+        assert len(done.logs) <= MOST_BISECTED
+    assert counts["proved"] > 375 and counts["fits"] == 400

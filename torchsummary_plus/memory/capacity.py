@@ -26,6 +26,9 @@ MOST_BISECTED = 12
 OPEN = 0.001
 """How far the smallest batch known not to fit may exceed the largest that fits, as a share of the latter."""
 
+WIDE = 0.1
+"""The same share from which on a guess is returned rather than the largest traced batch that fits."""
+
 FARTHEST = 64
 """Largest ratio of a guess to the largest fitting batch if the traces neither scale to it nor grow.
 
@@ -134,13 +137,16 @@ class Search:
         """The traced logs, by batch."""
         self.low, self.high = 0, LARGEST_BATCH + 1
         """The largest batch known to fit, and the smallest known not to."""
+        self._halves = False
+        """Whether the last trace halved the interval between them."""
 
     def run(self) -> int:
         """Return the largest batch that fits, 0 if 1 does not.
 
         Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
-        After ``MOST_TRACES`` the last guess is returned, unproved, or if no two traces scale to it, the largest traced
-        batch that fits; while that is open by more than ``OPEN``, the search bisects, up to ``MOST_BISECTED`` traces.
+        After ``MOST_TRACES`` the largest traced batch that fits is returned, unproved; while that is open by more than
+        ``OPEN``, the search goes on up to ``MOST_BISECTED`` traces, halving the interval after each guess that did not
+        fit. The last guess is then returned if that is open by more than ``WIDE`` and two traces scale to it.
         """
         self._add(2)
         if self.high > 2:
@@ -149,14 +155,21 @@ class Search:
             if len(self.logs) < MOST_TRACES:
                 self._add(max(self._guess(), self.low + 1))
             elif self._proves or (self._is_open() and len(self.logs) < MOST_BISECTED):
-                self._add((self.low + self.high) // 2)
+                self._add(self._middle_or_guess())
             else:
                 guess = self._guess()
-                return guess if self.low == 0 or self._scales_to(guess) else self.low
+                is_guessed = self.low == 0 or (self._is_open(WIDE) and self._scales_to(guess))
+                return guess if is_guessed else self.low
         return self.low
 
-    def _is_open(self) -> bool:
-        return self.high - self.low > OPEN * self.low
+    def _middle_or_guess(self) -> int:
+        """Return a guess between the limits if the last trace was not a guess too large, else their middle."""
+        guess = max(self._guess(), self.low + 1)
+        self._halves = not self._halves and next(reversed(self.logs)) == self.high
+        return (self.low + self.high) // 2 if self._halves or not self._scales_to(guess) else guess
+
+    def _is_open(self, share: float = OPEN) -> bool:
+        return self.high - self.low > share * self.low
 
     def log(self, batch: int) -> MemoryLog:
         """Return a batch's log: traced, or extrapolated from the nearest traces with the same events."""
