@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from torchsummary_plus.live.modules import graph_constants
+
 ROWS, WIDTH = 128, 64
 
 Step = Callable[..., Any]
@@ -48,6 +50,30 @@ def teacher(model: nn.Module) -> tuple[Step, Any]:
         model.zero_grad()
 
     return step, wise
+
+
+def beside(wise: Any, *kept: Tensor) -> tuple[Step, Any]:
+    """A step whose loss compares the model with another one, which keeps tensors besides its own."""
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        with torch.no_grad():
+            wanted = wise(x)
+        squared(model(x) - wanted).backward()
+        model.zero_grad()
+
+    return step, (wise, *kept)
+
+
+def scripted_teacher(model: nn.Module) -> tuple[Step, Any]:
+    return beside(torch.jit.script(copy.deepcopy(model).eval()))
+
+
+def frozen_teacher(model: nn.Module) -> tuple[Step, Any]:
+    return beside(torch.jit.freeze(torch.jit.script(copy.deepcopy(model).eval())))
+
+
+def traced_teacher(model: nn.Module) -> tuple[Step, Any]:
+    return beside(torch.jit.trace(copy.deepcopy(model).eval(), ONES), ONES)
 
 
 def master_weights(model: nn.Module) -> tuple[Step, Any]:
@@ -239,7 +265,7 @@ STEPS: dict[str, Callable[[nn.Module], tuple[Step, Any]]] = {
     for function in (
         *(target_network, teacher, master_weights, averages, replay_buffer, in_containers, bound_method),
         *(globals_and_cells, started_optimizer, flat_gradients, flat_parameters, views_of_one, soft_prompt),
-        *(own_accumulation,),
+        *(own_accumulation, scripted_teacher, frozen_teacher, traced_teacher),
     )
 }
 
@@ -249,7 +275,7 @@ def tensors_held(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value, *(tensors_held(value.grad) if value.is_leaf and value.grad is not None else [])]
     if isinstance(value, nn.Module):
-        return tensors_held([*value.parameters(), *value.buffers()])
+        return tensors_held([*value.parameters(), *value.buffers(), *graph_constants(value)])
     if isinstance(value, torch.optim.Optimizer):
         return tensors_held([value.param_groups, list(value.state.values())])
     if isinstance(value, dict):

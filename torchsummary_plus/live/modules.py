@@ -212,12 +212,20 @@ def packed_objects(module: nn.Module) -> list[Any]:
     return [value for _, value in _packed(module)]
 
 
-def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def held_by_script(module: nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that a scripted module holds itself in C++, other than constants and packed weights."""
+    return all_tensors([*_scripted(module).values()])
+
+
+def _scripted(module: nn.Module) -> dict[str, Any]:
+    """Return a scripted module's attributes; a frozen one has none, because its weights are constants of its graph."""
     script: Any = module if isinstance(module, torch.jit.ScriptModule) else None
-    kind = getattr(script, "_concrete_type", None)  # A frozen module has none: its weights are constants of its graph.
-    names = [] if kind is None else kind.get_attributes()
-    scripted = {name: script._c.getattr(name) for name in names}
-    for name, value in (scripted or vars(module)).items():
+    kind = getattr(script, "_concrete_type", None)
+    return {} if kind is None else {name: script._c.getattr(name) for name in kind.get_attributes()}
+
+
+def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in (_scripted(module) or vars(module)).items():
         if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
             yield name, value
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from . import compat
+from .modules import held_by_script
 from .structures import slot_names
 
 MOST = 1_000_000
@@ -161,6 +162,8 @@ class Reached:
             yield from in_saved(value)
         elif isinstance(value, nn.Module):
             self.modules.append(value)
+            if isinstance(value, torch.jit.ScriptModule):
+                yield from held_by_script(value)
             if isinstance(value, compat.TracedModule):
                 traced: Any = value
                 yield from (list(inputs) for _, inputs in traced._c._retrieve_traced_inputs().items())
@@ -169,7 +172,8 @@ class Reached:
         if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
             yield from gc.get_referents(value)
         origin = type(value).__module__
-        if origin.partition(".")[0] in _FOREIGN or origin.startswith(_OURS):
+        is_foreign = origin.partition(".")[0] in _FOREIGN and not isinstance(value, nn.Module)
+        if is_foreign or origin.startswith(_OURS):
             return
         self.mutable.append(value)
         own_attributes = getattr(value, "__dict__", None)

@@ -118,16 +118,16 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
         with surroundings.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
             surroundings.put(exchange, copies.alike, surroundings.alone.ids, stand_ins)
-            holdings = [*surroundings.holdings(stand_ins, copies.alike), *_constants(tree)]
+            holdings = [*surroundings.holdings(stand_ins, copies.alike), *_constants(tree, surroundings.modules)]
             copies.settle()
             yield exchange, holdings
 
 
-def _constants(tree: ModuleTree) -> Iterator[PriorTensor]:
-    """Yield the constants of scripted modules' graphs; oneDNN's are among the packed weights."""
-    for index, module in enumerate(tree.modules):
-        constants = graph_constants(module)
-        yield from (PriorTensor(tensor, "parameters", index) for tensor in constants if not tensor.is_mkldnn)
+def _constants(tree: ModuleTree, others: Iterable[nn.Module]) -> Iterator[PriorTensor]:
+    """Yield the constants of scripted modules' graphs, also of ``others``; oneDNN's are among the packed weights."""
+    owned = [*enumerate(tree.modules), *((OUTSIDE, module) for module in others)]
+    constants = ((owner, constant) for owner, module in owned for constant in graph_constants(module))
+    yield from (PriorTensor(tensor, "parameters", owner) for owner, tensor in constants if not tensor.is_mkldnn)
 
 
 def profiled(

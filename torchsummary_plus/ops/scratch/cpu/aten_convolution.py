@@ -12,7 +12,8 @@ from math import prod
 
 from ..registry import Phase
 from ..strided import Strided, copied, laid_out
-from .onednn.description import Conv
+from .onednn.description import Conv, threads
+from .reductions import GRAIN
 
 Phases = tuple[Phase, ...]
 
@@ -147,11 +148,17 @@ def _backward_alone(call: Convolution, grad: Strided, wanted: tuple[bool, bool, 
     if not wanted[1] and not sums_up:
         return (*phases, Phase(results, 0))
     if call.transposed:
-        return (*phases, Phase(results, copies + columns))
+        return (*phases, Phase(results, copies + columns + (_partial_sums(conv) if sums_up else 0)))
     new_weight = laid_out(call.weight, call.weight.suggests_last)
     last = len(conv.inp) == 2 and (call.x.suggests_last or new_weight.suggests_last)
     grad_copy = copied(grad, grad.contiguous(last))
     return (*phases, Phase(results, grad_copy + conv.batch * columns))
+
+
+def _partial_sums(conv: Conv) -> int:
+    """Return the bytes of the threads' sums of a single channel's gradient, which is that of the bias."""
+    is_shared = conv.groups * conv.oc == 1 and conv.written >= GRAIN * conv.itemsize and threads() > 1
+    return threads() * conv.itemsize if is_shared else 0
 
 
 def with_bytes(nbytes: int, phases: Phases) -> Phases:
