@@ -52,6 +52,16 @@ def test_a_batch_norm_called_by_itself_allocates_what_its_rule_says(
         assert sorted(truth) == sorted(allocated_by_rule(operator, fakes)), operator
 
 
+@pytest.mark.parametrize("axes", [4, 5])
+@pytest.mark.parametrize("step", [1, 2])
+def test_pooled_volumes_allocate_what_their_rule_says(axes: int, step: int) -> None:
+    """A batch is copied unless it is contiguous; a single volume is read in place."""
+    x = torch.ones((2, 3, 32, 32, 32 * step)[-axes:])[..., ::step]
+    truth = changes(partial(aten._adaptive_avg_pool3d.default, x.cuda(), [2, 2, 2]))
+    ruled = allocated_by_rule(aten._adaptive_avg_pool3d.default, (x.to("meta"), [2, 2, 2]))
+    assert [size for size in truth if size > 0] == ruled
+
+
 DTYPES = (*(torch.float32, torch.float16, torch.bfloat16, torch.float64), *(torch.int64, torch.int32, torch.uint8))
 LENGTHS = (1, 5, 100, 399, 400, 800, 1000, 3000, 5000, 8000, 9999, 10_000, 20_000, 50_257, 300_000)
 SLICES = (1, 2, 8, 20, 21, 40, 41, 80, 81, 199, 200, 799, 800, 4000, 4001, 6000)
