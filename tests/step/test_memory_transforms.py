@@ -370,3 +370,30 @@ def test_moves_inside_a_transform_are_those_of_the_gpu(name: str) -> None:
     plain = log(lambda _, x: move(x))
     assert log(lambda _, x: vmap(move)(x)) == plain
     assert log(lambda _, x: vmap(lambda row: vmap(move)(row[None]))(x)) == plain
+
+
+class Gradient(Layer):
+    def __init__(self, of: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, x: Tensor) -> Tensor:
+        return grad(self.of)(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    ("of", "is_cast"),
+    [(lambda y: y.sin().sum(), True), (lambda y: (y @ y.mT).mean(), True), (lambda y: y.sin().mean(), False)],
+)
+def test_casts_inside_a_transform_on_a_gpu_are_never_left_out_silently(
+    of: Callable[[Tensor], Tensor], is_cast: bool
+) -> None:
+    """Fakes there hide their device from autocast."""
+    model, x = Gradient(of), torch.randn(16, WIDTH)
+    estimates = [
+        estimate_memory(model, input_data=x, device="cuda", autocast=dtype) for dtype in (torch.bfloat16, None)
+    ]
+    named = [any("CPU's kernels" in assumption for assumption in estimate.assumptions) for estimate in estimates]
+    assert named == [is_cast, False]
+    low, high = estimates[0].peak_range
+    assert (low < estimates[0].peak_bytes < high) is is_cast

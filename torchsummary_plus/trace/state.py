@@ -25,6 +25,7 @@ class State:
         "as_meta",
         "autocasts",
         "by_engine",
+        "casts_in_transform",
         "composite",
         "differentiates",
         "in_class",
@@ -43,6 +44,8 @@ class State:
         """Whether autograd's engine calls them, rather than Python code."""
         self.within_transform = False
         """Whether Python code inside a ``torch.func`` transform calls them; its level is not set while one runs."""
+        self.casts_in_transform = False
+        """Whether it does so under autocast, which does not see the true device of a transform's tensors."""
         self.in_class = False
         """Whether a tensor class that dispatches for itself calls them, below autograd."""
         self.as_meta = False

@@ -85,6 +85,8 @@ class StepKernels(ValuedKernels):
         if state.composite is Composite.VALUES and func in _WITH_VECTORS:
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
+            if state.casts_in_transform and _is_cast(func, args):
+                raise UnfakeableError(f"autocast cannot cast the arguments of {func} inside a torch.func transform")
             if func is aten._to_copy.default and state.within_transform:
                 kwargs = self._off_meta(args, kwargs)
             return self._known_or_on_zeros(func, args, kwargs)
@@ -309,3 +311,10 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
 
     with compat.replaced({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating}):
         yield
+
+
+def _is_cast(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether autocast on CUDA may cast the operator's arguments: it leaves float64 as it is."""
+    if not compat.has_kernel(func.name(), "AutocastCUDA"):
+        return False
+    return any(tensor.is_floating_point() and tensor.dtype is not torch.float64 for tensor in tensors_of(args))

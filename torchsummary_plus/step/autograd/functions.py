@@ -80,8 +80,9 @@ class StepFunctions(TorchFunctionMode):
         state = self.watch.state
         state.autocasts = self._autocasts(func)
         # Not ``being``: this runs tens of thousands of times a step.
-        outer, state.in_engine = (state.in_engine, state.within_transform), False
+        outer, state.in_engine = (state.in_engine, state.within_transform, state.casts_in_transform), False
         state.within_transform = self.on_cuda and compat.transform_level() is not None
+        state.casts_in_transform = state.within_transform and torch.is_autocast_enabled("cuda")
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
@@ -95,7 +96,7 @@ class StepFunctions(TorchFunctionMode):
             note_node(error)
             raise
         finally:
-            state.in_engine, state.within_transform = outer
+            state.in_engine, state.within_transform, state.casts_in_transform = outer
 
     def _autocasts(self, func: Any) -> str:
         """Return the kind of device for which autocast is on inside a function; "" if it is off there."""
