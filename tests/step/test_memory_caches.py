@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, wraps
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,39 @@ def table(length: int) -> Tensor:
 @cache
 def tables(length: int) -> list[Tensor]:
     return [torch.arange(length).float().sin()]
+
+
+def kept(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keep results in a cache that only the closure of the new function refers to."""
+    cached = lru_cache(maxsize=4)(function)
+
+    @wraps(function)
+    def wrapper(*args: Any) -> Tensor:
+        return cached(*args)
+
+    return wrapper
+
+
+@kept
+def hidden_table(length: int) -> Tensor:
+    return torch.arange(length).float().tan()
+
+
+class Hidden(nn.Module):
+    """A layer whose outputs are weighted by tables in the closures of a function and of a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 6000)
+
+    @staticmethod
+    @kept
+    def of_class(length: int) -> Tensor:
+        return torch.arange(length).float().exp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out * hidden_table(out.shape[-1]) + type(self).of_class(out.shape[-1])
 
 
 @lru_cache(maxsize=1)
@@ -50,6 +85,14 @@ class Positions(nn.Module):
         name()
         out: Tensor = self.layer(x)
         return out * table(out.shape[-1]) + tables(out.shape[-1])[0]
+
+
+def test_caches_that_decorators_hide_are_found() -> None:
+    model, x = Hidden(), torch.randn(2, 16)
+    peaks = [call(model, input_data=x).peak_bytes for call in (estimate_memory, measure_memory, estimate_memory)]
+    assert len(set(peaks)) == 1
+    assert peaks[0] >= 2 * sum(p.nbytes for p in model.parameters()) + 2 * 24_000
+    assert type(hidden_table(6000)) is type(Hidden.of_class(6000)) is Tensor
 
 
 @pytest.mark.parametrize("warm", [False, True])

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
 
-from .reach import package_of
+from .reach import content_of, package_of
 from .structures import PLAIN, parts
 
 _OURS = __name__.partition(".")[0]
@@ -37,14 +38,25 @@ def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
 
 
 def _caches(packages: set[str]) -> list[Any]:
-    """Return the cached functions that modules of some packages name."""
+    """Return the cached functions that modules of some packages name, or that their functions and methods wrap."""
     caches: dict[int, Any] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages:
             named = list(getattr(module, "__dict__", {}).values())
-            if _CACHED in set(map(type, named)):
-                caches.update((id(value), value) for value in named if type(value) is _CACHED)
+            kinds = [kind for kind in named if isinstance(kind, type) and kind.__module__ == name]
+            methods = [getattr(value, "__func__", value) for kind in kinds for value in list(vars(kind).values())]
+            caches.update(
+                (id(value), value) for value in (*named, *_wrapped((*named, *methods))) if type(value) is _CACHED
+            )
     return list(caches.values())
+
+
+def _wrapped(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield what functions made by decorators keep in their closures."""
+    for value in values:
+        if type(value) is FunctionType and value.__closure__:
+            for cell in value.__closure__:
+                yield from content_of(cell)
 
 
 def _empty(caches: Iterable[Any]) -> None:
