@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
-from torchsummary_plus.live.reach import _is_library
+from torchsummary_plus.live.reach import Reached, _is_library
 from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.trace.restore import _SavedContents
@@ -83,3 +83,11 @@ def test_objects_that_refer_to_each_other_are_searched_once() -> None:
         holder.others = list(objects)
     objects[-1].tensor = torch.ones(3)
     assert all_tensors(objects) == [objects[-1].tensor]
+
+
+def test_models_of_code_run_without_a_modules_name_are_searched() -> None:
+    """``exec`` in a bare dict defines classes that say they are builtins."""
+    names: dict[str, Any] = {}
+    exec("from torch import nn\nclass Model(nn.Module): pass\nmodel = Model()\nmodel.held = nn.Linear(2, 3)", names)
+    assert type(names["model"]).__module__ == "builtins"
+    assert len(Reached([names["model"]]).tensors) == 2

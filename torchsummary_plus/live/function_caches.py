@@ -43,12 +43,16 @@ def _caches(packages: set[str]) -> list[Any]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages:
             named = list(getattr(module, "__dict__", {}).values())
-            kinds = [kind for kind in named if isinstance(kind, type) and kind.__module__ == name]
-            methods = [getattr(value, "__func__", value) for kind in kinds for value in list(vars(kind).values())]
+            kinds = [kind for kind in named if issubclass(type(kind), type) and kind.__module__ == name]
+            methods = [_behind(value) for kind in kinds for value in list(vars(kind).values())]
             caches.update(
                 (id(value), value) for value in (*named, *_wrapped((*named, *methods))) if type(value) is _CACHED
             )
     return list(caches.values())
+
+
+def _behind(value: Any) -> Any:
+    return value.__func__ if type(value) in (staticmethod, classmethod) else value
 
 
 def _wrapped(values: Iterable[Any]) -> Iterator[Any]:

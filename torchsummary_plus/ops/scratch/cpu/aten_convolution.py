@@ -12,8 +12,8 @@ from math import prod
 
 from ..registry import Phase
 from ..strided import Strided, copied, laid_out
-from .onednn.description import Conv, threads
-from .reductions import GRAIN
+from .onednn.description import Conv
+from .reductions import thread_sums
 
 Phases = tuple[Phase, ...]
 
@@ -157,8 +157,8 @@ def _backward_alone(call: Convolution, grad: Strided, wanted: tuple[bool, bool, 
 
 def _partial_sums(conv: Conv) -> int:
     """Return the bytes of the threads' sums of a single channel's gradient, which is that of the bias."""
-    is_shared = conv.groups * conv.oc == 1 and conv.written >= GRAIN * conv.itemsize and threads() > 1
-    return threads() * conv.itemsize if is_shared else 0
+    is_alone = conv.groups * conv.oc == 1
+    return thread_sums(conv.written // conv.itemsize, conv.itemsize) if is_alone else 0
 
 
 def with_bytes(nbytes: int, phases: Phases) -> Phases:

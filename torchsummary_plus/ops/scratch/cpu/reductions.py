@@ -28,10 +28,13 @@ def partials(x: Any, out: Any, size: int | None = None) -> int:
     ``size`` is the bytes of one, by default of an element of the result.
     Source: aten/src/ATen/TensorIteratorReduce.cpp, ``two_pass_reduction``.
     """
+    return thread_sums(elements(x), itemsize(out) if size is None else size) if elements(out) == 1 else 0
+
+
+def thread_sums(count: int, size: int) -> int:
+    """Return the bytes of one partial result of ``size`` bytes per thread, if ``count`` elements are split."""
     threads = torch.get_num_threads()
-    if elements(out) != 1 or threads == 1 or elements(x) < GRAIN:
-        return 0
-    return threads * (itemsize(out) if size is None else size)
+    return 0 if threads == 1 or count < GRAIN else threads * size
 
 
 @scratch("cpu", "aten::logsumexp", source=f"{NATIVE}ReduceOps.cpp, logsumexp_out_impl", band=0.0)
