@@ -288,6 +288,13 @@ def test_a_loop_that_is_too_long_to_measure_ends_with_an_error(monkeypatch: pyte
         estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 8, 8), mode="eval")
 
 
+def test_a_loop_whose_profile_does_not_fit_the_free_memory_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "MOST_ANSWERS", 10)
+    monkeypatch.setattr(rehearsal, "free_bytes", lambda: 2 * rehearsal.PROFILE_BYTES * 60)
+    with pytest.raises(UnsupportedError, match="more than 60 operators, whose profile would take half of the free mem"):
+        estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 8, 8), mode="eval")
+
+
 def test_a_real_forward_ends_at_as_many_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "MOST_OPERATORS", 20)
     with pytest.raises(ForwardError, match="a real forward was abandoned: it calls more than 20 operators"):

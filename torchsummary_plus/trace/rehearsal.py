@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..live.fakes import CPU
+from ..live.free_memory import free_bytes
 from ..live.inputs import Example, realise
 from ..live.masks import masks_of
 from ..live.modes import set_mode
@@ -53,8 +54,14 @@ LONGEST_STEP = 10**11
 MOST_ANSWERS = 20_000
 """Most values that a pass may read, as a loop over pixels does; beyond, a step is measured instead of recorded."""
 
-MOST_MEASURED = 200_000
-"""Most operators of a step that is measured, whose profile takes about 10 kB for each."""
+SURELY_MEASURED = 200_000
+"""Most operators of a step that is measured even if no one knows how much memory is free."""
+
+MOST_MEASURED = 2_000_000
+"""Most operators of a step that is measured at all: about two minutes."""
+
+PROFILE_BYTES = 10_000
+"""Upper bound of what torch's profile of a step takes per operator (5,200 measured on torch 2.13)."""
 
 MOST_INPUT_BYTES = 1 << 30
 """Most bytes of real inputs for a rehearsal."""
@@ -66,6 +73,17 @@ WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 class TooLongError(Exception):
     """A real forward or step exceeds its limit of multiply-adds, operators or values."""
+
+
+def most_measured(free: int | None) -> int:
+    """Return how many operators a measured step may have, given the bytes of free memory: its profile takes half.
+
+    >>> most_measured(None), most_measured(8 << 30), most_measured(1 << 40)
+    (200000, 429496, 2000000)
+    """
+    if free is None:
+        return SURELY_MEASURED
+    return min(MOST_MEASURED, free // 2 // PROFILE_BYTES)
 
 
 class AnswerRecorder(Listener):
@@ -82,6 +100,7 @@ class AnswerRecorder(Listener):
         self.operators = 0
         self.multiply_adds = 0
         self.rng_state = torch.get_rng_state()
+        self.most_measured = most_measured(free_bytes())
         self.elements = 0
         """How many elements were read as arrays."""
         self.is_aside = False
@@ -120,9 +139,10 @@ class AnswerRecorder(Listener):
         if self.multiply_adds > self.longest:
             raise TooLongError(f"it takes more than {self.longest:,} multiply-adds")
         self.operators += 1
-        most = MOST_MEASURED if self.is_loop else MOST_OPERATORS
+        most = self.most_measured if self.is_loop else MOST_OPERATORS
         if self.operators > most:
-            raise TooLongError(f"it calls more than {most:,} operators")
+            room = ", whose profile would take half of the free memory" if most < MOST_MEASURED and self.is_loop else ""
+            raise TooLongError(f"it calls more than {most:,} operators{room}")
         if self.is_loop:
             return
         if id(func) in PUTS and masks_of(args[1]):
