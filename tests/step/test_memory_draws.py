@@ -202,3 +202,16 @@ def test_repeated_draws_look_for_optimizers_once(monkeypatch: pytest.MonkeyPatch
     estimate = estimate_memory(model, (64,), 128, train_step=train_step, progress=False)
     assert any(LINE in line for line in estimate.assumptions)
     assert walks.count(None) == 1
+
+
+def test_draws_of_other_allocations_are_told_apart_even_if_peaks_are_equal() -> None:
+    class Small(nn.Linear):
+        """A branch of a random size that is far below the peak."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total = x[:2][torch.rand(2) < 0.5].sum()
+            return super().forward(x) + total
+
+    estimate = estimate_memory(Small(64, 64), (64,), 128, mode="eval", progress=False)
+    assert estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
+    assert any(LINE in line for line in estimate.assumptions)

@@ -23,6 +23,8 @@ _KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
 _NODES = ("MulBackward0", "DivBackward0", "DivBackward1")
 """Nodes of products. The node of a write to a view runs inside another one, ``CopySlices``."""
 
+_NOTHING: tuple[Callable[[], None], int] = (lambda: None), 0
+
 
 class SavedNumbers:
     """Passes the storages of kept numbers to ``record``, for the module that ran the product.
@@ -42,8 +44,8 @@ class SavedNumbers:
         self._is_view = False
         self._of_views: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
         """Numbers kept by nodes of writes to views, by the nodes' sequence numbers."""
-        self._written: tuple[Callable[[], torch.UntypedStorage | None], int] = (lambda: None), 0
-        """The number kept by the last write to a view, and the number of its node at the least."""
+        self._written: tuple[Callable[[], torch.UntypedStorage | None], int] = _NOTHING
+        """The number kept by the last operator, if it wrote to a view, and the number of its node at the least."""
         self._shared: torch.UntypedStorage | None = None
         """The last operator's number, if it is the gradient of a write to a view: a new node saves the same storage."""
 
@@ -51,6 +53,7 @@ class SavedNumbers:
         """Remember an operator whose second argument was a number."""
         if len(args) > 1 and type(args[1]) in NUMBER_BYTES and isinstance(out, torch.Tensor):
             number = compat.sequence_number()
+            self._written = _NOTHING
             base: Any = out._base
             self._pending = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
             self._is_view = base is not None
