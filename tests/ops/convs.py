@@ -252,6 +252,28 @@ def strided_cases(seed: int) -> Iterator[Case]:
             yield case
 
 
+def copied_cases(seed: int) -> Iterator[Case]:
+    """Random channels-last convolutions whose input AVX-512's kernels copy first, as of one channel or one column."""
+    draw = random.Random(seed)
+    while True:
+        axes, oc = draw.choice((2, 2, 3)), draw.choice((1, 3, 8, 16))
+        size = _each(draw, axes, range(3, 60 if axes == 2 else 16))
+        kernel, stride = _each(draw, axes, (1, 2, 3, 5, 7)), _each(draw, axes, (1, 1, 2, 3))
+        kind = draw.choice(("one channel", "one channel", "one column", "one patch"))
+        ic = 1 if kind == "one channel" else draw.choice((3, 8, 16, 24, 40))
+        if kind == "one column":
+            size, kernel = (*(1,) * (axes - 2), size[-1], 1), (*(1,) * (axes - 2), kernel[-1], 1)
+        elif kind == "one patch":
+            size = stride = kernel
+        case = Case(
+            size, (ic, oc), kernel, batch=draw.choice((1, 2, 8)), stride=stride,
+            padding=0 if kind == "one patch" else (*_each(draw, axes - 1, (0, 1, 2)), kind == "one channel"),
+            bias=draw.random() < 0.5, input_last=True, weight_last=True,
+        )  # fmt: skip
+        if _is_valid(case):
+            yield case
+
+
 def _each(draw: random.Random, axes: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """One of the sizes for each axis, mostly the same one."""
     if draw.random() < 0.7:

@@ -22,6 +22,7 @@ from .onednn import convolution as onednn_conv
 from .onednn.description import Conv, Plan, lanes
 from .onednn.half import bias_sum, uncertain
 from .onednn.inner_product import inner_product, is_inner_product
+from .onednn.lowered import is_lowered
 
 SOURCE = (
     "oneDNN 3.12, init_conf of each kernel; ideep's conv.hpp and deconv.hpp; ATen's Convolution.cpp, mkldnn/Conv.cpp"
@@ -144,8 +145,8 @@ def writes_astray(
     call, _ = called(conv, transposed, x, weight)
     skips = any(step > reach for step, reach in zip(conv.stride, conv.reach))
     forward = conv.mirrored if transposed else conv
-    is_lowered = onednn_last.is_lowered(forward, lanes()[0])
-    return is_forward is not transposed and skips and is_lowered and _goes_last(call)
+    is_copied = is_lowered(forward, lanes()[0])
+    return is_forward is not transposed and skips and is_copied and _goes_last(call)
 
 
 def _guessed(phases: Phases, guess: int) -> Phases:

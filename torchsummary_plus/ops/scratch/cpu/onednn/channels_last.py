@@ -24,6 +24,7 @@ from .convolution import (
     nested,
 )
 from .description import PAGE, Conv, Plan, aligned, batch_elements, lanes, threads
+from .lowered import copies, squeezed
 from .strided import is_strided_product, strided_product
 
 
@@ -34,34 +35,11 @@ def forward_plan(conv: Conv) -> Plan:
         return _plan(conv.depthwise_in(wide))
     if conv.is_depthwise or _has_narrow_groups(conv.ic, conv.groups, wide):
         return _in_blocks(conv, wide)
-    plan = _plan(conv.weights_in(_columns_at_once(conv.mirrored, wide), 1), batch_elements(prod(conv.kernel)))
-    return replace(plan, guess=_columns_guess(conv.mirrored) + _lowered(conv, wide) + _in_one_row(conv))
-
-
-def _in_one_row(conv: Conv) -> int:
-    """Return the most that an image of one strided patch takes besides: oneDNN multiplies it as one row of a matrix.
-
-    Measured on 12 kernels by one and two threads: 4 to 16 pages a thread, 4 more for each doubling of the row.
-    """
-    is_patch = conv.kernel == conv.inp == conv.stride and conv.batch > 1 and prod(conv.kernel) > 1
-    if not is_patch or conv.groups > 1 or any(conv.padding):
-        return 0
-    return threads() * 4 * PAGE * max(2, (conv.ic * prod(conv.kernel)).bit_length() - 8)
-
-
-def is_lowered(conv: Conv, wide: int) -> bool:
-    """Whether AVX-512 reorders the rows of a single input channel."""
-    return wide == 16 and conv.ic * conv.groups == 1 and prod(conv.kernel) > 1
-
-
-def _lowered(conv: Conv, wide: int) -> int:
-    """Return the most that AVX-512 may use to reorder the rows of a single channel (``relo``), in whole registers."""
-    if not is_lowered(conv, wide):
-        return 0
-    rows = prod(i + 2 * p for i, p in zip(conv.inp, conv.padding))
-    kernel = prod(conv.kernel[:-1]) * round_up(conv.kernel[-1], wide)
-    copies = (threads() * rows + conv.oc) * kernel
-    return aligned(copies * conv.itemsize, PAGE) + 16 * PAGE
+    at_once, narrower = _columns_at_once(conv.mirrored, wide), squeezed(conv, wide)
+    copied, guess = copies(conv, at_once, wide)
+    plan = _plan(conv.weights_in(at_once, 1), batch_elements(prod(narrower.kernel)) + copied)
+    guess += _columns_guess(conv.mirrored) + (plan.scratch + plan.weights if _is_row_major_too(conv) else 0)
+    return replace(plan, guess=guess)
 
 
 def any_kernel(conv: Conv, plan: Plan) -> Plan:
@@ -94,7 +72,9 @@ def _strided_or_outside(conv: Conv) -> Plan:
         if direct_data(conv, wide, last=True):
             return _in_blocks(conv, wide)
     scratch = shared.gemm_for_data_last(conv)
-    return replace(_plan(conv.weights, scratch), guess=scratch if threads() > 1 else 0)
+    in_place = conv.ic * conv.oc * conv.groups == 1 and not _is_reordered(conv)
+    plan = _plan(0 if in_place else conv.weights, _with_reordered(conv, scratch))
+    return replace(plan, guess=scratch if threads() > 1 else 0)
 
 
 def _strided(conv: Conv, wide: int) -> Plan:
@@ -110,9 +90,12 @@ def _in_blocks(conv: Conv, wide: int) -> Plan:
 
 def _products(conv: Conv, wide: int) -> Plan:
     """Return the plan of the input's gradient as the forward of a convolution that reads the output's gradient."""
-    plan = nested(_plan(conv.weights_in(1, _columns_at_once(conv, wide)), batch_elements(prod(conv.kernel))))
+    at_once = _columns_at_once(conv, wide)
     turned = replace(conv.mirrored, padding=tuple(r - 1 - p for r, p in zip(conv.reach, conv.padding)))
-    return replace(plan, guess=_columns_guess(conv) + _lowered(turned, wide))
+    copied, guess = copies(turned, at_once, wide, is_forward=False)
+    plan = nested(_plan(conv.weights_in(1, at_once), batch_elements(prod(conv.kernel)) + copied))
+    guess += _columns_guess(conv) + (plan.scratch + plan.weights if _is_row_major_too(conv) else 0)
+    return replace(plan, guess=guess)
 
 
 def backward_weights(conv: Conv) -> Plan:
@@ -130,10 +113,22 @@ def backward_weights(conv: Conv) -> Plan:
             few = conv.ic < 16 and conv.groups == 1 if wide == 16 else conv.ic == 3
             scratch = bias + shared.direct_reduction(conv, wide, last=True)
             return _plan(conv.weights_in(wide, 1 if few else wide), scratch)
-    scratch = shared.gemm_for_weights_last(conv, columns(conv))
-    if prod(conv.inp) == prod(conv.out) == 1:
-        scratch = aligned(scratch + aligned(conv.read) + aligned(conv.written))
-    return _plan(conv.weights, scratch)
+    return _plan(conv.weights, _with_reordered(conv, shared.gemm_for_weights_last(conv, columns(conv))))
+
+
+def _with_reordered(conv: Conv, scratch: int) -> int:
+    """Add the activations to a matrix product's scratch where oneDNN copies them, as row-major is the same layout."""
+    return aligned(scratch + aligned(conv.read) + aligned(conv.written)) if _is_reordered(conv) else scratch
+
+
+def _is_reordered(conv: Conv) -> bool:
+    return _is_row_major_too(conv) and (lanes()[0] == 16 or is_outside(conv))
+
+
+def _is_row_major_too(conv: Conv) -> bool:
+    """Whether row-major is the same layout: of one channel or one pixel, both for what is read and for the result."""
+    read, written = (conv.ic * conv.groups, conv.inp), (conv.oc * conv.groups, conv.out)
+    return all(channels == 1 or prod(sizes) == 1 for channels, sizes in (read, written))
 
 
 def transposed_forward(conv: Conv) -> Plan:

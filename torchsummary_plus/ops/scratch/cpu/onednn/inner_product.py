@@ -21,8 +21,8 @@ INNER_BLOCK = 512, 64
 BLOCKS_SINCE = "2.13"
 """The first release whose oneDNN copies the weights block by block.
 
-The one of torch 2.11 copies at most four times the whole weights, with their rows padded to a power of two and their
-columns to the blocks' width; measured on 240 operators.
+The one of torch 2.11 copies at most four times the whole weights, with their rows padded to a power of two from 128 on
+and their columns to the blocks' width; measured on 240 operators.
 """
 
 INNER_ELEMENTS = 16
@@ -37,16 +37,18 @@ def inner_product(conv: Conv, last: bool, part: int) -> Plan:
     Before oneDNN 3.12 the forward, too, may copy all of its tensors.
     """
     layouts = (0, conv.weights if part else 0, 0) if last else (conv.read, conv.weights, conv.written)
+    if conv.ic == 1 and not part:  # Of one channel, both layouts are the same.
+        layouts = 0, 0, layouts[2]
     plan = Plan(*layouts, channels_last=True)
     depth, (rows, width) = conv.ic * prod(conv.kernel), INNER_BLOCK
     guess = threads() * 16 * PAGE
     if not since(BLOCKS_SINCE):
-        guess += 4 * 2 ** (depth - 1).bit_length() * round_up(conv.oc, width) * conv.itemsize
+        guess += 4 * 2 ** max(7, (depth - 1).bit_length()) * round_up(conv.oc, width) * conv.itemsize
     if part:
         guess += conv.read + conv.weights + conv.written
         return replace(plan, guess=guess, read=plan.written, written=plan.read, channels_last=part == 2)
     copied = 2 * rows if depth > 2 * rows else min(round_up(depth, 16), rows)
-    copies = aligned(threads() * copied * width * conv.itemsize)
+    copies = aligned(threads() * copied * width * conv.itemsize) if conv.oc > 1 else 0
     scratch = aligned(aligned(copies + aligned(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
     return replace(plan, scratch=scratch, guess=guess)
 
