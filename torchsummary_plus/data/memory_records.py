@@ -40,6 +40,7 @@ ALL_KINDS = (*KINDS, *SOME_KINDS)
 SECOND_ORDER = "torch::autograd::create_graph"
 """The entry in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
 
+UNTRAINED = "are created in the first forward, after the optimizer, which does not train them"
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""
 

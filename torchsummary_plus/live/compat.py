@@ -140,6 +140,7 @@ has_amx_tiles: Callable[[], bool] = probe(
 has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PROCESSOR, partial(_has_flag, "amx_fp16"))
 
 # TorchScript.
+DataLoaderIterator: Any = probe("torch.utils.data.dataloader:_BaseDataLoaderIter", "data loaders are restored", ())
 TracedModule: type = probe(
     "torch.jit._trace:TopLevelTracedModule", "inputs that traced models keep are not counted", ()
 )

@@ -40,6 +40,10 @@ class ModuleTree:
         """Modules that kept their mode when the model's was last set, with the reason."""
         self.left_out: tuple[str, ...] = ()
         """What the model's wrappers do and this tree does not."""
+        self.late: frozenset[int] = frozenset()
+        """Ids of parameters that the first forward created."""
+        self.before: ModuleTree | None = None
+        """The tree before that forward."""
         self.called = model
         """What a user's step is given: the model in its wrappers."""
         self._walk(model)

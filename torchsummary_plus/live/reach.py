@@ -5,14 +5,18 @@ from __future__ import annotations
 import dis
 import gc
 import os
+import queue
 import sys
 import sysconfig
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from functools import lru_cache, partial
+from itertools import cycle
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -25,10 +29,16 @@ from .structures import slot_names
 MOST = 1_000_000
 """Limit on the objects searched; tensors beyond it are recognised only when an operator receives them."""
 
-_INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, BuiltinFunctionType)
+_INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
-"""Modules whose objects, other than containers, hold no tensors of a step."""
+"""Modules whose objects hold no tensors of a step, other than containers and :data:`_HOLDING`."""
+
+_HOLDING = frozenset({"argparse", "collections", "types", "weakref", "_weakrefset"})
+"""Modules of the standard library whose objects hold what a user puts there, such as namespaces."""
+
+_STATEFUL = ("numpy", "random")
+"""Packages whose objects hold no tensors, except in arrays of objects, but may change when used."""
 _OURS = tuple(f"{__name__.partition('.')[0]}.{room}." for room in ("trace", "data", "memory", "report", "results"))
 """This package: its results hold no tensors, and a forward can reach the objects of an outer pass."""
 _OWN = frozenset({"torch", __name__.partition(".")[0]})
@@ -41,6 +51,10 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 _HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
 """Kinds of globals of installed packages that are searched, besides functions."""
+
+
+_HOLDERS_OF_ONE = (ContextVar, threading.local, queue.Queue)
+"""Objects of the standard library that hold a user's, among locks and other state of their own."""
 
 
 class Reached:
@@ -96,10 +110,14 @@ class Reached:
             yield from (value.func, value.args, value.keywords)
         elif isinstance(value, weakref.ref):
             yield value()
+        elif isinstance(value, BuiltinFunctionType):
+            yield value.__self__ if isinstance(value.__self__, (dict, *_SEQUENCES)) else None
         elif isinstance(value, type):
             yield from self._in_class(value)
             if issubclass(value, nn.Module) and package_of(value) in self._packages:
                 self._later.extend(_by_forward(value))
+        elif isinstance(value, MappingProxyType):
+            yield from value.values()
         elif not isinstance(value, ModuleType):
             yield from self._in_object(value)
 
@@ -169,10 +187,15 @@ class Reached:
                 yield from (list(inputs) for _, inputs in traced._c._retrieve_traced_inputs().items())
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
-        if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
-            yield from gc.get_referents(value)
         origin = type(value).__module__
-        is_foreign = origin.partition(".")[0] in _FOREIGN and not isinstance(value, nn.Module)
+        if isinstance(value, compat.DataLoaderIterator):  # It is not restored: its workers have gone on.
+            yield value._dataset
+            return
+        if origin in ("builtins", "itertools"):
+            yield from self._in_iterator(value)
+        elif _top(origin) in _STATEFUL or isinstance(value, _HOLDERS_OF_ONE):
+            yield from self._in_foreign(value)
+        is_foreign = _top(origin) in _FOREIGN - _HOLDING and not isinstance(value, nn.Module)
         if is_foreign or origin.startswith(_OURS):
             return
         self.mutable.append(value)
@@ -181,6 +204,37 @@ class Reached:
             yield from own_attributes.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
+
+    def _in_iterator(self, value: Any) -> Iterator[Any]:
+        """Yield what an iterator of Python's holds; the list that a cycle fills is its own."""
+        if isinstance(value, bytearray) or hasattr(value, "__setstate__"):
+            self.mutable.append(value)
+        if isinstance(value, Iterator):
+            yield from _in_steps(value)
+
+    def _in_foreign(self, value: Any) -> Iterator[Any]:
+        """Yield what an object of another library holds."""
+        if isinstance(value, ContextVar):
+            yield value.get(None)
+        elif isinstance(value, threading.local):
+            yield vars(value)
+        elif isinstance(value, queue.Queue):
+            self.mutable.append(value)
+            yield value.queue
+        else:
+            self.mutable.append(value)
+            yield value.tolist() if getattr(getattr(value, "dtype", None), "hasobject", False) else None
+
+
+def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator holds, and those inside it: each goes on from where it is, with a list of its own."""
+    for held in gc.get_referents(iterator):
+        if isinstance(held, Iterator) and type(held).__module__ in ("builtins", "itertools"):
+            yield from _in_steps(held)
+        elif isinstance(iterator, cycle) and isinstance(held, list):
+            yield from held
+        else:
+            yield held
 
 
 def _defined(names: frozenset[str], namespace: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,17 @@ DEEPEST = 12
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, ModuleType, nn.Module)
 """Values that hold no tensors to change; those of an ``nn.Module`` and of imported code are their own."""
+
+
+def with_items(value: Any, items: Iterable[Any]) -> Any:
+    """Return a tuple of a value's own kind with other items.
+
+    >>> from collections import namedtuple
+    >>> with_items(namedtuple("Pair", "first second")(1, 2), [3, 4])
+    Pair(first=3, second=4)
+    """
+    kind = type(value)
+    return kind._make(items) if hasattr(kind, "_make") else kind(items)
 
 
 def describe_tensors(value: Any) -> Structure:

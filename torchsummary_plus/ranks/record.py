@@ -24,7 +24,7 @@ from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import standing_in_for
 from ..live.inputs import Example
-from ..live.modes import gradients, set_mode
+from ..live.modes import gradients
 from ..live.modules import ModuleTree
 from ..live.stored import all_stored
 from ..live.versions import since
@@ -39,6 +39,7 @@ from ..trace.assumed_routing import Routers
 from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.guesses import Guesses
+from ..trace.mode_setting import set_mode
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
 from ..trace.restore import one_pass, restored

@@ -14,8 +14,8 @@ import torch
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..trace.embeddings import NeedsIntegerError
+from ..trace.growing import GrewError
 from ..trace.restore import global_resets
-from ..trace.run import GrewError
 
 LEAST_DRAWS, MOST_DRAWS = 8, 38
 """Other draws recorded where random numbers decide. After n of them and the first, the next lies between the lowest and

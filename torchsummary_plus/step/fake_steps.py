@@ -23,21 +23,23 @@ from ..live.exchange import Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import CPU, DataDependentError, standing_in_for
 from ..live.inputs import Example
-from ..live.modes import gradients, set_mode
+from ..live.modes import gradients
 from ..live.modules import ModuleTree, placed
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.growing import GrewError, materialised
 from ..trace.guesses import Guesses
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.length import Length, loops
+from ..trace.mode_setting import set_mode
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import TOO_MANY_VALUES
 from ..trace.restore import one_pass
-from ..trace.run import GrewError, eager, materialised, read
+from ..trace.run import eager, read
 from ..trace.swap import swap_tensors
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
@@ -120,7 +122,7 @@ def _recorded(task: Task) -> MemoryLog:
         except CompilerNeededError:
             import_for_optimizers()
         except GrewError:
-            task = replace(task, tree=materialised(task.tree, task.example))
+            task = _after_growth(task)
         except _NeedsValuesError as needed:
             task = _rehearsed(task, needed.outside)
             measured = _measured_loop(task)
@@ -136,6 +138,16 @@ def _recorded(task: Task) -> MemoryLog:
             if guesses is None:
                 return _otherwise(task, first)
             task = replace(task, guesses=guesses)
+
+
+def _after_growth(task: Task) -> Task:
+    """Return the task with the modules that a first forward creates; those of later calls are only allocations."""
+    if task.tree.before is None:
+        with suppress(ForwardError):
+            grown = materialised(task.tree, task.example)
+            if grown.late:
+                return replace(task, tree=grown)
+    return replace(task, tree=task.tree.before or task.tree, grows=True)
 
 
 def _measured_because(task: Task, why: str) -> MemoryLog | None:
@@ -293,7 +305,7 @@ def _record(task: Task) -> MemoryLog:
         steps.without_bytes = surroundings.without_bytes
         log = _run_steps(steps, task, answers, embeddings)
         task.draws.asks |= answers.drew
-        if tree.size() != size:
+        if tree.size() != size and not task.grows:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))

@@ -19,7 +19,7 @@ from ..data.records import tensors
 from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
-from ..live.modes import gradients, set_mode
+from ..live.modes import gradients
 from ..live.modules import ModuleTree, graph_constants, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
@@ -27,6 +27,7 @@ from ..live.repacking import with_repacked
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
+from ..trace.mode_setting import set_mode
 from ..trace.passes import Pass, failed_frame
 from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
@@ -304,6 +305,8 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
     try:
         with Surroundings(tree, step).restored():
             specs = list(tensors(trace(tree, example, PassOptions("auto", step.mode, None, False)).inputs))
+    except UnsupportedError:  # Every forward adds modules.
+        return example
     except ForwardError:
         if step.train_step is None:
             raise

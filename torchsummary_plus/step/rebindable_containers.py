@@ -17,7 +17,7 @@ from typing import Any
 from ..live.reach import Reached
 from ..trace.restore import INERT
 from ..trace.swap import MODULE_DICTS
-from .rebindable_tensors import Entry, entries_on_the_way, put, value_of
+from .rebindable_tensors import Entry, entries_on_the_way, is_tuple, put, value_of
 
 _KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})
 
@@ -59,7 +59,7 @@ class RebindableContainers:
         return all(map(self._is_plain_item, container.values() if isinstance(container, dict) else container))
 
     def _is_plain_item(self, item: Any) -> bool:
-        if type(item) is tuple:
+        if is_tuple(item):
             return all(map(self._is_plain_item, item))
         is_let_go = type(item) in INERT or id(item) in self._tensors
         return is_let_go or (id(item) in self._lone and self._is_plain(item))

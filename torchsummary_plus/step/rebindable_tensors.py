@@ -21,6 +21,7 @@ from torch.nn import Parameter
 from ..live.exchange import StandIns
 from ..live.fakes import Fake, is_plain
 from ..live.reach import Reached, content_of
+from ..live.structures import with_items
 
 Entry = tuple[Any, Any]
 """A list, deque or dict with an index or key; a closure's cell with None; or a class with an attribute's name."""
@@ -67,8 +68,8 @@ class RebindableTensors:
         stand_ins: dict[int, Tensor] = {}
 
         def stand_in(value: Any) -> Any:
-            if type(value) is tuple:
-                return tuple(map(stand_in, value))
+            if is_tuple(value):
+                return with_items(value, map(stand_in, value))
             if not isinstance(value, Tensor) or id(value) not in self.ids or isinstance(value, Fake):
                 return value
             if id(value) not in stand_ins:
@@ -146,7 +147,12 @@ def _tensors_at(value: Any) -> list[Tensor]:
     """Return the tensors of an entry; those in a tuple must have no other holder."""
     if isinstance(value, Tensor):
         return [value]
-    return [tensor for item in value for tensor in _tensors_at(item)] if type(value) is tuple else []
+    return [tensor for item in value for tensor in _tensors_at(item)] if is_tuple(value) else []
+
+
+def is_tuple(value: Any) -> bool:
+    """Whether a value is a tuple or a named one."""
+    return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_make"))
 
 
 def _lets_go(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError
-from ..data.memory_records import SUMMED
+from ..data.memory_records import SUMMED, UNTRAINED
 from ..live import compat
 from ..live.inputs import Example
 from ..live.modules import ModuleTree, tensors_in
@@ -332,7 +332,11 @@ class Steps:
         maker = optimizer_maker(self.step.optimizer)
         if maker is None or self.step.mode == "eval":
             return None
-        optimizer = maker([parameter for parameter, _ in self.parameters.values() if parameter.requires_grad])
+        learned = {key: p for key, (p, _) in self.parameters.items() if p.requires_grad}
+        late = learned.keys() & self.tree.late
+        if late:
+            self.notes[f"{len(late)} of {len(learned)} parameters {UNTRAINED}"] = None
+        optimizer = maker([parameter for key, parameter in learned.items() if key not in late])
         set_to_train(optimizer)
         return optimizer
 

@@ -47,6 +47,8 @@ class Task:
     draws: Draws = field(default_factory=Draws)
     zeros: Zeros = "none"
     """How many zeros the products of elements contain that are differentiated."""
+    grows: bool = False
+    """Whether a step adds modules although a first forward has run."""
     for_cuda: bool = False
     """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
 

@@ -18,7 +18,6 @@ from ..live.fakes import CPU
 from ..live.free_memory import free_bytes
 from ..live.inputs import Example, realise
 from ..live.masks import masks_of
-from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
@@ -26,6 +25,7 @@ from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
 from .length import MOST_OPERATORS
+from .mode_setting import set_mode
 from .passes import Frame, Listener, Pass, deep_stack
 from .questions import (
     ARRAY,

@@ -38,7 +38,7 @@ DEEPEST = 4
 
 @contextmanager
 def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
-    """Restore attributes of modules and ``others``, and RNG states, on exit, even after an exception.
+    """Restore attributes of modules and ``others``, what requires gradients, and RNG states, even after an exception.
 
     Containers and objects in ``alone`` are restored too, but not the objects inside them.
 
@@ -55,17 +55,25 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Se
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted if hasattr(module, "training")]  # Frozen ones have none.
     slots = [(module, name, tensor) for module in scripted for name, tensor in script_tensors(module)]
+    learned = [(p, p.requires_grad) for module in modules for p in module._parameters.values() if p is not None]
     resets = global_resets()
     try:
         yield
     finally:
         saved.put_back()
+        for parameter, requires in learned:
+            if parameter.requires_grad != requires:
+                parameter.requires_grad_(requires)
         for module, training in modes:
             module.training = training
         for module, name, tensor in slots:
             module._c.setattr(name, tensor)
         for reset in resets:
             reset()
+
+
+_UNSET = object()
+"""Stands for the value of a slot that has none."""
 
 
 class _SavedContents:
@@ -119,7 +127,7 @@ class _SavedContents:
     def _save_object(self, value: Any, depth: int) -> None:
         """Save an object's attributes, those in slots too."""
         names = [name for name in slot_names(value) if not isinstance(getattr(type(value), name, None), property)]
-        slots = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+        slots = [(name, getattr(value, name, _UNSET)) for name in names]
         if slots:
             self.slots.append((value, slots))
             self._save_inside(tuple(content for _, content in slots), depth)
@@ -138,13 +146,20 @@ class _SavedContents:
             reset()
         for holder, slots in self.slots:
             for name, value in slots:
-                if getattr(holder, name, None) is not value:
+                if getattr(holder, name, _UNSET) is value:
+                    continue
+                if value is _UNSET:
+                    object.__delattr__(holder, name)
+                else:
                     object.__setattr__(holder, name, value)
         for record in (self.empty, self.full, self.resets, self.slots):
             record.clear()  # An exception may keep this object alive, which would count as a holder.
 
 
 INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+LARGEST_ARRAY = 64 << 20
+"""Most bytes of a NumPy array that is copied to be restored."""
+
 OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.ScriptObject)
 """Values that are not saved inside. Of tensors, only the attributes are saved."""
 
@@ -157,8 +172,10 @@ def _reset_of(value: Any) -> Callable[[], object] | None:
     if isinstance(value, random.Random):
         state = value.getstate()
         return lambda: value.setstate(state)
+    if isinstance(value, Iterator):
+        return _reset_of_iterator(value)
     module = type(value).__module__
-    if module == "numpy" and hasattr(value, "copy") and hasattr(value, "flags"):
+    if module == "numpy" and hasattr(value, "copy") and hasattr(value, "flags") and value.nbytes <= LARGEST_ARRAY:
         content = value.copy()
         return lambda: value.__setitem__(..., content) if value.flags.writeable else None
     if not module.startswith("numpy.random"):
@@ -169,6 +186,14 @@ def _reset_of(value: Any) -> Callable[[], object] | None:
         return lambda: value.set_state(state)
     state = bits.state
     return lambda: setattr(bits, "state", state)
+
+
+def _reset_of_iterator(iterator: Any) -> Callable[[], object] | None:
+    """Return a function that puts an iterator over a list, tuple or range back; None for others."""
+    if type(iterator).__module__ != "builtins" or not hasattr(iterator, "__setstate__"):
+        return None
+    state = iterator.__reduce__()[2:]
+    return (lambda: iterator.__setstate__(*state)) if state else None
 
 
 def refill(container: Any, content: list[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,6 @@ from ..live import compat
 from ..live.experts import find_adapters, find_experts, numbers_of_experts
 from ..live.fakes import DataDependentError, standing_in_for
 from ..live.inputs import Example, realise
-from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
@@ -30,13 +28,14 @@ from .assumed_routing import BALANCED, Routers
 from .embeddings import Embeddings, NeedsIntegerError
 from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
+from .growing import GrewError, materialised
 from .hints import forward_error
+from .mode_setting import set_mode
 from .passes import Pass, deep_stack
 from .real_kernels import run_really
 from .recorded_routing import Routing
 from .recorder import Functions, Recorder
-from .restore import one_pass, reached_by_forward, restored, restored_reach
-from .watched_forward import originals_of, put_back
+from .restore import one_pass, reached_by_forward, restored_reach
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,17 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
         try:
             return _Runner(tree, example, options).trace()
         except GrewError:
-            return _Runner(materialised(tree, example), example, options).trace()
+            return _grown(tree, example, options)
+
+
+def _grown(tree: ModuleTree, example: Example, options: PassOptions) -> Trace:
+    """Run a model that the first forward completes; raises :class:`UnsupportedError` if every forward adds modules."""
+    try:
+        return _Runner(materialised(tree, example), example, options).trace()
+    except GrewError:
+        raise UnsupportedError(
+            "every forward registers new modules, so the model has no fixed table; create them once, in __init__"
+        ) from None
 
 
 def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
@@ -76,7 +85,7 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
         _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
         if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             left_out, tree = tree.left_out, materialised(tree, example)
-            tree.left_out = left_out
+            tree.left_out, tree.before = left_out, None
         tree.called = _wrapped(model, tree.modules[0])
         return tree
 
@@ -136,39 +145,6 @@ def _wrapped(model: nn.Module, inside: nn.Module) -> nn.Module:
     name = "module" if isinstance(model, _PARALLEL) else "_orig_mod"
     vars(wrapper).update(_modules={**model._modules, name: called}, forward=called)
     return wrapper
-
-
-def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
-    """Copy a model with lazy parameters and run one real forward on the copy; the original stays as it is.
-
-    Parameters that already have a shape are shared with the copy; buffers are not.
-    """
-    memo: dict[int, Any] = {}
-    for tensor in tree.tensors():
-        if nn.parameter.is_lazy(tensor):
-            lazy: Any = type(tensor)
-            memo[id(tensor)] = lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
-        elif isinstance(tensor, nn.Parameter):
-            memo[id(tensor)] = tensor
-    copied = ModuleTree(copy.deepcopy(tree.modules[0], memo))
-    environment = RealEnvironment(tree.device())
-    watch = Pass(copied, run_really, [])
-    originals = [originals_of(module) for module in copied.modules]
-    try:
-        convert = partial(remade, change=environment.convert)
-        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), environment.make, convert)
-        watch.install()
-        with restored([]), deep_stack(), torch.no_grad(), watch:
-            copied.modules[0](*args, **kwargs)
-    except Exception as error:
-        raise forward_error(error, watch, ()) from error
-    for module, original in zip(copied.modules, originals):
-        put_back(module, original)
-    return ModuleTree(copied.modules[0])
-
-
-class GrewError(Exception):
-    """The forward registered new modules."""
 
 
 class _Runner:

@@ -51,9 +51,10 @@ class SavedNumbers:
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator whose second argument was a number."""
+        if not getattr(func, "is_view", False):  # A write to a view ends with a new view of its base.
+            self._written = _NOTHING
         if len(args) > 1 and type(args[1]) in NUMBER_BYTES and isinstance(out, torch.Tensor):
             number = compat.sequence_number()
-            self._written = _NOTHING
             base: Any = out._base
             self._pending = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
             self._is_view = base is not None

@@ -1,0 +1,104 @@
+"""Set training or evaluation mode, although a module's own ``train`` may refuse or change weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..live.fakes import is_plain
+from ..live.modules import ModuleTree, class_name
+from ..live.stored import all_stored
+from .kernels import written
+
+
+def set_mode(tree: ModuleTree, training: bool) -> None:
+    """Call ``model.train(training)``; modules whose own ``train`` fails keep their mode, named in ``tree.own_modes``.
+
+    A module of ``torch.export`` refuses both modes, and a method of this name may train the model in a loop. What one
+    writes into tensors, as LoRA's does to merge its weights, is undone at once.
+
+    >>> class Fixed(nn.Linear):
+    ...     def train(self, mode=True):
+    ...         raise NotImplementedError("exported")
+    >>> tree = ModuleTree(nn.Sequential(Fixed(2, 2), nn.ReLU()))
+    >>> set_mode(tree, False)
+    >>> [module.training for module in tree.modules], tree.own_modes
+    ([False, True, False], ('0 (Fixed) stays in training mode: its train() raised NotImplementedError: exported',))
+    """
+    refusals: dict[int, str] = {}
+    if any("train" in vars(module) or type(module).train is not nn.Module.train for module in tree.modules):
+        with untouched(tree.tensors()):
+            _set(tree.modules[0], training, refusals)
+    else:
+        _set(tree.modules[0], training, refusals)
+    tree.own_modes = tuple(
+        f"{f'{path} ({class_name(module)})' if path else class_name(module)} stays in "
+        f"{'training' if module.training else 'evaluation'} mode: its train() raised {refusals[id(module)]}"
+        for path, module in zip(tree.paths, tree.modules)
+        if id(module) in refusals
+    )
+
+
+def _set(module: nn.Module, training: bool, refusals: dict[int, str]) -> None:
+    try:
+        module.train(training)
+    except Exception as error:
+        if getattr(module.train, "__func__", None) is not nn.Module.train:
+            refusals[id(module)] = f"{type(error).__name__}: {error}"
+            return
+        module.training = training
+        for child in module.children():
+            _set(child, training, refusals)
+
+
+@contextmanager
+def untouched(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Undo what happens to the elements of tensors: operators that write to them, and new ``.data``.
+
+    >>> weight = torch.zeros(2)
+    >>> with untouched([weight]):
+    ...     weight.data = weight.add_(1) * 2
+    >>> weight
+    tensor([0., 0.])
+    """
+    alive = [tensor for tensor in tensors if is_plain(tensor)]
+    data = [(tensor, tensor.data, tensor.untyped_storage()._cdata) for tensor in alive]
+    with _Saving() as saving:
+        try:
+            yield
+        finally:
+            saving.undo()
+    for tensor, before, storage in data:
+        if tensor.untyped_storage()._cdata != storage or tensor.shape != before.shape:
+            tensor.data = before
+
+
+class _Saving(TorchDispatchMode):
+    """Saves the contents of storages before operators write to them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, OpOverload) and func._schema.is_mutable:
+            for tensor in all_stored(written(func, args, kwargs or {})):
+                self._save(tensor)
+        return func(*args, **(kwargs or {}))
+
+    def _save(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._saved and tensor.device.type != "meta":
+            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            self._saved[storage._cdata] = whole, whole.clone()
+
+    def undo(self) -> None:
+        """Restore the saved contents."""
+        for whole, content in self._saved.values():
+            whole.copy_(content)
