@@ -190,3 +190,25 @@ def test_convolutions_of_volumes_stay_channels_last_on_a_gpu(groups: int, dtype:
     model = nn.Conv3d(8, 8, 3, groups=groups, dtype=dtype)
     estimate_memory(model, (8, 6, 6, 6), 2, "cuda", dtypes=dtype, train_step=step, progress=False)
     assert set(seen) == {stays}
+
+
+class Positioned(nn.Module):
+    """Views, made in inference mode, of tensors from outside it: the input, a buffer and a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.register_buffer("table", torch.randn(32, 16))
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x[:, :8]) + self.table[:8]
+        return y @ self.layer.weight[2:].t()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_views_of_outer_tensors_work_in_inference_mode(device: str) -> None:
+    x = torch.randn(4, 12, 16)
+    estimate = estimate_memory(Positioned().to(device), input_data=x.to(device), device="cpu", mode="eval")
+    assert estimate.peak_bytes == measure(Positioned(), (x,), "eval").peak_bytes
+    assert not estimate.assumptions

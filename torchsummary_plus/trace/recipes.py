@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -48,8 +49,12 @@ def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
 
 
 def _viewing(view: View, base: Fake) -> Fake:
-    """Return a view of a fake; torch's own kernels would import much of torch.distributed."""
-    with compat.no_dispatch():
+    """Return a view of a fake; torch's own kernels would import much of torch.distributed.
+
+    In inference mode, a view of a tensor from outside is a tensor from outside too.
+    """
+    is_from_outside = torch.is_inference_mode_enabled() and not base.is_inference()
+    with compat.no_dispatch(), torch.inference_mode(False) if is_from_outside else nullcontext():
         plain = torch.empty(0, dtype=base.dtype, device=META)
         plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
         plain = plain.conj() if base.is_conj() else plain
