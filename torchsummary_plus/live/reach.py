@@ -62,8 +62,9 @@ class Reached:
 
     What an object holds follows it, in the order in which it holds it; globals in the order of their definition.
     ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
-    may set. Of installed packages only those that a root is from are searched, and there only what its forward reaches
-    by name; ``of_packages`` are the ids of tensors reached only that way.
+    may set; ``rebinds`` the names of variables and attributes that it assigns. Of installed packages only those that a
+    root is from are searched, and there only what its forward reaches by name; ``of_packages`` are the ids of tensors
+    reached only that way.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -74,6 +75,10 @@ class Reached:
         self.cells: list[CellType] = []
         self.globals: list[tuple[dict[str, Any], str]] = []
         self.classes: list[type] = []
+        self.rebinds: set[str] = set()
+        self.cell_names: dict[int, str] = {}
+        self.namespaces: set[int] = set()
+        """Ids of the dictionaries of objects and of modules' globals."""
         seen: dict[int, Any] = {}
         waiting = list(roots)[::-1]
         self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
@@ -143,13 +148,16 @@ class Reached:
 
     def _in_function(self, function: FunctionType) -> Iterator[Any]:
         yield from (function.__defaults__, function.__kwdefaults__, vars(function))
-        for cell in function.__closure__ or ():
+        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars):
             self.cells.append(cell)
+            self.cell_names[id(cell)] = name
             yield from content_of(cell)
         named, attributes = _names(function.__code__)
+        self.rebinds |= _assigned(function.__code__)
         if not _is_library(function.__code__.co_filename):
             for name in _defined(named, function.__globals__):
                 self.globals.append((function.__globals__, name))
+                self.namespaces.add(id(function.__globals__))
                 value = function.__globals__[name]
                 yield value
                 if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
@@ -201,6 +209,7 @@ class Reached:
         self.mutable.append(value)
         own_attributes = getattr(value, "__dict__", None)
         if isinstance(own_attributes, dict):
+            self.namespaces.add(id(own_attributes))
             yield from own_attributes.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
@@ -310,6 +319,15 @@ def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(named), frozenset(others)
 
 
+@lru_cache(maxsize=4096)
+def _assigned(code: CodeType) -> frozenset[str]:
+    """Return the variables and attributes that code assigns; a state that it loads replaces an optimizer's."""
+    names = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _ASSIGNING}
+    inner = (_assigned(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(names | ({"state"} if "load_state_dict" in code.co_names else set())).union(*inner)
+
+
+_ASSIGNING = {"STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_ATTR"}
 _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 

@@ -1,25 +1,24 @@
-"""Containers that a single entry holds, such as a list that hooks fill and each step then replaces by a new one.
+"""Containers and objects that a single entry holds, such as a list or cache that each step replaces by a new one.
 
-A program frees what such a list holds by rebinding its name. The original would live on, because whoever restores it
-has to hold it; therefore the steps get a copy, in which stand-ins are put for tensors that nothing else holds.
+A program frees what they hold by rebinding a name. The original would live on, because whoever restores it has to hold
+it; therefore the steps get a copy, in which stand-ins are put for tensors that nothing else holds.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
+
+from torch import nn
 
 from ..live.reach import Reached
 from ..trace.restore import INERT
 from ..trace.swap import MODULE_DICTS
+from .rebindable_objects import KINDS, duplicate, is_rebound, is_replaceable, items, parts
 from .rebindable_tensors import Entry, entries_on_the_way, is_tuple, put, value_of
-
-_KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})
 
 Settle = Callable[[Any, Any], None]
 """Moves the items worth keeping from a copy to its original."""
@@ -28,22 +27,32 @@ Settle = Callable[[Any, Any], None]
 class RebindableContainers:
     """Containers with one holder whose items are plain values, tensors of :meth:`restrict_to`, or such containers.
 
-    The reachable objects must have no other references, which would count as holders. Containers of modules and
-    optimizers themselves, such as hooks and states, are not among them: torch refers to those elsewhere.
+    So are objects of Python classes and other models that the code rebinds, which may hold other things beside such a
+    tensor. The reachable objects must have no other references, which would count as holders. Containers of modules and
+    optimizers are not among them, since torch refers to those elsewhere, except a state that the code replaces.
     """
 
     def __init__(self, reach: Reached) -> None:
+        modules = {id(module) for module in reach.modules}
         counts = {
-            id(container): sys.getrefcount(container) - _OF_A_CONTAINER
+            id(container): sys.getrefcount(container) - _OF_A_CONTAINER - (id(container) in modules)
             for container in reach.mutable
-            if type(container) in _KINDS
+            if is_replaceable(container)
         }
         own = _of_torch(reach)
         places = [place for place in entries_on_the_way(reach) if counts.get(id(value_of(place))) == 1]
-        self._lone = {id(value_of(place)): place for place in places if not _is_of_torch(place, own)}
+        lone = {id(value_of(place)): place for place in places if not _is_of_torch(place, own)}
+        self._lone = _rebound(lone, reach)
         self._outermost: list[Entry] = []
         self._tensors: Container[int] = ()
         self._copies: dict[int, Any] = {}
+
+    @property
+    def parameters(self) -> frozenset[int]:
+        """Ids of the parameters of other models among them."""
+        found = map(value_of, self._lone.values())
+        modules = (value for value in found if isinstance(value, nn.Module))
+        return frozenset(id(p) for module in modules for p in module._parameters.values() if p is not None)
 
     def restrict_to(self, tensors: Container[int]) -> None:
         """Keep the containers whose items are plain, or among ``tensors``: ids of those that only containers hold."""
@@ -51,22 +60,28 @@ class RebindableContainers:
         for key, place in list(self._lone.items()):
             if not self._is_plain(value_of(place)):
                 del self._lone[key]
-        self._outermost = [place for place in self._lone.values() if id(place[0]) not in self._lone]
+        inside = {id(part) for place in self._lone.values() for part in parts(value_of(place))}
+        self._outermost = [place for place in self._lone.values() if id(place[0]) not in inside]
 
     def _is_plain(self, container: Any) -> bool:
         if weakref.getweakrefcount(container):
             return False
-        return all(map(self._is_plain_item, container.values() if isinstance(container, dict) else container))
+        values = [value for part in parts(container) for _, value in items(part)]
+        if type(container) not in KINDS and any(map(self._is_let_go, values)):
+            return True
+        return all(map(self._is_plain_item, values))
 
     def _is_plain_item(self, item: Any) -> bool:
         if is_tuple(item):
             return all(map(self._is_plain_item, item))
-        is_let_go = type(item) in INERT or id(item) in self._tensors
-        return is_let_go or (id(item) in self._lone and self._is_plain(item))
+        return type(item) in INERT or self._is_let_go(item)
 
-    def copy_of(self, container: Any) -> Any:
-        """Return the copy of a container that the steps use, or None."""
-        return self._copies.get(id(container))
+    def _is_let_go(self, item: Any) -> bool:
+        return id(item) in self._tensors or (id(item) in self._lone and self._is_plain(item))
+
+    def copy_of(self, part: Any) -> Any:
+        """Return the copy that the steps use of a container, or of an object's attributes; None without one."""
+        return self._copies.get(id(part))
 
     def forget_copies(self) -> None:
         """Drop the references to the copies, so that only the steps hold them."""
@@ -95,32 +110,45 @@ class RebindableContainers:
         self._copies.clear()
 
     def _copy(self, container: Any) -> Any:
-        new = self._copies[id(container)] = copy(container)
-        for key, value in _inside(container):
-            if id(value) in self._lone:
-                new[key] = self._copy(value)
+        new = duplicate(container)
+        for part, copied in zip(parts(container), parts(new)):
+            self._copies[id(part)] = copied
+            for key, value in [] if isinstance(part, set) else items(part):
+                if id(value) in self._lone:
+                    copied[key] = self._copy(value)
         return new
 
     def _settle(self, original: Any, now: Any, settle: Settle) -> None:
-        for key, value in _inside(original):
-            inner = value_of((now, key))
-            if id(value) in self._lone and type(inner) is type(value):
-                self._settle(value, inner, settle)
-                now[key] = value
+        for part, entries in zip(parts(original), parts(now)):
+            for key, value in [] if isinstance(part, set) else items(part):
+                inner = value_of((entries, key))
+                if id(value) in self._lone and type(inner) is type(value):
+                    self._settle(value, inner, settle)
+                    entries[key] = value
         settle(original, now)
 
 
-def _inside(container: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the keys and values of a container that can hold another."""
-    if isinstance(container, set):
-        return []
-    return list(container.items() if isinstance(container, dict) else enumerate(container))
+def _rebound(lone: dict[int, Entry], reach: Reached) -> dict[int, Entry]:
+    """Return the containers, the objects and modules in whose places the code may put others, and all inside those."""
+    kept: dict[int, Entry] = {}
+    inside: set[int] = set()
+    while True:
+        new = {}
+        for key, place in lone.items():
+            value = value_of(place)
+            if key not in kept and (type(value) in KINDS or id(place[0]) in inside or is_rebound(place, value, reach)):
+                new[key] = place
+                inside.update(map(id, parts(value)))
+        if not new:
+            return kept
+        kept.update(new)
 
 
 def _of_torch(reach: Reached) -> dict[int, frozenset[str]]:
     """Return the attributes of modules and optimizers that are torch's, by the id of their dictionaries."""
     own = {id(vars(module)): MODULE_DICTS for module in reach.modules}
-    return {**own, **{id(vars(optimizer)): frozenset(vars(optimizer)) for optimizer in reach.optimizers}}
+    replaced = {"state"} & reach.rebinds
+    return {**own, **{id(vars(optimizer)): frozenset(vars(optimizer)) - replaced for optimizer in reach.optimizers}}
 
 
 def _is_of_torch(place: Entry, own: dict[int, frozenset[str]]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from types import CellType, MappingProxyType
 from typing import Any
@@ -34,11 +34,16 @@ class RebindableTensors:
     """Tensors reachable from some roots that are held only by lists, dicts, attributes, names and cells on the way.
 
     They include gradients held only by their tensors, which get a stand-in when these are exchanged, and tensors also
-    held by autograd graphs; ``in_graphs`` counts those references by id. The reachable objects must have no other
-    references, since these would count as holders.
+    held by autograd graphs; ``in_graphs`` counts those references by id. Of parameters, only those ``replaced`` are
+    among them. The reachable objects must have no other references, since these would count as holders.
     """
 
-    def __init__(self, reach: Reached, in_graphs: Mapping[int, int] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        reach: Reached,
+        in_graphs: Mapping[int, int] = MappingProxyType({}),
+        replaced: Container[int] = frozenset(),
+    ) -> None:
         entries = _entries_of(reach)
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
@@ -48,7 +53,9 @@ class RebindableTensors:
             ours = _OF_A_GRADIENT if key in gradients else _OF_A_TENSOR
             holders = sys.getrefcount(reach.tensors[index]) - ours
             own = entries.get(key, [])
-            if holders - in_graphs.get(key, 0) <= len(own) <= holders and _lets_go(reach.tensors[index]):
+            if holders - in_graphs.get(key, 0) <= len(own) <= holders and _lets_go(
+                reach.tensors[index], key in replaced
+            ):
                 self.ids.add(key)
                 self._entries += own
 
@@ -155,9 +162,11 @@ def is_tuple(value: Any) -> bool:
     return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_make"))
 
 
-def _lets_go(tensor: Tensor) -> bool:
-    """Whether a stand-in can replace a tensor: it is not a trained leaf and has no hooks or attributes."""
+def _lets_go(tensor: Tensor, is_replaced: bool) -> bool:
+    """Whether a stand-in can take a tensor's place: it has no hooks or attributes, and no training unless replaced."""
     is_learned = isinstance(tensor, Parameter) or (tensor.is_leaf and tensor.requires_grad)
+    if is_replaced:
+        is_learned = tensor.grad is not None or bool(weakref.getweakrefcount(tensor))
     return is_plain(tensor) and not is_learned and not tensor._backward_hooks and not vars(tensor)
 
 

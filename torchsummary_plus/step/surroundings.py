@@ -50,7 +50,7 @@ class Surroundings:
         self.reach = reached_by(tree, step)
         self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
         self._lone = RebindableContainers(self.reach)
-        self.alone = RebindableTensors(self.reach, references_in_graphs(self.reach.tensors))
+        self.alone = RebindableTensors(self.reach, references_in_graphs(self.reach.tensors), self._lone.parameters)
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self.of_modules = {id(tensor) for tensor in tensors_in(self.modules)}
         """Ids of other modules' own tensors, which move with the model."""
@@ -87,8 +87,9 @@ class Surroundings:
                 yield
         finally:
             for reached in (self.reach, self._hidden):  # The next search counts references to them.
-                reached.tensors.clear()
-                reached.mutable.clear()
+                for found in (reached.tensors, reached.mutable, reached.modules, reached.optimizers):
+                    found.clear()
+            self.modules.clear()
             for holding in (self._in_graphs, self._lone, self.alone):
                 holding.clear()
 
@@ -107,7 +108,7 @@ class Surroundings:
         standing = {id(stand_in()) for stand_in in (stand_ins or {}).values()}
 
         def put(tensor: Tensor) -> Tensor:
-            return tensor if id(tensor) in standing else exchange.put(tensor, make)
+            return tensor if id(tensor) in standing or id(tensor) in but else exchange.put(tensor, make)
 
         swap_tensors(self.modules, put, put)
         for tensor in [*self.reach.tensors, *self._hidden.tensors]:

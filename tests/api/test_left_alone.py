@@ -1,0 +1,173 @@
+"""What a model or step does to its surroundings beyond the forward is undone by every call."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torchsummary_plus import UnsupportedError, estimate_memory, measure_memory, summary
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "estimate": estimate_memory,
+    "measure": measure_memory,
+    "summary": lambda model, **options: summary(model, verbose=0, **options),
+}
+STEPPING = ["estimate", "measure"]
+
+
+class Merging(nn.Linear):
+    """LoRA as in loralib: ``train`` merges the low-rank weights into the others, or takes them out."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features, features)
+        self.down, self.up = nn.Parameter(torch.randn(4, features)), nn.Parameter(torch.randn(features, 4))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> Merging:
+        super().train(mode)
+        if mode is self.merged:
+            self.weight.data += (-1 if mode else 1) * self.up @ self.down
+            self.bias.data = self.bias.data + 1
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.linear(x, self.weight, self.bias)
+        return y if self.merged else y + x @ self.down.T @ self.up.T
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("now", ["train", "eval"])
+def test_a_train_that_writes_to_weights(call: str, mode: str, now: str) -> None:
+    model, x = Merging(16).train(now == "train"), torch.randn(4, 16)
+    before, result = [p.detach().clone() for p in model.parameters()], model(x)
+    CALLS[call](model, input_data=x, mode=mode)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert model.training == (now == "train") and torch.equal(result, model(x))
+
+
+class Freezing(nn.Sequential):
+    """A frozen backbone as in mmdetection: ``train`` freezes it again."""
+
+    def train(self, mode: bool = True) -> Freezing:
+        super().train(mode)
+        self[0].requires_grad_(False)
+        return self
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_train_that_freezes_parameters(call: str) -> None:
+    model = Freezing(nn.Linear(8, 8), nn.Linear(8, 8))
+    CALLS[call](model, input_data=torch.randn(2, 8), mode="train")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_parameters_frozen_by_train_have_no_gradients() -> None:
+    model, plain = Freezing(nn.Linear(64, 64), nn.Linear(64, 64)), nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    plain[0].requires_grad_(False)
+    peaks = [estimate_memory(each, (64,), 4, optimizer="sgd").peak_bytes for each in (model, plain)]
+    assert peaks[0] == peaks[1] == measure_memory(plain, (64,), 4, optimizer="sgd").peak_bytes
+
+
+class Holder:
+    """An object with attributes in slots and a class attribute."""
+
+    __slots__ = ("tensor",)
+
+
+@pytest.mark.parametrize("call", STEPPING)
+def test_a_users_own_state(call: str) -> None:
+    array, generator, own = np.zeros(3), np.random.default_rng(0), random.Random(0)
+    names, user, data = types.SimpleNamespace(n=0), collections.UserDict(n=0), bytearray(b"\0")
+    held, cache = Holder(), weakref.WeakKeyDictionary[nn.Module, Tensor]()
+    model, x = nn.Linear(8, 8), torch.randn(2, 8)
+    rows, first = iter([torch.randn(2, 8) for _ in range(8)]), torch.randn(2, 8)
+    states = generator.bit_generator.state, own.getstate()
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        array[0] += generator.random() + own.random()
+        names.n, user["n"], data[0] = names.n + 1, user["n"] + 1, data[0] + 1
+        held.tensor = cache[model] = model(next(rows) + first).detach()
+        first.mul_(2)
+
+    copied = first.clone()
+    CALLS[call](model, input_data=x, train_step=step)
+    assert (array[0], names.n, user["n"], data[0]) == (0, 0, 0, 0)
+    assert states == (generator.bit_generator.state, own.getstate())
+    assert not hasattr(held, "tensor") and not cache and len(list(rows)) == 8 and torch.equal(copied, first)
+
+
+@pytest.mark.parametrize("call", STEPPING)
+def test_a_cycle_goes_on_in_its_order(call: str) -> None:
+    batches = itertools.cycle([torch.full((4, 8), float(number)) for number in range(3)])
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model(next(batches)).sum().backward()
+
+    CALLS[call](nn.Linear(8, 8), input_data=torch.randn(1, 8), train_step=step)
+    seen = [int(next(batches)[0, 0]) for _ in range(6)]
+    assert seen == [(seen[0] + number) % 3 for number in range(6)]
+
+
+@pytest.mark.parametrize("call", STEPPING)
+def test_a_data_loader_with_workers_goes_on(call: str) -> None:
+    rows = iter(torch.utils.data.DataLoader(torch.randn(24, 8), batch_size=4, num_workers=1))
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model(next(rows)).sum().backward()
+
+    CALLS[call](nn.Linear(8, 8), input_data=torch.randn(4, 8), train_step=step, steps=1)
+    assert len(list(rows)) == 5
+
+
+class Growing(nn.Module):
+    """Adds a layer in its first forward, or in every one."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.layers, self.most = nn.ModuleList([nn.Linear(16, 16)]), most
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self.layers) < self.most:
+            self.layers.append(nn.Linear(16, 16))
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("most", [2, 1000])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_layers_that_a_forward_adds_are_predicted_as_measured(most: int, optimizer: str) -> None:
+    model, options = Growing(most), {"optimizer": optimizer, "loss": "mse"}
+    estimate = estimate_memory(model, (16,), 4, **options)
+    assert estimate.peak_bytes == measure_memory(model, (16,), 4, **options).peak_bytes and len(model.layers) == 1
+    assert any("does not train them" in line for line in estimate.assumptions) == (most == 2)
+
+
+def test_a_step_that_adds_layers_ends() -> None:
+    model = nn.Sequential(nn.Linear(16, 16))
+
+    def step(model: nn.Sequential, x: Tensor) -> None:
+        model.append(nn.Linear(16, 16))
+        model(x).mean().backward()
+        model.zero_grad()
+
+    options: dict[str, Any] = {"input_data": torch.randn(4, 16), "train_step": step}
+    assert estimate_memory(model, **options).peak_bytes == measure_memory(model, **options).peak_bytes
+
+
+def test_a_model_that_grows_in_every_forward_has_no_table() -> None:
+    with pytest.raises(UnsupportedError, match="create them once, in __init__"):
+        summary(Growing(1000), (16,), verbose=0)
