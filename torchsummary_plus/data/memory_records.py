@@ -185,6 +185,8 @@ class MemoryLog:
     """This rank's parts of sharded parameters, by the path of the module that holds them."""
     bands: tuple[tuple[str, float], ...] = ()
     """The error bands of the rules that were used, by operator; operators with exact rules are absent."""
+    spread: tuple[int, int] = (0, 0)
+    """Bytes by which a further draw of random numbers may be below and above the logs."""
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""

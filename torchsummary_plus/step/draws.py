@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import sqrt
+from statistics import mean, stdev
 
 import torch
 
@@ -17,13 +19,17 @@ from ..trace.embeddings import NeedsIntegerError
 from ..trace.growing import GrewError
 from ..trace.restore import global_resets
 
-LEAST_DRAWS, MOST_DRAWS = 8, 38
+LEAST_DRAWS, FEW_DRAWS, MOST_DRAWS = 2, 20, 38
 """Other draws recorded where random numbers decide. After n of them and the first, the next lies between the lowest and
-the highest with a probability of 1 - 2 / (n + 2), as each of n + 2 alike draws may be one of the two ends: 80 to 95 %.
+the highest with a probability of 1 - 2 / (n + 2), as each of n + 2 alike draws may be one of the two ends: 95 % after
+38. After few, the range is wider: see :func:`_spread`.
 """
 
-MOST_EVENTS = 40_000
-"""Allocations and frees recorded in all draws beyond ``LEAST_DRAWS``, so that large steps take no minutes."""
+MOST_EVENTS = 40_000, 200_000
+"""Allocations and frees recorded in all draws, if more than 8 and than ``LEAST_DRAWS``: long steps take no minutes."""
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+"""Student's t for 95 % on both sides, by degrees of freedom from 1 on."""
 
 FIRST_DRAWS = 4
 """Draws that may decide nothing, as those of dropout: if all allocate the same, no more are recorded."""
@@ -77,7 +83,8 @@ def with_other_draws(
     """
     if not draws.asks and not draws.foreign and redrawn is None:
         return log
-    most = min(MOST_DRAWS, max(LEAST_DRAWS, MOST_EVENTS // max(1, len(log.events))))
+    events = max(1, len(log.events))
+    most = min(MOST_DRAWS, max(min(8, MOST_EVENTS[1] // events), MOST_EVENTS[0] // events, LEAST_DRAWS))
     logs = _recordings(record, most if redrawn is None else min(most, 1 + MOST_REDRAWN // max(1, redrawn)))
     others = list(islice(logs, None if draws.asks else FIRST_DRAWS))
     own = _sizes(log)
@@ -89,7 +96,20 @@ def with_other_draws(
         return replace(max((log, *others), key=_peak), others=log.others, assumptions=(*log.assumptions, note))
     ends = min(others, key=_peak), max(others, key=_peak)
     note = f"random numbers decide what runs: the range covers {len(others)} other draws, but not every possible one"
-    return replace(log, others=(*log.others, *ends), assumptions=(*log.assumptions, note))
+    spread = _spread([*map(_peak, others), _peak(log)])
+    return replace(log, others=(*log.others, *ends), assumptions=(*log.assumptions, note), spread=spread)
+
+
+def _spread(peaks: list[int]) -> tuple[int, int]:
+    """Return by how much the prediction interval of another draw exceeds the lowest and highest of few peaks.
+
+    That of n normal draws is their mean with t * deviation * sqrt(1 + 1/n) on each side.
+    """
+    count = len(peaks)
+    if not 2 <= count <= FEW_DRAWS - 2:
+        return 0, 0
+    reach = STUDENT[count - 2] * stdev(peaks) * sqrt(1 + 1 / count)
+    return max(0, int(min(peaks) - mean(peaks) + reach)), max(0, int(mean(peaks) + reach - max(peaks)))
 
 
 def _recordings(record: Callable[[Draws], MemoryLog], draws: int) -> Iterator[MemoryLog]:
