@@ -38,12 +38,66 @@ class Bank:
         cls.rows[:1].copy_(cls.last.flatten()[:1])
         return x + cls.rows[:1]
 """,
+    "renewed": """
+from dataclasses import dataclass
+
+@dataclass
+class Kept:
+    rows: object
+    number: int
+
+KEPT = Kept(torch.zeros(300), 0)
+
+def renewed(x):
+    global KEPT
+    KEPT = Kept(torch.full((300,), float(KEPT.number)), KEPT.number + 1)
+    return x * KEPT.rows[:1]
+""",
+    "queued": """
+import queue
+
+WAITING = queue.Queue()
+WAITING.put(torch.ones(200))
+
+def queued(x):
+    WAITING.put(x.detach().flatten()[:1].expand(200).clone())
+    return x * WAITING.get()[:1]
+""",
+    "replayed": """
+from collections import deque, namedtuple
+
+Pair = namedtuple("Pair", "rows reward")
+REPLAY = deque([Pair(torch.ones(200), 0.0) for _ in range(3)], maxlen=3)
+
+def replayed(x):
+    REPLAY.append(Pair(x.detach().flatten()[:1].expand(200).clone(), 1.0))
+    return x * REPLAY[0].rows[:1]
+""",
+    "named": """
+from types import SimpleNamespace
+
+NAMES = SimpleNamespace(rows=torch.ones(200), count=0)
+
+def named(x):
+    NAMES.rows, NAMES.count = NAMES.rows * 0.5 + x.detach().mean(), NAMES.count + 1
+    return x * NAMES.rows[:1]
+""",
+    "smoothed": """
+import copy
+
+AVERAGE = nn.Linear(16, 16)
+
+def smoothed(x):
+    global AVERAGE
+    AVERAGE = copy.deepcopy(AVERAGE)
+    return x * AVERAGE.bias.detach()[:1]
+""",
     "tabled": """
 def tabled(x, table=torch.full((32,), 0.5)):
     return x * table[:1]
 """,
 }
-"""Functions with tensors in a module's globals, a closure, a class or a default."""
+"""Functions with tensors in a module's globals, a closure, a class, a default, a container, or an object."""
 
 
 @production(1.5)
