@@ -254,6 +254,28 @@ def test_a_step_with_leaves_of_its_own_needs_no_gpu(step: Any, request: pytest.F
     assert not aside.assumptions
 
 
+def of_its_inputs(model: nn.Module, x: Tensor, hint: dict[str, Tensor]) -> None:
+    (model(x) * hint["scale"]).sum().backward()
+    model.zero_grad()
+    x.grad = hint["scale"].grad = None
+
+
+@no_card
+@pytest.mark.parametrize("step", [of_its_inputs, None])
+def test_inputs_that_require_a_gradient_need_no_gpu(step: Any, request: pytest.FixtureRequest) -> None:
+    x, scale = torch.zeros(8, 64, requires_grad=True), torch.zeros(64, requires_grad=True)
+    inputs, model = (x, {"scale": scale}) if step else x, nn.Linear(64, 64)
+    options = {"input_data": inputs, "device": "cuda", "train_step": step}
+    usual = estimate_memory(model, **options)
+    request.getfixturevalue("as_in_a_cuda_build")
+    aside = estimate_memory(model, **options)
+    assert (aside.peak_bytes, aside.at_peak, aside.steady_bytes) == (
+        usual.peak_bytes,
+        usual.at_peak,
+        usual.steady_bytes,
+    )
+
+
 class Moved(nn.Module):
     """Adds what a move returns to a layer's output."""
 

@@ -14,7 +14,7 @@ from ..data.memory_records import MemoryLog
 from ..live.exchange import Exchange
 from ..live.inputs import Example, realise
 from ..live.remaking import remade
-from ..live.structures import once
+from ..live.structures import all_tensors, once
 from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
@@ -113,7 +113,13 @@ class RecordedSteps(Steps):
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
-            for tensor in (*self.exchange, *(parameter for parameter, _ in self.parameters.values())):
+            parameters = (parameter for parameter, _ in self.parameters.values())
+            for tensor in (
+                *self.exchange,
+                *parameters,
+                *self.tree.tensors(),
+                *all_tensors((args, kwargs, self.targets)),
+            ):
                 engine.add_leaf(tensor, lasting=True)
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
