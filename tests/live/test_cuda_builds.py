@@ -40,6 +40,11 @@ def operators(log: MemoryLog) -> set[str]:
     return {moment.operator.partition("::")[2] for moment in log.moments}
 
 
+def operators_in_order(log: MemoryLog) -> list[str]:
+    """Return the operators of a log's allocations and frees."""
+    return [log.moments[moment].operator for moment, _, _ in log.events]
+
+
 def test_what_is_one_kernel_on_cuda_is_one_operator() -> None:
     estimate = estimate_memory(Normed(), (64,), 8, "cuda", optimizer="sgd")
     result = operators(estimate.log)
@@ -215,6 +220,23 @@ def of_a_view(model: nn.Module, x: Tensor) -> None:
     h.backward(slopes[1])
 
 
+def slopes_with_a_graph(model: nn.Module, x: Tensor) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    weights = [layer.weight for layer in model.children()]
+    loss = model[1](model[0](x.tile(16, 1)).tanh()).square().mean()
+    return weights, torch.autograd.grad(loss, weights, create_graph=True)
+
+
+def along_ones(model: nn.Module, x: Tensor) -> None:
+    """The Hessian times a vector: a backward from several roots, whose nodes an earlier backward created."""
+    weights, slopes = slopes_with_a_graph(model, x)
+    torch.autograd.grad(slopes, weights, [torch.ones_like(weight) for weight in weights])
+
+
+def with_a_penalty(model: nn.Module, x: Tensor) -> None:
+    _, slopes = slopes_with_a_graph(model, x)
+    sum((slope * slope).sum() for slope in slopes).backward()
+
+
 temperature = torch.zeros(64, requires_grad=True)
 tempering = torch.optim.Adam([temperature])
 
@@ -234,6 +256,8 @@ GRAPHS = [
     inner_steps,
     with_one_unused,
     of_a_view,
+    along_ones,
+    with_a_penalty,
     outside,
 ]
 """Steps whose leaves and whose gradients the engine would look up by their streams."""
@@ -251,7 +275,30 @@ def test_a_step_with_leaves_of_its_own_needs_no_gpu(step: Any, request: pytest.F
         usual.at_peak,
         usual.steady_bytes,
     )
+    assert operators_in_order(aside.log) == operators_in_order(usual.log)
     assert not aside.assumptions
+
+
+def of_its_inputs(model: nn.Module, x: Tensor, hint: dict[str, Tensor]) -> None:
+    (model(x) * hint["scale"]).sum().backward()
+    model.zero_grad()
+    x.grad = hint["scale"].grad = None
+
+
+@no_card
+@pytest.mark.parametrize("step", [of_its_inputs, None])
+def test_inputs_that_require_a_gradient_need_no_gpu(step: Any, request: pytest.FixtureRequest) -> None:
+    x, scale = torch.zeros(8, 64, requires_grad=True), torch.zeros(64, requires_grad=True)
+    inputs, model = (x, {"scale": scale}) if step else x, nn.Linear(64, 64)
+    options = {"input_data": inputs, "device": "cuda", "train_step": step}
+    usual = estimate_memory(model, **options)
+    request.getfixturevalue("as_in_a_cuda_build")
+    aside = estimate_memory(model, **options)
+    assert (aside.peak_bytes, aside.at_peak, aside.steady_bytes) == (
+        usual.peak_bytes,
+        usual.at_peak,
+        usual.steady_bytes,
+    )
 
 
 class Moved(nn.Module):

@@ -55,7 +55,38 @@ def with_the_other_weights(model: nn.Module, x: Tensor) -> None:
     del other
 
 
+def with_gradients(model: nn.Module, x: Tensor) -> None:
+    """The best model so far: a parameter's copy has no gradient (torch/nn/parameter.py, ``__deepcopy__``)."""
+    squared(model(x)).backward()
+    best = copy.deepcopy([model, model])
+    best += [copy.deepcopy(part) for part in best]
+    del best
+    model.zero_grad()
+
+
+def of_parameters(model: nn.Module, x: Tensor) -> None:
+    """Lists and dicts of parameters and of plain tensors, whose copies have a gradient."""
+    leaf = x[:3].detach().requires_grad_()
+    squared(model(leaf)).backward()
+    tensors = copy.deepcopy([leaf, leaf.grad, x, x[:1]])
+    model.zero_grad()
+    kept = copy.deepcopy([*model.parameters()]), copy.deepcopy(model.state_dict())
+    del tensors, kept
+
+
+def of_an_optimizer(model: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.Adam(model.parameters())
+    squared(model(x)).backward()
+    optimizer.step()
+    other = copy.deepcopy(optimizer)
+    other.zero_grad()
+    model.zero_grad()
+
+
 STEPS: dict[str, Step] = {
+    "with gradients": with_gradients,
+    "parameters": of_parameters,
+    "an optimizer": of_an_optimizer,
     "the model": of_the_model,
     "a part": of_a_part,
     "a copy": of_a_copy,
@@ -116,6 +147,20 @@ def test_what_a_class_says_of_its_copies_holds() -> None:
     estimate_memory(model, input_data=rows(), train_step=step)
     assert set(facts) == {(True, False, "AddmmBackward0")}
     assert pickle.loads(pickle.dumps(model))[0].was_copied
+
+
+def test_a_copied_parameter_takes_its_own_bytes_only_on_a_gpu() -> None:
+    """No number is made for it, whose block would have 512 bytes; a plain tensor's copy makes one."""
+    model, x = nn.Linear(256, 256, bias=False), torch.zeros(8, 256)
+
+    def peak(step: Step) -> int:
+        return estimate_memory(model, input_data=x, train_step=step, device="cuda").peak_bytes
+
+    def nothing(model: nn.Module, x: Tensor) -> None:
+        pass
+
+    assert peak(lambda model, x: copy.deepcopy(model)) == peak(nothing) + 256 * 256 * 4
+    assert peak(lambda model, x: copy.deepcopy(x)) == peak(nothing) + x.nbytes + 512
 
 
 @pytest.mark.parametrize("call", [estimate_memory, measure_memory])

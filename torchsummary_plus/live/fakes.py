@@ -165,6 +165,13 @@ class Fake(torch.Tensor):
         check_readable(self)
         return array_of(_values_of(self), self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy, made as the class of the tensor that the fake stands for makes it."""
+        parameter: Any = torch.nn.Parameter
+        if isinstance(self, parameter) and parameter not in type(self).__mro__:
+            return parameter.__deepcopy__(self, memo)
+        return super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
+
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, MutableMapping
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class MetaStorages:
         self.on_pair: OnPair | None = None
         self._pairs: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
         self._real: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._moved: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
     def __bool__(self) -> bool:
         """Return whether any fake stands for a real tensor."""
@@ -39,6 +40,18 @@ class MetaStorages:
             meta = torch.empty(0, dtype=tensor.dtype, device=META)
             meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
             return wrap(meta, device, requires_grad)
+
+    def moves_storage(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that moves to another kind of device may take the pair of its storage along.
+
+        It fills the storage, and no other tensor took it before.
+        """
+        storage = tensor.untyped_storage()
+        is_whole = tensor.nbytes == storage.nbytes() and _dense(tensor).stride() == tensor.stride()
+        if not is_whole or storage._cdata in self._moved:
+            return False
+        self._moved[storage._cdata] = storage
+        return True
 
     def of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """Return the meta storage of a real one; a storage without one, such as a fake's, is returned itself."""
@@ -78,6 +91,22 @@ class MetaStorages:
     def _known(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
         real, meta = self._pairs.get(storage._cdata, (None, None))
         return None if real is None or real() is None else _alive(meta)
+
+
+def alone(tensor: torch.Tensor, device: torch.device) -> Fake:
+    """Return a fake of a tensor's copy on another kind of device: dense, in a storage of its own."""
+    check_fakeable(tensor)
+    with compat.no_dispatch():
+        return wrap(_dense(tensor), device, tensor.requires_grad)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a meta tensor with the layout of a tensor's copy on another kind of device.
+
+    Source: aten/src/ATen/native/TensorConversions.cpp, ``_to_copy``.
+    """
+    with compat.no_dispatch(), compat.no_function():
+        return torch.empty_like(tensor, device=META, requires_grad=False)
 
 
 def _alive(meta: Any) -> Any:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ from ..data.memory_records import MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
-from ..live.exchange import Exchange, StandIns, exchanging
+from ..live.exchange import Exchange, Make, StandIns, exchanging
 from ..live.experts import numbers_of_experts
-from ..live.fakes import CPU, DataDependentError, standing_in_for
+from ..live.fakes import CPU, DataDependentError, Fake, standing_in_for
 from ..live.inputs import Example
 from ..live.modes import gradients
-from ..live.modules import ModuleTree, placed
+from ..live.modules import ModuleTree, placed, tensors_in
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
@@ -40,7 +41,7 @@ from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import TOO_MANY_VALUES
 from ..trace.restore import one_pass
 from ..trace.run import eager, read
-from ..trace.swap import swap_tensors
+from ..trace.swap import separate_buffers, swap_tensors
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
@@ -337,28 +338,36 @@ def _exchanged(
     stack: ExitStack, task: Task, surroundings: Surroundings, exchange: Exchange, kernels: StepKernels
 ) -> StandIns:
     """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
-    of_model: set[int] = set()
+    modules = with_loss(task.tree, task.step)
+    registered = {id(tensor) for tensor in tensors_in(modules)}
+    of_model: dict[int, Make] = {}
 
     def put(tensor: Tensor) -> Tensor:
-        if id(tensor) in surroundings.alone.ids:
-            of_model.add(id(tensor))
+        if isinstance(tensor, Fake):
             return tensor
-        return exchange.put(tensor, kernels.of_model)
+        make = kernels.of_model if id(tensor) in registered else kernels.attribute
+        if id(tensor) in surroundings.alone.ids:
+            of_model[id(tensor)] = make
+            return tensor
+        return exchange.put(tensor, make)
 
     def other(tensor: Tensor) -> Tensor:
         make = kernels.of_module if id(tensor) in surroundings.of_modules else kernels.other
         return kernels.of_package(tensor) if id(tensor) in surroundings.reach.of_packages else make(tensor)
 
     def stand_in(tensor: Tensor) -> Tensor:
-        return remade(tensor, kernels.of_model if id(tensor) in of_model else other)
+        return remade(tensor, of_model.get(id(tensor), other))
 
     away = Away(
         lambda tensor: exchange.put(tensor, kernels.offloaded),
         lambda tensor: exchange.put(tensor, kernels.absent),
         task.device,
     )
+    moves = task.device.type == "cuda" != task.tree.device().type
     try:
-        swap_tensors(with_loss(task.tree, task.step), put, put, away)
+        if moves and not kernels.keeps_places:
+            separate_buffers([*modules, *surroundings.modules], partial(remade, change=kernels.again))
+        swap_tensors(modules, put, put, away)
     except RuntimeError as error:
         raise forward_error(error, kernels.watch, ()) from error
     stand_ins = stack.enter_context(surroundings.alone_exchanged(stand_in))

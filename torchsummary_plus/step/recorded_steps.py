@@ -14,6 +14,7 @@ from ..data.memory_records import MemoryLog
 from ..live.exchange import Exchange
 from ..live.inputs import Example, realise
 from ..live.remaking import remade
+from ..live.structures import all_tensors, once
 from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
@@ -82,11 +83,13 @@ class RecordedSteps(Steps):
     def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
         """Run the steps; the log ends between two steps, with everything a loop holds there."""
         kernels = self.kernels
+        convert = once(self._input)
         args, kwargs, new_inputs = realise(
-            example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input
+            example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, convert
         )
         embeddings.watch(new_inputs)
-        self.make_targets(example, kernels.input_of, self._input)
+        self.make_targets(example, kernels.input_of, convert)
+        del convert
         self.make_packed(kernels.input_of)
         kernels.settle()
         self._classify_initial_tensors(args, kwargs)
@@ -110,7 +113,13 @@ class RecordedSteps(Steps):
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
-            for tensor in (*self.exchange, *(parameter for parameter, _ in self.parameters.values())):
+            parameters = (parameter for parameter, _ in self.parameters.values())
+            for tensor in (
+                *self.exchange,
+                *parameters,
+                *self.tree.tensors(),
+                *all_tensors((args, kwargs, self.targets)),
+            ):
                 engine.add_leaf(tensor, lasting=True)
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..live.exchange import Exchange, Make, StandIns
-from ..live.fakes import is_plain
+from ..live.fakes import Fake, is_plain
 from ..live.function_caches import without_cached_tensors
 from ..live.graphs import SavedByGraphs, references_in_graphs
 from ..live.modules import ModuleTree, tensors_in
@@ -108,7 +108,8 @@ class Surroundings:
         standing = {id(stand_in()) for stand_in in (stand_ins or {}).values()}
 
         def put(tensor: Tensor) -> Tensor:
-            return tensor if id(tensor) in standing or id(tensor) in but else exchange.put(tensor, make)
+            is_put = id(tensor) in standing or id(tensor) in but or isinstance(tensor, Fake)
+            return tensor if is_put else exchange.put(tensor, make)
 
         swap_tensors(self.modules, put, put)
         for tensor in [*self.reach.tensors, *self._hidden.tensors]:
@@ -135,6 +136,10 @@ class Surroundings:
             kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
             stays = moved and kind == "buffers" and id(tensor) not in moving
             yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
+        counted = {*map(id, standing.values()), *self._own}
+        for buffer in tensors_in(self.modules):
+            if id(buffer) not in counted:  # A copy of one that another module has too.
+                yield PriorTensor(buffer, "buffers", OUTSIDE)
         for tensor in self._in_graphs.stand_ins(standing.__getitem__, make):
             yield PriorTensor(tensor, "buffers", OUTSIDE)
 

@@ -87,28 +87,64 @@ class CudaEngine:
         """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream."""
         if self.slot is None:
             return run(roots, gradients, *how, **kwargs)
-        with self._started(self.slot, roots) as (started, nodes):
+        with self._started(self.slot, roots) as (started, graph):
             if kwargs["accumulate_grad"]:
-                _check_leaves(nodes)
+                _check_leaves(graph)
                 return run(started, gradients, *how, **kwargs)
             inputs, allows_unused = how[-2:]
-            return _gradients_by_hooks(
-                lambda: run(started, gradients, *how, **kwargs), reached(nodes), inputs, allows_unused
+            return self._gradients_by_hooks(
+                lambda: run(started, gradients, *how, **kwargs), graph, inputs, allows_unused
             )
 
     @contextmanager
-    def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
-        """Yield the roots to run a backward from, and their nodes; inside this context the engine may start."""
+    def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], set[Any]]]:
+        """Yield the roots to run a backward from, and its nodes; inside this context the engine may start."""
         fake = slot.holds()
         started = tuple(root if _is_on_meta(root) else self._seen_as_meta(root) for root in roots)
         nodes = nodes_of(started)
+        graph = reached(nodes)
+        _number_last(nodes_of([view for view, root in zip(started, roots) if view is not root]), graph)
         self.drop_unreferenced()
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]
         slot.put_one_that_counts()
         try:
-            yield started, nodes
+            yield started, graph
         finally:
             slot.put(fake)
+            for handle in handles:
+                handle.remove()
+
+    def _gradients_by_hooks(
+        self, run: Callable[[], Any], graph: set[Any], inputs: Sequence[Any], allows_unused: bool
+    ) -> Any:
+        """Run the engine for the gradients of inputs; if one would be returned from a GPU's stream, hooks take them."""
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+        if len(tensors) < len(inputs) or any(map(_is_on_meta, tensors)):
+            return run()
+        with self.aside(), compat.no_function():  # A leaf's node is found through that of a view.
+            nodes = [torch.autograd.graph.get_gradient_edge(tensor).node for tensor in tensors]
+        wanted = [place for place, node in enumerate(nodes) if node in graph]
+        if not any(_has_stream(nodes[place]) for place in wanted):
+            return run()
+        if len(wanted) < len(inputs) and not allows_unused:
+            raise RuntimeError(_UNUSED)
+        gradients: dict[int, Any] = {}
+
+        def taking(place: int) -> Callable[[Any], None]:
+            def take(gradient: Any) -> None:
+                gradients[place] = gradient
+                if len(gradients) == len(wanted):
+                    raise _AllGradients
+
+            return take
+
+        with compat.no_function():
+            handles = [tensors[place].register_hook(taking(place)) for place in wanted]
+        try:
+            return run()
+        except _AllGradients:
+            return tuple(gradients.get(place) for place in range(len(inputs)))
+        finally:
             for handle in handles:
                 handle.remove()
 
@@ -154,46 +190,22 @@ def reached(nodes: Sequence[Any]) -> set[Any]:
     return seen
 
 
-def _check_leaves(nodes: Sequence[Any]) -> None:
+def _number_last(nodes: Sequence[Any], graph: set[Any]) -> None:
+    """Let the engine begin with some nodes of a graph, since others may have the numbers of nodes still to come."""
+    others = (node._sequence_nr() for node in graph.difference(nodes) if node.name() != ACCUMULATES)
+    most = max(others, default=0)
+    for node in nodes:
+        if node._sequence_nr() < most and hasattr(node, "_set_sequence_nr"):
+            node._set_sequence_nr(most + 1)
+
+
+def _check_leaves(graph: set[Any]) -> None:
     """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
-    if any(node.name() == ACCUMULATES and _has_stream(node) for node in reached(nodes)):
+    if any(node.name() == ACCUMULATES and _has_stream(node) for node in graph):
         raise UnsupportedError(
             "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
             "estimate it with a CPU build of torch"
         )
-
-
-def _gradients_by_hooks(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], allows_unused: bool) -> Any:
-    """Run the engine for the gradients of inputs; if one would be returned from a GPU's stream, hooks take them."""
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
-    if len(tensors) < len(inputs) or any(map(_is_on_meta, tensors)):
-        return run()
-    with compat.no_function():
-        nodes = [torch.autograd.graph.get_gradient_edge(tensor).node for tensor in tensors]
-    wanted = [place for place, node in enumerate(nodes) if node in reached]
-    if not any(_has_stream(nodes[place]) for place in wanted):
-        return run()
-    if len(wanted) < len(inputs) and not allows_unused:
-        raise RuntimeError(_UNUSED)
-    gradients: dict[int, Any] = {}
-
-    def taking(place: int) -> Callable[[Any], None]:
-        def take(gradient: Any) -> None:
-            gradients[place] = gradient
-            if len(gradients) == len(wanted):
-                raise _AllGradients
-
-        return take
-
-    with compat.no_function():
-        handles = [tensors[place].register_hook(taking(place)) for place in wanted]
-    try:
-        return run()
-    except _AllGradients:
-        return tuple(gradients.get(place) for place in range(len(inputs)))
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _has_stream(node: Any) -> bool:

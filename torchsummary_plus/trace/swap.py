@@ -50,6 +50,23 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap, awa
     stand_ins.clear()  # These functions refer to each other and would keep it alive until garbage collection.
 
 
+def separate_buffers(modules: Sequence[nn.Module], again: Swap) -> None:
+    """Put ``again(b)`` into every module but the first that holds a buffer ``b``.
+
+    ``Module.to`` copies it for each of them, while a parameter remains the same object.
+    """
+    seen: set[int] = set()
+    for module in dict.fromkeys(modules):
+        buffers = vars(module).get("_buffers")
+        if not isinstance(buffers, dict):
+            continue
+        for name, buffer in buffers.items():
+            if buffer is not None and not isinstance(buffer, nn.Parameter):
+                if id(buffer) in seen:
+                    buffers[name] = again(buffer)
+                seen.add(id(buffer))
+
+
 MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 

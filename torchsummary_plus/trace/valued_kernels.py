@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,6 +16,7 @@ from ..live.exchange import Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
 from ..live.inputs import MASK, real_input
 from ..live.masks import masks_of, note_true
+from ..live.meta_storages import alone
 from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
@@ -56,8 +57,16 @@ class ValuedKernels(FakeKernels):
         self._copies = Copies(CPU)
 
     def of_model(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of a model's tensor."""
+        """Return the replacement of a model's parameter or buffer."""
         return self.parameter(tensor) if isinstance(tensor, Parameter) else self.buffer(tensor)
+
+    def attribute(self, tensor: Tensor) -> Tensor:
+        """Return the replacement of a model's other tensor, which lies where the tensors do that it views."""
+        return self.parameter(tensor) if isinstance(tensor, Parameter) else self._buffer(tensor, self._stand_in)
+
+    def again(self, tensor: Tensor) -> Tensor:
+        """Return the replacement of a buffer that another module has as well."""
+        return self._alone(tensor, self._place(tensor), 0 if _is_measure(tensor) else SMALL)
 
     def offloaded(self, tensor: Tensor) -> Tensor:
         """Return the replacement of an offloaded weight in CPU memory."""
@@ -69,18 +78,21 @@ class ValuedKernels(FakeKernels):
 
     def parameter(self, tensor: Tensor, place: torch.device | None = None) -> Tensor:
         """Return the replacement of a parameter."""
-        fake = self._without_values(tensor, place or self._place(tensor))
+        fake = self._moved(tensor, place or self._place(tensor), 0)
         fake._is_param = True
         return fake
 
     def buffer(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of any other tensor of a model."""
+        """Return the replacement of a buffer."""
+        return self._buffer(tensor, self._moved)
+
+    def _buffer(self, tensor: Tensor, make: Callable[[Tensor, torch.device, int], Tensor]) -> Tensor:
         stays = self.others_stay and tensor.device.type == "cpu"  # The model moved, and an attribute did not.
-        return self._stand_in(tensor, CPU if stays else self._place(tensor), 0 if _is_measure(tensor) else SMALL)
+        return make(tensor, CPU if stays else self._place(tensor), 0 if _is_measure(tensor) else SMALL)
 
     def of_input(self, tensor: Tensor) -> Tensor:
         """Return the replacement of an input."""
-        return self._stand_in(tensor, self._place(tensor), 0 if _is_measure(tensor) else MASK)
+        return self._moved(tensor, self._place(tensor), 0 if _is_measure(tensor) else MASK)
 
     def _place(self, tensor: Tensor) -> torch.device:
         return CPU if self.keeps_places and tensor.device.type == "cpu" else self.device
@@ -90,29 +102,41 @@ class ValuedKernels(FakeKernels):
 
         It moves to the device with the model, except a single number, which operators accept from the CPU.
         """
-        return self._of_surroundings(tensor, not tensor.dim())
+        return self._of_surroundings(tensor, not tensor.dim(), self._stand_in)
 
     def of_module(self, tensor: Tensor) -> Tensor:
         """Return the replacement of another module's tensor, a number too: ``module.to(device)`` moves them all."""
-        return self._of_surroundings(tensor, False)
+        return self._of_surroundings(tensor, False, self._moved)
 
-    def _of_surroundings(self, tensor: Tensor, is_number: bool) -> Tensor:
+    def _of_surroundings(
+        self, tensor: Tensor, is_number: bool, make: Callable[[Tensor, torch.device, int], Tensor]
+    ) -> Tensor:
         stays = tensor.device.type == "cpu" and self.others_stay
         if isinstance(tensor, Parameter):
             return self.parameter(tensor, CPU if stays else None)
         stays |= tensor.device.type == "cpu" and is_number
-        return self._outside(tensor, CPU if stays else self.device)
+        return make(tensor, CPU if stays else self.device, _most_outside(tensor))
 
     def of_package(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a tensor that an installed package keeps, which does not move with the model."""
-        return self._outside(tensor, CPU if tensor.device.type == "cpu" else self.device)
-
-    def _outside(self, tensor: Tensor, device: torch.device) -> Tensor:
-        return self._stand_in(tensor, device, 0 if tensor.requires_grad else SMALL)
+        return self._stand_in(tensor, CPU if tensor.device.type == "cpu" else self.device, _most_outside(tensor))
 
     def stand_in(self, tensor: Tensor, most: int = MASK) -> Tensor:
         """Return the replacement of a tensor on the device, with its values if it is small and not floating-point."""
         return self._stand_in(tensor, self.device, 0 if _is_measure(tensor) else most)
+
+    def _moved(self, tensor: Tensor, device: torch.device, most: int) -> Tensor:
+        """Return :meth:`_stand_in`; a tensor moves to another kind of device without the rest of its storage."""
+        moves = device.type not in ("cpu", tensor.device.type) and is_plain(tensor)
+        if moves and not self.meta_storages.moves_storage(tensor):
+            return self._alone(tensor, device, most)
+        return self._stand_in(tensor, device, most)
+
+    def _alone(self, tensor: Tensor, device: torch.device, most: int) -> Fake:
+        fake = alone(tensor, device)
+        if tensor.device.type != "meta" and tensor.numel() <= most:
+            fake.known = tensor.detach().clone()
+        return fake
 
     def _stand_in(self, tensor: Tensor, device: torch.device, most: int) -> Tensor:
         """Return a fake, or a real copy of at most ``most`` elements; on a GPU a fake that knows its values.
@@ -332,6 +356,11 @@ class ValuedKernels(FakeKernels):
                 if isinstance(tensor, Fake):
                     storage = tensor.untyped_storage()
                     self.spoilt[storage._cdata] = storage
+
+
+def _most_outside(tensor: Tensor) -> int:
+    """Return how large a tensor besides the model may be to keep its values."""
+    return 0 if tensor.requires_grad else SMALL
 
 
 def _is_measure(tensor: Tensor) -> bool:
