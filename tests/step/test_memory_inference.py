@@ -12,6 +12,7 @@ from torch.nn import functional
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.step.kernel_trials import Trials
 
@@ -173,6 +174,28 @@ def test_masked_scores_on_a_gpu_are_filled_first_if_their_rows_are_long(length: 
     scores = 2 * length * length * 4
     assert not any("CPU's kernels" in note for note in estimate.assumptions)
     assert copies * scores < estimate.peak_bytes < (copies + 0.1) * scores
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+def test_the_mean_over_heads_on_a_gpu_has_no_copy_of_the_context_beside_it() -> None:
+    """``transform0213_gemm_nt_bias`` in cuda/attention.cu frees it; the peak is that of the no-op runtime (A100).
+
+    Besides the weights: the input, its packed projections and the result; the scores of two heads and their mean.
+    """
+
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(64, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.attention(x, x, x)  # type: ignore[no-any-return]
+
+    estimate = estimate_memory(Weighted(), (256, 64), 16, "cuda", gpu="A100 80GB", mode="eval", progress=False)
+    inputs, scores = 4 * 16 * 256 * 64, 4 * 16 * 256 * 256
+    weights, rounding = 4 * (4 * 64 * 64 + 4 * 64), 512
+    assert estimate.peak_bytes == 26_412_544
+    assert estimate.peak_bytes == workspace_bytes((8, 0)) + weights + rounding + (1 + 3 + 1) * inputs + 3 * scores
 
 
 @pytest.mark.parametrize(
