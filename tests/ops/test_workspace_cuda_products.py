@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.ops.test_workspace_cuda import meta, scratch_bytes
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
+from torchsummary_plus.ops.scratch.registry import Lasting, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 BMM, TRILINEAR = "aten::bmm", "aten::_trilinear"
@@ -111,3 +113,12 @@ def test_sparse_matrices_are_multiplied_by_cusparse(place: int) -> None:
     assert len(mm) == 1
     assert Workspaces("cuda", AMPERE).lasting("aten::mm", tuple(factors), {}, meta(8, 8)) == ()
     assert Workspaces("cuda", AMPERE).lasting("aten::addmm", (torch.ones(8, 8), *factors), {}, meta(8, 8)) == ()
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+def test_a_convolution_over_time_multiplies_after_its_result() -> None:
+    """A product for each place of the kernel; the backward consists of operators of its own."""
+    args, out = (meta(100, 32, 64), meta(3, 64, 16), meta(16), 1), meta(100, 32, 16)
+    spaces = Workspaces("cuda", AMPERE)
+    assert spaces.lasting("aten::conv_tbc", args, {}, out) == (workspace_bytes(AMPERE),)
+    assert spaces.scratch("aten::conv_tbc", args, {}, out) == (Result(0), *[Lasting()] * 3)

@@ -22,7 +22,7 @@ PRODUCTS = (
     *INTO_ANOTHER_DTYPE,
     *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-    *("_euclidean_dist", "affine_grid_generator"),
+    *("_euclidean_dist", "affine_grid_generator", "conv_tbc"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
 
