@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.ops.test_workspace_cuda import HOPPER, meta, scratch_bytes
+from tests.ops.test_workspace_cuda import ADA, HOPPER, meta, scratch_bytes
 from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.versions import since
@@ -161,6 +161,17 @@ def test_a_group_kernel_that_was_not_measured_has_a_bound() -> None:
     spaces = Workspaces("cuda", (10, 0))
     assert len(spaces.scratch("aten::_grouped_mm", factors("rows", 4, BF16), {}, meta(1))) == 3
     assert spaces.unknown == {"aten::_grouped_mm": 1} and spaces.take_doubt()[0] > 148 * 4 * 128
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize("capability", [ADA, HOPPER])
+def test_both_scaled_products_request_the_workspace_of_cublas(capability: Capability) -> None:
+    a, b, one = meta(64, 128, dtype=FP8), meta(128, 256, dtype=FP8), meta(1)
+    calls = {"aten::_scaled_mm": (one, one), "aten::_scaled_mm_v2": ([one], [0], [0], [one], [0], [0], None, BF16)}
+    for name, options in calls.items():
+        spaces = Workspaces("cuda", capability)
+        assert spaces.lasting(name, (a[:0], b, *options), {}, meta(0, 256)) == ()
+        assert spaces.lasting(name, (a, b, *options), {}, meta(64, 256)) == (workspace_bytes(capability),)
 
 
 @pytest.mark.usefixtures("kept_workspaces")

@@ -20,7 +20,7 @@ HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 INTO_ANOTHER_DTYPE = ("mm.dtype", "addmm.dtype", "bmm.dtype", "baddbmm.dtype")
 PRODUCTS = (
     *INTO_ANOTHER_DTYPE,
-    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm"),
+    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("_euclidean_dist", "affine_grid_generator", "conv_tbc"),
 )
@@ -30,7 +30,7 @@ ONE_PRODUCT = frozenset(
     f"aten::{name}"
     for name in (
         *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
-        *("dot", "vdot", "linear", "_scaled_mm", "_grouped_mm"),
+        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm"),
         *INTO_ANOTHER_DTYPE,
     )
 )
