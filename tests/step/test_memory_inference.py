@@ -198,6 +198,26 @@ def test_the_mean_over_heads_on_a_gpu_has_no_copy_of_the_context_beside_it() -> 
     assert estimate.peak_bytes == workspace_bytes((8, 0)) + weights + rounding + (1 + 3 + 1) * inputs + 3 * scores
 
 
+@from_release("2.13", "attention that returns zeros where there are no keys")
+@pytest.mark.parametrize("card", ["A100 80GB", "T4", "H100 SXM"])
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [(torch.float32, None), (torch.float32, torch.half), (torch.half, None)]
+)
+def test_attention_without_keys_is_a_sum_of_its_inputs_on_a_gpu(
+    card: str, dtype: torch.dtype, autocast: torch.dtype | None
+) -> None:
+    """The input, cast under autocast; zeros, six numbers (sums, their sums and 0), and the result, as torch 2.13's."""
+
+    class Attends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(x, x[:, :, :0], x[:, :, :0])
+
+    x, read = torch.zeros(2, 4, 32, 64, dtype=dtype), autocast or dtype
+    estimate = estimate_memory(Attends(), input_data=x, device="cuda", gpu=card, mode="eval", autocast=autocast)
+    copies = (2 if read is dtype else 3) * x.numel() * read.itemsize
+    assert estimate.peak_bytes == x.nbytes + copies + 6 * 512
+
+
 @pytest.mark.parametrize(
     ("groups", "dtype", "stays"),
     [(1, torch.float, True), (2, torch.half, True), (8, torch.float, True), (8, torch.double, False)],
