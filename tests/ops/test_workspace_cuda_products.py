@@ -15,7 +15,7 @@ from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.registry import Lasting, Result
-from torchsummary_plus.step.workspace import Workspaces
+from torchsummary_plus.step.workspace import AT_LAST, Workspaces
 
 BMM, TRILINEAR = "aten::bmm", "aten::_trilinear"
 AXES = {
@@ -172,6 +172,24 @@ def test_both_scaled_products_request_the_workspace_of_cublas(capability: Capabi
         spaces = Workspaces("cuda", capability)
         assert spaces.lasting(name, (a[:0], b, *options), {}, meta(0, 256)) == ()
         assert spaces.lasting(name, (a, b, *options), {}, meta(64, 256)) == (workspace_bytes(capability),)
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize(("capability", "is_cublas"), [(ADA, False), (HOPPER, True)])
+def test_rows_with_scales_of_their_own_are_multiplied_by_cublas_on_hopper_alone(
+    capability: Capability, is_cublas: bool
+) -> None:
+    """CUTLASS took 65,664 bytes on the no-op runtime (RTX 4090), which assumes how many blocks run at once."""
+    a, b, out = meta(64, 128, dtype=FP8), meta(128, 256, dtype=FP8), meta(64, 256, dtype=BF16)
+    rows, columns = meta(64, 1), meta(1, 256)
+    calls = {"aten::_scaled_mm": (rows, columns), "aten::_scaled_mm_v2": ([rows], [1], [0], [columns], [1], [0], None)}
+    for name, options in calls.items():
+        spaces = Workspaces("cuda", capability)
+        taken = spaces.lasting(name, (a, b, *options), {}, out)
+        assert taken == ((workspace_bytes(capability),) if is_cublas else ())
+        assert spaces.scratch(name, (a, b, *options), {}, out) == (AT_LAST,)
+        assert spaces.unknown == ({} if is_cublas else {name: 1})
+        assert is_cublas or spaces.take_doubt()[0] >= 65_664
 
 
 @pytest.mark.usefixtures("kept_workspaces")
