@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
+from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.ops.scratch.strided import strided
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -97,6 +98,16 @@ def test_a_permuted_line_is_copied_first() -> None:
     how = ([1], [1], [1], False, [0], 1)
     line = {"line": 4 * x.numel()}
     assert phases("aten::convolution", out, x, weight, None, *how) == [(0, line), (1, line)]
+
+
+def test_the_weight_of_an_empty_batch_is_copied_unless_it_is_flat() -> None:
+    """``ConvBackend::Empty`` in ATen/native/Convolution.cpp; the bytes are those of the no-op runtime (A100)."""
+    x, out, how = torch.empty(0, 16, 20, 20, device="meta"), torch.empty(0, 5, 18, 18, device="meta"), ([1, 1], [0, 0])
+    part = torch.empty(8, 16, 20, 20, device="meta")[:5, :, :3, :3]
+    last, rows = part.contiguous(memory_format=torch.channels_last), part.contiguous()
+    for weight, copy in ((part, (Alloc(2880),)), (last, ()), (rows, ())):
+        args = x, weight, None, *how, [1, 1], False, [0, 0], 1
+        assert Workspaces("cuda").scratch("aten::convolution", args, {}, out) == (*copy, Result(0))
 
 
 def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.ops.test_workspace_cuda import meta, scratch_bytes
+from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 
@@ -72,3 +73,19 @@ def test_an_estimate_counts_the_conversion() -> None:
 def test_a_safe_softmax_has_two_masks_also_of_a_single_element(rows: int) -> None:
     scores = meta(rows, 1)
     assert scratch_bytes(AMPERE, "aten::_safe_softmax", (scores, -1), scores) == rows + rows + 4
+
+
+def test_a_product_of_packed_int8_is_one_in_float32() -> None:
+    """In the order of the allocator's records: input, weight, scales, product, and the result in its dtype."""
+    name, half, single = "aten::_weight_int8pack_mm", torch.bfloat16, torch.float32
+    weight = meta(1024, 512, dtype=torch.int8)
+
+    def steps(x: torch.dtype, scales: torch.dtype, weight: torch.Tensor = weight) -> list[Any]:
+        args = meta(64, 512, dtype=x), weight, meta(1024, dtype=scales)
+        return course(name, args, meta(64, 1024, dtype=x))
+
+    assert steps(half, half) == [4 * 64 * 512, 4 * 1024, 4 * 64 * 1024, "result 0"]
+    assert steps(half, single) == [4 * 64 * 512, 4 * 64 * 1024, "result 0"]
+    assert steps(single, half) == [4 * 1024, "result 0"]
+    turned = meta(512, 1024, dtype=torch.int8).t()
+    assert steps(single, single, turned) == [1024 * 512, "result 0"]

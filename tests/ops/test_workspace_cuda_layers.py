@@ -184,6 +184,22 @@ def test_batch_norms_backward_computes_the_statistics_that_cudnn_left_empty(
     assert course("aten::native_batch_norm_backward", args, out) == allocated
 
 
+@pytest.mark.parametrize("has_cudnn", [True, False])
+def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward_in_any_build(
+    monkeypatch: pytest.MonkeyPatch, has_cudnn: bool
+) -> None:
+    """Without cuDNN, the operators of a CPU build stand for cuDNN's, which saves no statistics in evaluation."""
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: has_cudnn)
+    x, row = meta(16, 31, 5, 5), meta(31)
+    reserves = Workspaces("cuda", AMPERE).reserves
+    for training in (True, False):
+        saved = reserves("aten::native_batch_norm", (x, row, row, row, row, training, 0.1, 1e-5), {}, (x, row, row))
+        assert saved == (() if training or has_cudnn else (None, 0, 0))
+    left = meta(0) if has_cudnn else row
+    args = (x, x, row, row, row, left, left, False, 1e-5, [False, True, True])
+    assert course("aten::native_batch_norm_backward", args, (None, row, row)) == [124, "result 0", "result 1"]
+
+
 def test_batch_norms_backward_has_no_gradient_of_an_input_that_does_not_want_one() -> None:
     """The decomposition that stands for the kernel returns one."""
     x, row = meta(8, 4, 5), meta(4)

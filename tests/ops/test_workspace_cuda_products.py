@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.ops.test_workspace_cuda import meta, scratch_bytes
-from torchsummary_plus.data.capability import AMPERE
+from tests.ops.test_workspace_cuda import ADA, HOPPER, meta, scratch_bytes
+from tests.ops.test_workspace_cuda_layers import course
+from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.step.workspace import Workspaces
+from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
+from torchsummary_plus.ops.scratch.registry import Lasting, Result
+from torchsummary_plus.step.workspace import AT_LAST, Workspaces
 
 BMM, TRILINEAR = "aten::bmm", "aten::_trilinear"
 AXES = {
@@ -111,3 +114,88 @@ def test_sparse_matrices_are_multiplied_by_cusparse(place: int) -> None:
     assert len(mm) == 1
     assert Workspaces("cuda", AMPERE).lasting("aten::mm", tuple(factors), {}, meta(8, 8)) == ()
     assert Workspaces("cuda", AMPERE).lasting("aten::addmm", (torch.ones(8, 8), *factors), {}, meta(8, 8)) == ()
+
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+GROUPS = {"batches": (True, True), "rows": (False, True), "columns": (True, False), "sums": (False, False)}
+"""Which of the factors have an axis of groups."""
+
+
+def factors(which: str, groups: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    left, right = (
+        meta(*((groups,) if has_groups else ()), *shape, dtype=dtype)
+        for has_groups, shape in zip(GROUPS[which], ((64, 64), (64, 128)))
+    )
+    return left, right, None if which == "batches" else meta(groups, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("which", GROUPS)
+@pytest.mark.parametrize(("groups", "arguments", "scaled"), [(4, 240, 304), (9, 564, 724), (3, 204, 268)])
+def test_groups_that_one_kernel_multiplies_need_addresses_and_descriptors(
+    which: str, groups: int, arguments: int, scaled: int
+) -> None:
+    """As the allocator recorded on the no-op runtime (H100): in bfloat16, and in float8 with two scales."""
+    a, b, offs = factors(which, groups, BF16)
+    assert course("aten::_grouped_mm", (a, b, offs), meta(1), HOPPER) == ["result 0", arguments, 67_584]
+    assert Workspaces("cuda", HOPPER).lasting("aten::_grouped_mm", (a, b, offs), {}, meta(1)) == ()
+    a, b, offs = factors(which, groups, FP8)
+    scales = meta(1), meta(1)
+    assert course("aten::_scaled_grouped_mm", (a, b, *scales, offs), meta(1), HOPPER) == ["result 0", scaled, 67_584]
+    recipes = [scales[0]], [1], [0], [scales[1]], [1], [0]
+    newer = course("aten::_scaled_grouped_mm_v2", (a, b, *recipes), meta(1), HOPPER, offs=offs)
+    assert newer == ["result 0", scaled, 67_584]
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize(("dtype", "capability"), [(BF16, AMPERE), (torch.float32, AMPERE), (torch.float16, HOPPER)])
+def test_other_groups_without_offsets_are_a_product_of_batches(dtype: torch.dtype, capability: Capability) -> None:
+    for which in GROUPS:
+        args = factors(which, 4, dtype)
+        spaces = Workspaces("cuda", capability)
+        taken = spaces.lasting("aten::_grouped_mm", args, {}, meta(1))
+        assert taken == ((workspace_bytes(capability),) if which == "batches" else ())
+        assert scratch_bytes(capability, "aten::_grouped_mm", args, meta(1)) == 0
+
+
+def test_a_group_kernel_that_was_not_measured_has_a_bound() -> None:
+    spaces = Workspaces("cuda", (10, 0))
+    assert len(spaces.scratch("aten::_grouped_mm", factors("rows", 4, BF16), {}, meta(1))) == 3
+    assert spaces.unknown == {"aten::_grouped_mm": 1} and spaces.take_doubt()[0] > 148 * 4 * 128
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize("capability", [ADA, HOPPER])
+def test_both_scaled_products_request_the_workspace_of_cublas(capability: Capability) -> None:
+    a, b, one = meta(64, 128, dtype=FP8), meta(128, 256, dtype=FP8), meta(1)
+    calls = {"aten::_scaled_mm": (one, one), "aten::_scaled_mm_v2": ([one], [0], [0], [one], [0], [0], None, BF16)}
+    for name, options in calls.items():
+        spaces = Workspaces("cuda", capability)
+        assert spaces.lasting(name, (a[:0], b, *options), {}, meta(0, 256)) == ()
+        assert spaces.lasting(name, (a, b, *options), {}, meta(64, 256)) == (workspace_bytes(capability),)
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize(("capability", "is_cublas"), [(ADA, False), (HOPPER, True)])
+def test_rows_with_scales_of_their_own_are_multiplied_by_cublas_on_hopper_alone(
+    capability: Capability, is_cublas: bool
+) -> None:
+    """CUTLASS took 65,664 bytes on the no-op runtime (RTX 4090), which assumes how many blocks run at once."""
+    a, b, out = meta(64, 128, dtype=FP8), meta(128, 256, dtype=FP8), meta(64, 256, dtype=BF16)
+    rows, columns = meta(64, 1), meta(1, 256)
+    calls = {"aten::_scaled_mm": (rows, columns), "aten::_scaled_mm_v2": ([rows], [1], [0], [columns], [1], [0], None)}
+    for name, options in calls.items():
+        spaces = Workspaces("cuda", capability)
+        taken = spaces.lasting(name, (a, b, *options), {}, out)
+        assert taken == ((workspace_bytes(capability),) if is_cublas else ())
+        assert spaces.scratch(name, (a, b, *options), {}, out) == (AT_LAST,)
+        assert spaces.unknown == ({} if is_cublas else {name: 1})
+        assert is_cublas or spaces.take_doubt()[0] >= 65_664
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+def test_a_convolution_over_time_multiplies_after_its_result() -> None:
+    """A product for each place of the kernel; the backward consists of operators of its own."""
+    args, out = (meta(100, 32, 64), meta(3, 64, 16), meta(16), 1), meta(100, 32, 16)
+    spaces = Workspaces("cuda", AMPERE)
+    assert spaces.lasting("aten::conv_tbc", args, {}, out) == (workspace_bytes(AMPERE),)
+    assert spaces.scratch("aten::conv_tbc", args, {}, out) == (Result(0), *[Lasting()] * 3)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.step.kernel_trials import Trials
 
@@ -173,6 +174,48 @@ def test_masked_scores_on_a_gpu_are_filled_first_if_their_rows_are_long(length: 
     scores = 2 * length * length * 4
     assert not any("CPU's kernels" in note for note in estimate.assumptions)
     assert copies * scores < estimate.peak_bytes < (copies + 0.1) * scores
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+def test_the_mean_over_heads_on_a_gpu_has_no_copy_of_the_context_beside_it() -> None:
+    """``transform0213_gemm_nt_bias`` in cuda/attention.cu frees it; the peak is that of the no-op runtime (A100).
+
+    Besides the weights: the input, its packed projections and the result; the scores of two heads and their mean.
+    """
+
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(64, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.attention(x, x, x)  # type: ignore[no-any-return]
+
+    estimate = estimate_memory(Weighted(), (256, 64), 16, "cuda", gpu="A100 80GB", mode="eval", progress=False)
+    inputs, scores = 4 * 16 * 256 * 64, 4 * 16 * 256 * 256
+    weights, rounding = 4 * (4 * 64 * 64 + 4 * 64), 512
+    assert estimate.peak_bytes == 26_412_544
+    assert estimate.peak_bytes == workspace_bytes((8, 0)) + weights + rounding + (1 + 3 + 1) * inputs + 3 * scores
+
+
+@from_release("2.13", "attention that returns zeros where there are no keys")
+@pytest.mark.parametrize("card", ["A100 80GB", "T4", "H100 SXM"])
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [(torch.float32, None), (torch.float32, torch.half), (torch.half, None)]
+)
+def test_attention_without_keys_is_a_sum_of_its_inputs_on_a_gpu(
+    card: str, dtype: torch.dtype, autocast: torch.dtype | None
+) -> None:
+    """The input, cast under autocast; zeros, six numbers (sums, their sums and 0), and the result, as torch 2.13's."""
+
+    class Attends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(x, x[:, :, :0], x[:, :, :0])
+
+    x, read = torch.zeros(2, 4, 32, 64, dtype=dtype), autocast or dtype
+    estimate = estimate_memory(Attends(), input_data=x, device="cuda", gpu=card, mode="eval", autocast=autocast)
+    copies = (2 if read is dtype else 3) * x.numel() * read.itemsize
+    assert estimate.peak_bytes == x.nbytes + copies + 6 * 512
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def _any() -> Range:
 
 
 LIBRARY_OPERATORS = (
-    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_int_mm", "_scaled_mm", "linear", "_grouped_mm"),
+    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_int_mm", "linear"),
+    *("_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "conv_tbc"),
     *("convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "cudnn_batch_norm"),
     *("native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("cholesky_inverse", "cholesky_solve", "geqrf", "lu_unpack", "ormqr", "orgqr", "triangular_solve"),

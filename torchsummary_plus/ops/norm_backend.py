@@ -18,6 +18,11 @@ def is_native(x: Tensor, weight: Any) -> bool:
     return torch.backends.cudnn.is_available() or not is_cudnns(x, weight)
 
 
+def is_native_backward(x: Tensor, weight: Any, training: bool) -> bool:
+    """As :func:`is_native` for the backward, which in evaluation is torch's own also after cuDNN's forward."""
+    return not training or is_native(x, weight)
+
+
 def is_cudnns(x: Tensor, weight: Any) -> bool:
     """Whether torch chooses cuDNN (``_select_batch_norm_backend``)."""
     if weight is None or x.dim() <= 2 or not torch.backends.cudnn.enabled:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..norm_backend import is_cudnns, is_native, is_rows
+from ..norm_backend import is_cudnns, is_native_backward, is_rows
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
 from .layers import statistics_of
 from .registry import (
@@ -116,7 +116,7 @@ def batch_norm_backward_on_cuda(
     save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
     """The wanted gradients; the input's is row-major, unless the kernel reads rows of channels in training."""
-    sure(is_native(x, weight))
+    sure(is_native_backward(x, weight, training))
     return _batch_norm_gradients_on_cuda(grad, x, (weight, mean, var), training, wanted)
 
 

@@ -91,6 +91,9 @@ def attention(
         with_batch = attention(capability, math, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return with_batch.squeeze(0)
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
+    if since(ZEROS_SINCE) and 0 in (*query.shape[:-1], key.shape[-2], value.shape[-1]):
+        with torch.autocast("cuda", enabled=False):
+            return ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -124,6 +127,8 @@ def attention(
     return efficient
 
 
+ZEROS_SINCE = "2.13"
+"""The first release in which attention without keys or results is zeros, on any device; measured on 2.11 and 2.13."""
 BATCHED_SINCE = "2.14"
 """The first release that adds a missing batch axis, so that fused kernels run; measured on 2.13 and 2.14."""
 

@@ -98,6 +98,7 @@ def self_attention(
     del weights
     turned = q.view(batch, num_head, length, width).permute(0, 2, 1, 3).contiguous().view(-1, embed_dim)
     projected = torch.addmm(proj_bias, turned, proj_weight.t()).view(batch, length, embed_dim)
+    del turned
     if mean_weights is not None and average_attn_weights:
         mean_weights = mean_weights.sum(1)
         mean_weights /= num_head

@@ -13,6 +13,7 @@ from . import (  # noqa: F401 - the modules register their rules
     draws,
     embeddings,
     factors,
+    grouped,
     images,
     linalg,
     losses,

@@ -8,7 +8,6 @@ buffer, with a semaphore for each column of blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, power_of_two_below
-from ...norm_backend import is_cudnns, is_native, is_rows
-from ..registry import Alloc, Course, Free, Phase, Result, scratch
+from ...norm_backend import is_cudnns, is_native, is_native_backward, is_rows
+from ..registry import Alloc, Course, Free, Phase, Result, reserve, scratch
 from ..sizes import copied, nbytes, suggested
 from .allocations import Allocations, buffers, results
 from .chips import chip_of
@@ -39,6 +38,14 @@ def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
     return _staged(x, out[0], 4, 2)
 
 
+@reserve("cuda", "aten::native_batch_norm", source="aten/src/ATen/native/cudnn/BatchNorm.cpp", band=0.0)
+def saved_statistics(
+    out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
+) -> tuple[int | None, ...]:
+    """Where the operator stands for cuDNN's, which saves no statistics in evaluation."""
+    return () if training or is_native(x, weight) else (None, 0, 0)
+
+
 @scratch("cuda", "aten::native_batch_norm", source=SOURCE, band=0.0, by_capability=True)
 def native_batch_norm(
     capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
@@ -52,8 +59,10 @@ def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Course:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
-    statistics = mean, mu, rstd
-    return _backward(out, grad, x, weight, statistics, training) if is_native(x, weight) else _by_cudnn(out, grad, x)
+    if not is_native_backward(x, weight, training):
+        return _by_cudnn(out, grad, x)
+    is_saved = is_native(x, weight) and bool(rstd.numel())
+    return _backward(out, grad, x, weight, mean, is_saved, training)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0, by_capability=True)
@@ -67,8 +76,9 @@ def batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, update: bool, *_: Any
 ) -> Course:
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
-    statistics = mean, mu, rstd
-    return _by_cudnn(out, grad, x) if is_cudnns(x, weight) else _backward(out, grad, x, weight, statistics, update)
+    if is_cudnns(x, weight):
+        return _by_cudnn(out, grad, x)
+    return _backward(out, grad, x, weight, mean, bool(rstd.numel()), update)
 
 
 @scratch(
@@ -117,21 +127,20 @@ def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
     return *buffers(copied(grad, suggested(x))), *results(out)
 
 
-def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, statistics: Sequence[Any], training: bool) -> Course:
+def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, running: Any, is_saved: bool, training: bool) -> Course:
     """Return a course with sums for each channel; one kernel does without, for an input that is not rows of channels.
 
-    The ``statistics`` are the running mean, and the saved mean and deviation, which cuDNN leaves empty in evaluation.
+    Statistics that are not saved, as by cuDNN in evaluation, are computed from the ``running`` ones.
     """
     reduces = training or out[1] is not None or out[2] is not None
     if not x.numel() or (reduces and out[0] is not None and not is_rows(x)):
         return ()
     places = _results(out)
-    running, mean, deviation = statistics
     size = SUM_BYTES.get(x.dtype, 4)
     per_channel, steps = Alloc(x.shape[1] * size), Allocations()
-    if not mean.numel() and reduces and running.element_size() != size:
+    if not is_saved and reduces and running.element_size() != size:
         steps.append((per_channel,))
-    if not deviation.numel():
+    if not is_saved:
         steps.append((per_channel,))
     if reduces and is_rows(x) and is_rows(grad):
         steps.append((per_channel, per_channel))

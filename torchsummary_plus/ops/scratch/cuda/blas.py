@@ -20,9 +20,9 @@ HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 INTO_ANOTHER_DTYPE = ("mm.dtype", "addmm.dtype", "bmm.dtype", "baddbmm.dtype")
 PRODUCTS = (
     *INTO_ANOTHER_DTYPE,
-    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm"),
+    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-    *("_euclidean_dist", "affine_grid_generator"),
+    *("_euclidean_dist", "affine_grid_generator", "conv_tbc"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
 
@@ -30,7 +30,7 @@ ONE_PRODUCT = frozenset(
     f"aten::{name}"
     for name in (
         *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
-        *("dot", "vdot", "linear", "_scaled_mm"),
+        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm"),
         *INTO_ANOTHER_DTYPE,
     )
 )
@@ -80,6 +80,25 @@ def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tup
 def cublas_of_a_batch(capability: Capability, out: Any, a: Any, b: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """As :func:`cublas`, unless Triton multiplies."""
     return () if is_outer_product(a, b) else cublas(capability, out, a, b)
+
+
+@lasting("cuda", "aten::_scaled_mm", "aten::_scaled_mm_v2", source=HANDLES, band=0.0, by_capability=True)
+def cublas_of_a_scaled(
+    capability: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any
+) -> tuple[tuple[str, int], ...]:
+    """As :func:`cublas`, unless CUTLASS multiplies."""
+    return () if is_by_cutlass(capability, *options) else cublas(capability, out, a, b)
+
+
+def is_by_cutlass(capability: Capability, *options: Any) -> bool:
+    """Whether rows and columns have float32 scales of their own, which cuBLAS multiplies on Hopper alone.
+
+    The first four ``options`` hold both scales, each alone or in a list. Source: ``_scaled_rowwise_rowwise`` in
+    aten/src/ATen/native/cuda/ScaledBlas.cpp.
+    """
+    values = [value for option in options[:4] for value in (option if isinstance(option, (list, tuple)) else [option])]
+    scales = [value for value in values if isinstance(value, torch.Tensor) and value.dtype is torch.float32]
+    return capability[0] != 9 and any(scale.numel() > 1 for scale in scales)
 
 
 def is_outer_product(a: Any, b: Any) -> bool:

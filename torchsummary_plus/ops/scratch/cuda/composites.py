@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..registry import Alloc, Course, Free, Result, scratch
-from ..sizes import INT64, elements, itemsize, nbytes
+from ..registry import Alloc, Course, Free, Lasting, Result, scratch
+from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import chip_of
 from .reductions import axes_of, course, mask_like, summing
@@ -66,6 +66,22 @@ def renorm(capability: Capability, out: Any, x: Any, p: Any, dim: int, *_: Any) 
     others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
     norms = course(chip_of(capability), x, others, torch.float32 if is_half else x.dtype, summing(x.dtype))
     return joined((Alloc(count * max(4, itemsize(x))),), norms, buffers(count * itemsize(x) if is_half else 0))
+
+
+TIMES = "aten/src/ATen/native/ConvolutionTBC.cpp, conv_tbc: a product for each place of the kernel"
+
+
+@scratch("cuda", "aten::conv_tbc", source=TIMES, band=0.0)
+def conv_tbc(out: Any, x: Any, weight: Any, *_: Any, **__: Any) -> Course:
+    """No copies; cuBLAS's workspace is requested after the result, by each product."""
+    return Result(0), *(Lasting() for _ in range(len(weight)))
+
+
+@scratch("cuda", "aten::_weight_int8pack_mm", source="aten/src/ATen/native/cuda/int8mm.cu", band=0.0)
+def packed_product(out: Any, x: Any, weight: Any, scales: Any) -> Course:
+    """Input, scales and product in float32, if they are not, and a contiguous copy of the weight."""
+    singles = [0 if t.dtype is torch.float32 else 4 * elements(t) for t in (x, scales, out)]
+    return *buffers(singles[0], copied(weight), *singles[1:]), Result(0)
 
 
 ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"

@@ -38,9 +38,14 @@ def convolution(
     capability: Capability, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
 ) -> tuple[Phase, ...] | Course:  # fmt: skip
-    """Return the phases of the forward; a transposed convolution runs the other's backward kernel."""
+    """Return the phases of the forward; a transposed convolution runs the other's backward kernel.
+
+    An empty batch is multiplied by the weight, flat.
+    """
     if not x.numel():
-        return ()
+        flat = strided(weight)
+        empty: Course = *buffers(0 if flat.is_contiguous(last=True) else copied(flat, flat.contiguous())), Result(0)
+        return empty
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     image, kernel = strided(x), strided(weight)
     line = as_line(x, image)

@@ -1,4 +1,4 @@
-"""CUDA: copies of matrices that cuBLAS cannot read in place.
+"""CUDA: copies of matrices that cuBLAS cannot read in place, and the products of rows with scales of their own.
 
 Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cublas``, and Blas.cpp,
 ``prepare_batch_matrix_for_cublas``.
@@ -10,11 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ....data.capability import Capability
 from ...shapes.registry import is_dense
 from ..conjugates import is_resolved
-from ..registry import Alloc, Course, scratch
+from ..registry import Alloc, AtMost, Course, scratch
 from ..sizes import nbytes
-from .blas import is_outer_product
+from .blas import is_by_cutlass, is_outer_product
+from .chips import chip_of
 
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 
@@ -53,6 +55,18 @@ def by_vector(out: Any, matrix: Any, vector: Any) -> Course:
 def added_by_vector(out: Any, added: Any, matrix: Any, vector: Any, *_: Any, **__: Any) -> Course:
     """As :func:`by_vector`."""
     return _by_vector(matrix, vector)
+
+
+ROWS = "aten/src/ATen/native/cuda/RowwiseScaledMM.cu; cutlass/gemm/threadblock/threadblock_swizzle_streamk.h"
+TILE = 4 * 128 * 128
+"""Bytes of the largest tile of sums that a block hands over to another one."""
+
+
+@scratch("cuda", "aten::_scaled_mm", "aten::_scaled_mm_v2", source=ROWS, band=0.0, by_capability=True)
+def scaled_product(capability: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any) -> int | AtMost:
+    """CUTLASS's tiles, which depend on the blocks that a multiprocessor has room for, at most two."""
+    is_bounded = is_by_cutlass(capability, *options) and a.numel() and b.numel()
+    return AtMost(2 * chip_of(capability).multiprocessors * TILE) if is_bounded else 0
 
 
 def _by_vector(matrix: Any, vector: Any) -> Course:
