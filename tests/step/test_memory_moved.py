@@ -125,6 +125,26 @@ def test_a_moved_buffer_keeps_its_values() -> None:
     assert not estimate.assumptions
 
 
+def test_batches_that_a_step_brings_itself_are_said_to_be_on_the_gpu() -> None:
+    """A step on a GPU may move them one by one; where the model is on the CPU, nothing tells."""
+    batches, numbers = [torch.zeros(256, 64) for _ in range(4)], torch.zeros(4)
+
+    def step(model: nn.Linear, _: Tensor) -> None:
+        for batch in batches:
+            (model(batch.to(model.weight.device)) * numbers.to(model.weight.device).sum()).sum().backward()
+            model.zero_grad()
+
+    model, x = nn.Linear(64, 8), torch.zeros(1)
+    on_gpu, on_cpu = (
+        estimate_memory(model, input_data=x, train_step=step, device=device) for device in ("cuda", "cpu")
+    )
+    (line,) = on_gpu.assumptions
+    assert line == "tensors beside the model, 262,160 bytes, are taken to be on the GPU before the steps"
+    assert not on_cpu.assumptions
+    batches.clear()
+    assert not estimate_memory(model, input_data=x, train_step=step, device="cuda").assumptions
+
+
 @pytest.mark.parametrize(
     "parts",
     [

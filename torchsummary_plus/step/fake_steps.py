@@ -287,9 +287,9 @@ def _record(task: Task) -> MemoryLog:
             ledger.workspaces.keeps = "cuda"
         embeddings = Embeddings(task.example)
         work = Work(ledger)
-        if_used = IfUsed(ledger)
-        stack.callback(if_used.settle)
         moved = device.type != tree.device().type
+        if_used = IfUsed(ledger, moved and device.type == "cuda")
+        stack.callback(if_used.settle)
         uses = [if_used] if moved or surroundings.reach.of_packages else []
         watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, Length(), *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
@@ -310,6 +310,7 @@ def _record(task: Task) -> MemoryLog:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
+        log = replace(log, assumptions=(*log.assumptions, *if_used.assumptions()))
         return replace(log, mult_adds=tuple(work.mult_adds.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 

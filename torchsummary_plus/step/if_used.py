@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from ..data.rounding import MIN_BLOCK
 from ..live.stored import all_stored
 from ..trace.kernels import tensors_of
 from ..trace.passes import Listener
@@ -25,8 +26,12 @@ class IfUsed(Listener):
     A tensor in CPU memory is on the GPU only if an operator takes it together with tensors there.
     """
 
-    def __init__(self, ledger: StreamedLedger) -> None:
+    def __init__(self, ledger: StreamedLedger, moved: bool = False) -> None:
         self.ledger = ledger
+        self.moved = moved
+        """Whether the steps run on a GPU and the model is elsewhere, as are the tensors."""
+        self.counted: list[int] = []
+        """The bytes of each storage counted because of its use."""
         self._waiting: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
 
     def wait(self, holding: PriorTensor) -> None:
@@ -50,6 +55,13 @@ class IfUsed(Listener):
                 _, kind, owner = self._waiting.pop(storage._cdata, (None, "", 0))
                 if kind:
                     self.ledger.watch(storage, self.ledger.was_there(storage.nbytes(), kind, owner))
+                    self.counted.append(storage.nbytes())
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Return a note if tensors that nothing moves with the model count as on the steps' device from the start."""
+        if not self.moved or sum(self.counted) <= MIN_BLOCK:
+            return ()
+        return (f"tensors beside the model, {sum(self.counted):,} bytes, are taken to be on the GPU before the steps",)
 
     def settle(self) -> None:
         """Stop following; the steps are over."""
