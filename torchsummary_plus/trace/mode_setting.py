@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..live.fakes import is_plain
+from ..live.fakes import Fake, is_plain
 from ..live.modules import ModuleTree, class_name
 from ..live.stored import all_stored
 from .kernels import written
@@ -67,7 +67,7 @@ def untouched(tensors: Iterable[Tensor]) -> Iterator[None]:
     >>> weight
     tensor([0., 0.])
     """
-    alive = [tensor for tensor in tensors if is_plain(tensor)]
+    alive = [tensor for tensor in tensors if is_plain(tensor) and not isinstance(tensor, Fake)]
     data = [(tensor, tensor.data, tensor.untyped_storage()._cdata) for tensor in alive]
     with _Saving() as saving:
         try:
