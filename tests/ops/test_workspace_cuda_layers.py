@@ -9,9 +9,10 @@ import torch
 
 from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE, Capability
+from torchsummary_plus.live.fakes import in_kernel, new_fake
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
-from torchsummary_plus.ops.shapes import ruled
+from torchsummary_plus.ops.shapes import ruled, ruled_by_kernel
 from torchsummary_plus.step.workspace import Workspaces
 
 
@@ -188,14 +189,18 @@ def test_batch_norms_backward_computes_the_statistics_that_cudnn_left_empty(
 def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward_in_any_build(
     monkeypatch: pytest.MonkeyPatch, has_cudnn: bool
 ) -> None:
-    """Without cuDNN, the operators of a CPU build stand for cuDNN's, which saves no statistics in evaluation."""
+    """Without cuDNN, the operator of a CPU build stands for cuDNN's, which saves no statistics in evaluation."""
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: has_cudnn)
-    x, row = meta(16, 31, 5, 5), meta(31)
-    reserves = Workspaces("cuda", AMPERE).reserves
-    for training in (True, False):
-        saved = reserves("aten::native_batch_norm", (x, row, row, row, row, training, 0.1, 1e-5), {}, (x, row, row))
-        assert saved == (() if training or has_cudnn else (None, 0, 0))
-    left = meta(0) if has_cudnn else row
+    with in_kernel():
+        x, row = (new_fake(shape, torch.float32, torch.device("cuda")) for shape in ((16, 31, 5, 5), (31,)))
+    for training, bias in ((True, row), (False, row), (False, None)):
+        func = torch.ops.aten.native_batch_norm.default
+        saved = ruled_by_kernel(func, (x, row, bias, row, row, training, 0.1, 1e-5), {}, on_cpu=False)
+        empty = (0,), (1,), torch.float32
+        assert saved == (
+            None if training or has_cudnn or bias is None else [(x.shape, x.stride(), x.dtype), empty, empty]
+        )
+    left = meta(0)
     args = (x, x, row, row, row, left, left, False, 1e-5, [False, True, True])
     assert course("aten::native_batch_norm_backward", args, (None, row, row)) == [124, "result 0", "result 1"]
 

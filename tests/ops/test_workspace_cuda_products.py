@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.ops.test_workspace_cuda import ADA, HOPPER, meta, scratch_bytes
 from tests.ops.test_workspace_cuda_layers import course
+from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
@@ -174,6 +175,7 @@ def test_both_scaled_products_request_the_workspace_of_cublas(capability: Capabi
         assert spaces.lasting(name, (a, b, *options), {}, meta(64, 256)) == (workspace_bytes(capability),)
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize(("capability", "is_cublas"), [(ADA, False), (HOPPER, True)])
 def test_rows_with_scales_of_their_own_are_multiplied_by_cublas_on_hopper_alone(

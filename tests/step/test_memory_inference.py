@@ -198,6 +198,34 @@ def test_the_mean_over_heads_on_a_gpu_has_no_copy_of_the_context_beside_it() -> 
     assert estimate.peak_bytes == workspace_bytes((8, 0)) + weights + rounding + (1 + 3 + 1) * inputs + 3 * scores
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("trains", [False, True])
+def test_cudnns_batch_norm_copies_a_slice_also_if_this_build_has_no_cudnn(trains: bool, by_name: bool) -> None:
+    """``_batch_norm_impl_index`` in ATen/native/Normalization.cpp; the peaks are those of the no-op runtime (A100)."""
+
+    class Sliced(nn.BatchNorm2d):
+        def forward(self, x: Tensor) -> Tensor:
+            if not by_name:
+                return super().forward(x[:, :600])
+            tensors = self.weight, self.bias, self.running_mean, self.running_var
+            return torch.batch_norm(x[:, :600], *tensors, self.training, 0.1, 1e-5, True)
+
+    mode = {"mode": "train", "loss": lambda y: y.pow(2).sum()} if trains else {"mode": "eval"}
+    estimate = estimate_memory(Sliced(600), (1200, 20, 20), 8, "cuda", gpu="A100 80GB", progress=False, **mode)
+    image, parameters = 4 * 8 * 600 * 20 * 20, 4 * 2560 + 512
+    statistics = 2 * 2560 + 2 * 512
+    expected = 7 * image + parameters + statistics if trains else 4 * image + parameters
+    assert estimate.peak_bytes == expected
+
+
+def test_the_tangent_of_cudnns_batch_norm_is_in_doubt_also_if_this_build_has_no_cudnn() -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        torch.func.jvp(model.eval(), (x,), (x,))
+
+    estimate = estimate_memory(nn.BatchNorm2d(4), (4, 8, 8), 2, "cuda", train_step=step, progress=False)
+    assert any("forward-mode differentiation" in note for note in estimate.assumptions)
+
+
 @from_release("2.13", "attention that returns zeros where there are no keys")
 @pytest.mark.parametrize("card", ["A100 80GB", "T4", "H100 SXM"])
 @pytest.mark.parametrize(

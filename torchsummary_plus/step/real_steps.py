@@ -59,7 +59,7 @@ class SparseResults(Listener):
 
 TANGENTS_UNDER_MODES = {
     *("_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "prod", "linalg_vector_norm"),
-    *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
+    *("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
     *("native_group_norm", "native_layer_norm", "binary_cross_entropy", "clamp_min", "clamp_min_", "linalg_lu_solve"),
 }
 """Operators whose tangents take other memory where a mode is active.

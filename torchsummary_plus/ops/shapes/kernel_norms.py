@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..norm_backend import is_cudnns, is_native_backward, is_rows
+from ..norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
 from .layers import statistics_of
 from .registry import (
@@ -108,6 +108,17 @@ def _batch_norm_gradients(
     of_x = _row_major_first(x) if alike else in_format_of(x, x.shape, x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if parameters[0] is None else parameters[0].dtype)
     return only_wanted((of_x, parameter, parameter), wanted)
+
+
+@register(KERNEL_RULES, "native_batch_norm")
+def batch_norm_on_cuda(
+    x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool, *_: float
+) -> Outs:
+    """In evaluation, where the operator stands for cuDNN's: that saves no statistics."""
+    sure(x.device.type == "cuda" and not training and stands_for_cudnns(x, weight, bias, mean, var, training))
+    _check_channels(x, weight, bias, mean, var)
+    empty = fresh((0,), weight.dtype)
+    return [in_format_of(x, x.shape, x.dtype), empty, empty]
 
 
 @register(KERNEL_RULES, "native_batch_norm_backward")

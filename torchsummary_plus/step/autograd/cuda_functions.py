@@ -14,8 +14,10 @@ from ...data.capability import Capability
 from ...live import compat
 from ...live.stored import is_transformed
 from ...live.versions import since
+from ...ops.norm_backend import stands_for_cudnns
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.recurrent import SAVED, recurrence
+from ...ops.scratch.sizes import suggested
 from .encoder import encoder_function
 
 aten: Any = torch.ops.aten
@@ -33,6 +35,8 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
         return lambda *args, **kwargs: (
             func(*args, **kwargs) if args[0].is_nested else attention(capability, math, *args, **kwargs)
         )
+    if func in _BATCH_NORMS:
+        return partial(batch_norm, func)
     if func in _OF_A_DEVICE:
         return partial(_inside_transforms, func, _OF_A_DEVICE[func])
     layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
@@ -125,6 +129,33 @@ def attention(
         query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
     )[0]
     return efficient
+
+
+_NUMBERS = ("training", "momentum", "eps")
+_BATCH_NORMS: dict[Any, tuple[str, ...]] = {
+    torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias", *_NUMBERS),
+    torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var", *_NUMBERS, "cudnn_enabled"),
+}
+"""Functions with the names of their arguments."""
+
+
+def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Run a batch norm by cuDNN, which a build without it would not, and which first makes its arguments contiguous.
+
+    Source: ``_batch_norm_impl_index`` in aten/src/ATen/native/Normalization.cpp.
+    """
+    given = {**dict(zip(_BATCH_NORMS[func], args)), **kwargs}
+    x, training = given["input"], given.get("training", False)
+    parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    if not stands_for_cudnns(x, *parameters, training):
+        return func(*args, **kwargs)  # type: ignore[no-any-return]
+    if training and func is not torch.batch_norm:
+        torch.nn.functional._verify_batch_size(x.shape)  # type: ignore[attr-defined]
+    read = [tensor if tensor is None else tensor.contiguous() for tensor in parameters]
+    x = x.contiguous(memory_format=suggested(x))
+    numbers = given.get("momentum", 0.1), given.get("eps", 1e-5)
+    normalised: Tensor = aten.cudnn_batch_norm(x, *read, training, *numbers)[0]
+    return normalised
 
 
 ZEROS_SINCE = "2.13"

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, power_of_two_below
-from ...norm_backend import is_cudnns, is_native, is_native_backward, is_rows
-from ..registry import Alloc, Course, Free, Phase, Result, reserve, scratch
+from ...norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
+from ..registry import Alloc, Course, Free, Phase, Result, scratch
 from ..sizes import copied, nbytes, suggested
 from .allocations import Allocations, buffers, results
 from .chips import chip_of
@@ -38,20 +38,14 @@ def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
     return _staged(x, out[0], 4, 2)
 
 
-@reserve("cuda", "aten::native_batch_norm", source="aten/src/ATen/native/cudnn/BatchNorm.cpp", band=0.0)
-def saved_statistics(
-    out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
-) -> tuple[int | None, ...]:
-    """Where the operator stands for cuDNN's, which saves no statistics in evaluation."""
-    return () if training or is_native(x, weight) else (None, 0, 0)
-
-
 @scratch("cuda", "aten::native_batch_norm", source=SOURCE, band=0.0, by_capability=True)
 def native_batch_norm(
     capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> Course:
     """In training, what the statistics need; a scalar for each parameter that is missing."""
-    return _forward(capability, x, weight, bias, training) if is_native(x, weight) and x.numel() else ()
+    if stands_for_cudnns(x, weight, bias, mean, var, training) or not x.numel():
+        return ()
+    return _forward(capability, x, weight, bias, training)
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=SOURCE, band=0.0)
@@ -61,8 +55,7 @@ def native_batch_norm_backward(
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
     if not is_native_backward(x, weight, training):
         return _by_cudnn(out, grad, x)
-    is_saved = is_native(x, weight) and bool(rstd.numel())
-    return _backward(out, grad, x, weight, mean, is_saved, training)
+    return _backward(out, grad, x, weight, mean, bool(rstd.numel()), training)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0, by_capability=True)
