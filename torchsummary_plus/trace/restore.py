@@ -61,15 +61,20 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Se
         yield
     finally:
         saved.put_back()
-        for parameter, requires in learned:
-            if parameter.requires_grad != requires:
-                parameter.requires_grad_(requires)
+        _require_as_before(learned)
+        learned.clear()  # An exception may keep this frame alive, which would count as a holder.
         for module, training in modes:
             module.training = training
         for module, name, tensor in slots:
             module._c.setattr(name, tensor)
         for reset in resets:
             reset()
+
+
+def _require_as_before(learned: Sequence[tuple[torch.Tensor, bool]]) -> None:
+    for parameter, requires in learned:
+        if parameter.requires_grad != requires:
+            parameter.requires_grad_(requires)
 
 
 _UNSET = object()
@@ -262,19 +267,24 @@ def restored_reach(
         with restored(modules, others, objects):
             yield
     finally:
-        for container, content in contents:
-            if not is_log(items_of(container), content):
-                refill(container, content)
-        for cell, content in cells:
-            if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
-                _refill_cell(cell, content)
-        for namespace, name, value in names:
-            if namespace.get(name) is not value:
-                namespace[name] = value
-        for kind, attributes in classes:
-            _reset_class(kind, attributes)
-        contents.clear()  # The next search counts references to them, even if an exception keeps this frame alive.
-        objects.clear()
+        _put_all_back(contents, cells, names, classes)
+        for held in (contents, objects, cells, names, classes):
+            held.clear()  # The next search counts references, even if an exception keeps this frame alive.
+
+
+def _put_all_back(contents: list[Any], cells: list[Any], names: list[Any], classes: list[Any]) -> None:
+    """Restore containers, closures' cells, globals and classes."""
+    for container, content in contents:
+        if not is_log(items_of(container), content):
+            refill(container, content)
+    for cell, content in cells:
+        if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
+            _refill_cell(cell, content)
+    for namespace, name, value in names:
+        if namespace.get(name) is not value:
+            namespace[name] = value
+    for kind, attributes in classes:
+        _reset_class(kind, attributes)
 
 
 def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:

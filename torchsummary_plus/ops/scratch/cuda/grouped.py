@@ -58,6 +58,6 @@ def _of_kernel(capability: Capability, a: Any, b: Any, offs: Any, tensors: int) 
 def cublas_of_groups(
     capability: Capability, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any
 ) -> tuple[tuple[str, int], ...]:
-    """The workspace of cuBLAS where it multiplies one batch."""
-    is_batch = offs is None and a.numel() and b.numel() and not _is_one_kernel(capability, a, b)
+    """The workspace of cuBLAS where it multiplies one batch, or one group after another."""
+    is_batch = a.numel() and b.numel() and not _is_one_kernel(capability, a, b)
     return (("cublas", workspace_bytes(capability)),) if is_batch else ()
