@@ -86,6 +86,10 @@ PROGRAMS = {
         "known = weakref.WeakKeyDictionary()",
         "known.setdefault(model, model.weight.detach() * 2); x = x @ known[model]",
     ),
+    "a copy of the model, once torch's compiler keeps track of modules": (
+        "torch.compile(nn.Linear(2, 2), backend='eager')(torch.ones(1, 2))\nema = copy.deepcopy(model)",
+        "global ema; ema = copy.deepcopy(model)",
+    ),
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ it; therefore the steps get a copy, in which stand-ins are put for tensors that 
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from torch import nn
 from ..live.reach import Reached
 from ..trace.restore import INERT
 from ..trace.swap import MODULE_DICTS
-from .rebindable_objects import KINDS, duplicate, is_rebound, is_replaceable, items, parts
+from .rebindable_objects import KINDS, duplicate, is_known_weakly, is_rebound, is_replaceable, items, parts
 from .rebindable_tensors import Entry, entries_on_the_way, is_tuple, put, value_of
 
 Settle = Callable[[Any, Any], None]
@@ -64,7 +63,7 @@ class RebindableContainers:
         self._outermost = [place for place in self._lone.values() if id(place[0]) not in inside]
 
     def _is_plain(self, container: Any) -> bool:
-        if weakref.getweakrefcount(container):
+        if is_known_weakly(container):
             return False
         values = [value for part in parts(container) for _, value in items(part)]
         if type(container) not in KINDS and any(map(self._is_let_go, values)):

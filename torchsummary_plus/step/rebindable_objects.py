@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from copy import copy
 from types import CellType
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..live.reach import Reached
+from ..live.reach import Reached, package_of
 from ..live.structures import slot_names
 from ..trace.swap import MODULE_DICTS
 
@@ -53,6 +54,11 @@ def parts(value: Any) -> list[Any]:
 def items(part: Any) -> list[tuple[Any, Any]]:
     """Return the keys and values of a part; those of a set have its order for keys."""
     return list(part.items() if isinstance(part, dict) else enumerate(part))
+
+
+def is_known_weakly(value: Any) -> bool:
+    """Whether weak references lead to a value, as from a user's cache; torch's compiler keeps one to each module."""
+    return any(package_of(reference.__callback__) != "torch" for reference in weakref.getweakrefs(value))
 
 
 def is_rebound(place: tuple[Any, Any], value: Any, reach: Reached) -> bool:
