@@ -136,7 +136,7 @@ class Surroundings:
             kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
             stays = moved and kind == "buffers" and id(tensor) not in moving
             yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
-        counted = {*map(id, standing.values()), *self._own}
+        counted = {*standing, *map(id, standing.values()), *self._own}
         for buffer in tensors_in(self.modules):
             if id(buffer) not in counted:  # A copy of one that another module has too.
                 yield PriorTensor(buffer, "buffers", OUTSIDE)

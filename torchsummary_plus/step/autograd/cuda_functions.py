@@ -147,10 +147,11 @@ def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Tensor:
     given = {**dict(zip(_BATCH_NORMS[func], args)), **kwargs}
     x, training = given["input"], given.get("training", False)
     parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    if not stands_for_cudnns(x, *parameters, training):
+    is_refused = (
+        training and x.numel() == x.shape[1]
+    )  # By functional.batch_norm: one value per channel has no variance.
+    if is_refused or not stands_for_cudnns(x, *parameters, training):
         return func(*args, **kwargs)  # type: ignore[no-any-return]
-    if training and func is not torch.batch_norm:
-        torch.nn.functional._verify_batch_size(x.shape)  # type: ignore[attr-defined]
     read = [tensor if tensor is None else tensor.contiguous() for tensor in parameters]
     x = x.contiguous(memory_format=suggested(x))
     numbers = given.get("momentum", 0.1), given.get("eps", 1e-5)
