@@ -142,14 +142,13 @@ _BATCH_NORMS: dict[Any, tuple[str, ...]] = {
 def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Run a batch norm by cuDNN, which a build without it would not, and which first makes its arguments contiguous.
 
+    ``functional.batch_norm`` refuses one value per channel, which has no variance.
     Source: ``_batch_norm_impl_index`` in aten/src/ATen/native/Normalization.cpp.
     """
     given = {**dict(zip(_BATCH_NORMS[func], args)), **kwargs}
     x, training = given["input"], given.get("training", False)
     parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    is_refused = (
-        training and x.numel() == x.shape[1]
-    )  # By functional.batch_norm: one value per channel has no variance.
+    is_refused = training and x.numel() == x.shape[1]
     if is_refused or not stands_for_cudnns(x, *parameters, training):
         return func(*args, **kwargs)  # type: ignore[no-any-return]
     read = [tensor if tensor is None else tensor.contiguous() for tensor in parameters]
