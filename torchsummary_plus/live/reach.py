@@ -153,7 +153,8 @@ class Reached:
             self.cell_names[id(cell)] = name
             yield from content_of(cell)
         named, attributes = _names(function.__code__)
-        self.rebinds |= _assigned(function.__code__)
+        if function.__name__ != "__init__":  # It assigns the attributes of a new object.
+            self.rebinds |= _assigned(function.__code__)
         if not _is_library(function.__code__.co_filename):
             for name in _defined(named, function.__globals__):
                 self.globals.append((function.__globals__, name))
