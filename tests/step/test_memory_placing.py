@@ -222,3 +222,25 @@ def test_globals_lie_in_the_order_in_which_they_were_defined() -> None:
     log = estimate_memory(nn.Linear(3, 3), (3,), 2, train_step=step, progress=False).log
     first = [nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"]
     assert [nbytes for nbytes in first if nbytes >= 400] == [tensor.nbytes for tensor in TENSORS]
+
+
+def test_the_buffers_of_a_model_that_a_step_replaces_move_with_it() -> None:
+    model = Nested()
+    held = {"kept": copy.deepcopy(model)}
+    average = copy.deepcopy(model)
+
+    def kept(model: nn.Module, x: Tensor) -> None:
+        model(x).sum().backward()
+        held["kept"].scaled.shift.add_(1)
+
+    def replaced(model: nn.Module, x: Tensor) -> None:
+        nonlocal average
+        model(x).sum().backward()
+        average.scaled.shift.add_(1)
+        average = copy.deepcopy(average)
+
+    before = []
+    for step in (kept, replaced):
+        log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
+        before.append(sorted(nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"))
+    assert before[0] == before[1]

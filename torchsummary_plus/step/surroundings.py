@@ -134,7 +134,7 @@ class Surroundings:
             standing[id(reached)] = tensor
             learns = tensor.is_leaf and tensor.requires_grad
             kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
-            stays = moved and kind == "buffers" and id(tensor) not in moving
+            stays = moved and kind == "buffers" and moving.isdisjoint((id(tensor), id(reached)))
             yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
         counted = {*standing, *map(id, standing.values()), *self._own}
         for buffer in tensors_in(self.modules):
