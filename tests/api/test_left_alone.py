@@ -58,6 +58,24 @@ def test_a_train_that_writes_to_weights(call: str, mode: str, now: str) -> None:
     assert model.training == (now == "train") and torch.equal(result, model(x))
 
 
+class Interrupted(nn.Linear):
+    """Turns its weight and is interrupted, as by Ctrl-C, while the mode is set."""
+
+    def train(self, mode: bool = True) -> Interrupted:
+        self.weight.data = self.weight.data.t()
+        self.bias.data = self.bias.detach().add_(1)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_train_that_is_interrupted(call: str) -> None:
+    model = Interrupted(8, 8)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(KeyboardInterrupt):
+        CALLS[call](model, input_data=torch.randn(2, 8), mode="train")
+    assert all(map(torch.equal, before, model.parameters()))
+
+
 class Freezing(nn.Sequential):
     """A frozen backbone as in mmdetection: ``train`` freezes it again."""
 

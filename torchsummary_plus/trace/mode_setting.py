@@ -68,15 +68,20 @@ def untouched(tensors: Iterable[Tensor]) -> Iterator[None]:
     tensor([0., 0.])
     """
     alive = [tensor for tensor in tensors if is_plain(tensor) and not isinstance(tensor, Fake)]
-    data = [(tensor, tensor.data, tensor.untyped_storage()._cdata) for tensor in alive]
+    data = [(tensor, tensor.data, _place(tensor)) for tensor in alive]
     with _Saving() as saving:
         try:
             yield
         finally:
             saving.undo()
-    for tensor, before, storage in data:
-        if tensor.untyped_storage()._cdata != storage or tensor.shape != before.shape:
-            tensor.data = before
+            for tensor, before, place in data:
+                if _place(tensor) != place:
+                    tensor.data = before
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Return which elements of which storage a tensor has."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 class _Saving(TorchDispatchMode):

@@ -148,7 +148,7 @@ def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Tensor:
     given = {**dict(zip(_BATCH_NORMS[func], args)), **kwargs}
     x, training = given["input"], given.get("training", False)
     parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    is_refused = training and x.numel() == x.shape[1]
+    is_refused = x.dim() < 2 or (training and x.numel() == x.shape[1])
     if is_refused or not stands_for_cudnns(x, *parameters, training):
         return func(*args, **kwargs)  # type: ignore[no-any-return]
     read = [tensor if tensor is None else tensor.contiguous() for tensor in parameters]
