@@ -26,10 +26,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from benchmarks.ranks_cases import CASES, checkpointed, fsdp
 from benchmarks.ranks_models import MODELS
 from benchmarks.ranks_truth import SAME_KERNELS, predicted, recorded
+from docs.generated import with_part
 from torchsummary_plus.ranks.process_group import Rank, in_world
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
-BEGIN, END = "<!-- peers -->\n", "<!-- end of peers -->\n"
 SHOWN = ("llama ddp", "llama zero", "llama fsdp", "llama fsdp keep", "llama fsdp checkpoint")
 WORLDS = (2, 4)
 
@@ -133,8 +133,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     if options.write:
         page = PAGE.read_text()
-        before, rest = page.split(BEGIN)
-        PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.split(END)[1])
+        PAGE.write_text(with_part(page, "peers", "\n".join(lines)))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from docs.generated import with_part
 from torchsummary_plus.render.columns import COLUMNS
 
 PAGE = Path(__file__).parent / "numbers.md"
-BEGIN, END = "<!-- columns -->\n", "<!-- end of columns -->\n"
 
 
 def column_table() -> str:
@@ -15,14 +15,12 @@ def column_table() -> str:
     lines = ["| column | meaning |", "|---|---|"]
     for name, column in COLUMNS.items():
         lines.append(f"| `{name}` | {'with `memory=`: ' if column.of_memory else ''}{column.about} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def with_columns(page: str) -> str:
-    """Insert the table of columns between the markers of a page."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}{column_table()}{end}{after}"
+    """Return a page with the table of columns between its markers."""
+    return with_part(page, "columns", column_table())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs import measured, measured_cuda  # noqa: E402
 from torchsummary_plus import __version__  # noqa: E402
 
 project = "torchsummary_plus"
@@ -31,14 +30,6 @@ nitpicky = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_inherit_docstrings = False
-
-
-def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
-    """Insert the tables of measurements at their markers."""
-    data = ROOT / "benchmarks" / "data"
-    for mark, table in ((measured.MARK, measured.measured_table), (measured_cuda.MARK, measured_cuda.cuda_table)):
-        if mark in source[0]:
-            source[0] = source[0].replace(mark, table(data))
 
 
 def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -57,6 +48,5 @@ def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, sh
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", add_measured)
     app.connect("autodoc-process-docstring", read_sections)
     app.connect("missing-reference", find_by_last_name)

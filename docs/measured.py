@@ -1,4 +1,4 @@
-"""The table of predicted and measured CPU peaks, from benchmark recordings: ``python -m docs.measured``."""
+"""Write the tables of predicted and measured peaks to how_right.md, from recordings: ``python -m docs.measured``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks.cpu_truth_report import Row, percentile, rows
+from docs.generated import with_part
+from docs.measured_cuda import cuda_table
 
-MARK = "<!-- measured -->"
+PAGE = Path(__file__).parent / "how_right.md"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 HEAD = ("family", "models", "steps", "exact", "median", "90 %", "99 %", "worst")
 
@@ -21,6 +23,11 @@ def measured_table(folder: Path) -> str:
     """Return a Markdown table of errors for each CPU recording, or a sentence if there are no recordings."""
     texts = [recording_text(json.loads(path.read_text())) for path in sorted(folder.glob("cpu_truth_*.json"))]
     return "\n\n".join(texts) or "This version comes without recordings."
+
+
+def with_measurements(page: str) -> str:
+    """Return a page with the table of the CPU's recordings and that of CUDA's between their markers."""
+    return with_part(with_part(page, "measured", measured_table(DATA)), "measured on CUDA", cuda_table(DATA))
 
 
 def recording_text(data: dict[str, Any]) -> str:
@@ -54,4 +61,4 @@ def line(family: str, members: list[Row]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    print(measured_table(DATA))
+    PAGE.write_text(with_measurements(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

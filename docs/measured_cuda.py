@@ -1,4 +1,4 @@
-"""The table of predicted and recorded CUDA peaks: ``python -m docs.measured_cuda``.
+"""The table of predicted and recorded CUDA peaks, which ``python -m docs.measured`` writes.
 
 ``python -m benchmarks.gpu_truth --card A100 --compare --write`` adds the predictions to a recording.
 """
@@ -14,8 +14,6 @@ from tabulate import tabulate
 
 from benchmarks.cpu_truth_report import percentile
 
-MARK = "<!-- measured on cuda -->"
-DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 HEAD = ("GPU", "steps", "exact", "within 1 %", "median", "95 %", "reserved: within 2 %", "within 5 %", "95 %")
 SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}
 FAILED = 1.0
@@ -81,7 +79,3 @@ def share(errors: list[float], within: float) -> str:
     '66.7 %'
     """
     return f"{100 * sum(error <= within for error in errors) / len(errors):.1f} %"
-
-
-if __name__ == "__main__":
-    print(cuda_table(DATA))

@@ -325,4 +325,4 @@ def test_models_may_come_in_a_list_or_by_name(models: Any) -> None:
 def test_a_failing_forward_names_the_model_among_several() -> None:
     with pytest.raises(ForwardError) as caught:
         compare(nn.Linear(8, 4), nn.Sequential(nn.Linear(6, 4)), input_size=(8,))
-    assert "; this is model 2 of 2 (Sequential); one with inputs of its own is a dict" in caught.value.hint
+    assert "; this is model 2 of 2 (Sequential); to give a model its own inputs, pass a dict" in caught.value.hint

@@ -139,7 +139,7 @@ def test_batches_that_a_step_brings_itself_are_said_to_be_on_the_gpu() -> None:
         estimate_memory(model, input_data=x, train_step=step, device=device) for device in ("cuda", "cpu")
     )
     (line,) = on_gpu.assumptions
-    assert line == "tensors beside the model, 262,160 bytes, are taken to be on the GPU before the steps"
+    assert line == "tensors outside the model, 262,160 bytes, are assumed to be on the GPU before the steps"
     assert not on_cpu.assumptions
     batches.clear()
     assert not estimate_memory(model, input_data=x, train_step=step, device="cuda").assumptions

@@ -204,7 +204,8 @@ def _entry(
             tree = read(model, example_of())
             result, peaks = _read(tree, example_of, options, _step(memory, settings))
     except ForwardError as error:
-        which = f"this is model {place} ({type(model).__name__}); one with inputs of its own is a dict with input_size"
+        which = f"this is model {place} ({type(model).__name__})"
+        which += "; to give a model its own inputs, pass a dict with input_size"
         error.hint = f"{error.hint}; {which}" if error.hint else which
         raise
     return Entry(name or result.rows[0].class_name, _report(result), peaks)

@@ -97,7 +97,7 @@ FOR_CONTEXTS = {
     "kv_cache_dtype": "cache_dtype=",
     "dtype": "autocast=, or convert the model: model.to(dtype)",
     "prompt": 'prompt= in estimate_memory(mode="generate"): max_context searches for it',
-    "mode": "nothing: it is always generation",
+    "mode": "nothing: max_context always generates text",
 }
 """The same for ``max_context``."""
 

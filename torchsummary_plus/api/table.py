@@ -77,7 +77,7 @@ def summary(
         memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
             that step below the table, and memory columns; an open batch counts as 1. With ``world_size`` among the
             options, ``build`` is the function that builds and wraps the model, and the memory is that of one rank.
-            A model that is sharded already has the columns of its rank's parts without it.
+            A model that is already sharded has the columns of its rank's parts without it.
         verbose: 0 prints nothing.
         rows: only the rows of a type ("Conv2d"), of a path or pattern ("layer1.*"), of any of several, or of a range:
             ``range(10, 20)`` by number, "layer1:layer2" from the first of one to the last of the other. Totals are of

@@ -1,8 +1,8 @@
 """Private names of torch that this package uses, each probed because a release may lack it.
 
 No other file uses one, except the types in ``torch._ops`` and ``torch.utils._python_dispatch.TorchDispatchMode``,
-which every supported release has, and methods of tensors, storages and autograd nodes. :func:`~.probing.private_names`
-says what is lost without a name; so does the error raised where it is needed.
+which every supported release has, functions of a few operators, and methods of tensors, storages and autograd nodes.
+:func:`~.probing.private_names` says what is lost without a name; so does the error raised where it is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .versions import since
 _FAKES = "fake passes and memory estimates are unavailable"
 _STEP = "memory estimates are unavailable"
 _CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
-_GUARD = "a guard like the meta device's replaces CUDA's, and tables on CUDA count attention as one formula"
+_GUARD = "fakes on CUDA use a device guard like the meta device's, and tables count attention on CUDA by one formula"
 _TRACED = "graphs that torch traces inside a step (torch.func.linearize) are estimated without their constants"
 _FUNC = "steps with torch.func transforms are measured, or estimated with the CPU's kernels"
 _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
@@ -76,7 +76,7 @@ def zeros_replaced() -> Any:
 
 _has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key",
-    "composite operators under inference_mode() are recorded as one, without their parts' scratch memory",
+    "composite operators under inference_mode() are recorded as a whole, without the scratch memory of their parts",
     lambda *_: False,
 )
 

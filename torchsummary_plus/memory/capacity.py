@@ -15,7 +15,7 @@ LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
 FRAGMENTED = "; the allocator cannot use the rest (fragmentation)"
-"""What an answer adds whose next peak is below the limit."""
+"""Added to an answer if the next batch's peak is below the limit, and yet does not fit."""
 
 MOST_TRACES = 6
 """Most traces of a search, for any model, unless they leave the answer open or it must be confirmed."""

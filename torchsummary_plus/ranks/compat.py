@@ -6,6 +6,7 @@ says what is lost without a name; so does the error raised where it is needed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -21,9 +22,9 @@ _PIPELINE = "schedules of torch.distributed.pipelining cannot be estimated"
 _KINDS = "tensors of fully_shard or FullyShardedDataParallel are recorded under other kinds"
 _OBJECTS = "scripts that send objects fail on CUDA"
 _HOOKS = "the compression hooks of DistributedDataParallel for bfloat16 fail on CUDA in builds without NCCL"
-_SHAPES = "DTensor's own calculations of shapes are recorded as tensors of the rank"
+_SHAPES = "tensors that DTensor creates to compute shapes are counted for the rank"
 _STREAMS = "scripts that scatter inputs to GPUs fail"
-_SHARDS = "each rank makes the shards of all ranks, and is slow in large worlds"
+_SHARDS = "each rank creates the shards of all ranks, which is slow if there are many"
 
 _C10D = "torch.distributed.distributed_c10d"
 _C = "torch._C._distributed_c10d"
@@ -80,7 +81,7 @@ RESULT_SHAPES = (
     place("torch.distributed.tensor._sharding_prop:ShardingPropagator._propagate_tensor_meta_non_cached", _SHAPES),
     place("torch.distributed.tensor.placement_types:_StridedShard.local_shard_size_and_offset", _SHAPES),
 )
-MADE_IN_CPP = place("torch:Tensor._dtensor__new__", "nothing: only some releases make distributed tensors by it")
+MADE_IN_CPP = place("torch:Tensor._dtensor__new__", "nothing: only some releases create distributed tensors with it")
 
 # DistributedDataParallel.
 DDP_CHECKS = _places(_PARALLEL, ("_verify_param_shape_across_processes", "_sync_module_states"), _DDP)
@@ -136,6 +137,12 @@ class Pipelining:
     backward_meta: Any
     gradient_metas: Any
     schedule: Any
+
+
+def forget_stand_ins() -> None:
+    """Have torch's compiler, if it is imported, rebuild its tables of torch's functions without a pass's stand-ins."""
+    if (rules := sys.modules.get("torch._dynamo.trace_rules")) is not None:
+        getattr(rules, "clear_lru_cache", lambda: None)()
 
 
 @cache

@@ -44,7 +44,7 @@ from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
 from ..trace.restore import one_pass, restored
 from ..trace.run import eager
-from . import gloo  # noqa: F401 - the module registers its rules
+from . import compat, gloo  # noqa: F401 - gloo registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
@@ -67,7 +67,7 @@ from .pipelines import (
 )
 from .process_group import Rank, as_rank, in_world
 from .shards import Shards, shards_of
-from .stand_ins import forget_stand_ins, objects_sent, parameters_as_fakes, shapes_without_modes
+from .stand_ins import objects_sent, parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
@@ -229,7 +229,7 @@ class Ranked:
     def _entered(self, stack: ExitStack, device: torch.device) -> tuple[Exchange, Any]:
         """Enter the contexts of a recording in the rank's world; return the exchange and the mode key."""
         stack.enter_context(restored([]))
-        stack.callback(forget_stand_ins)
+        stack.callback(compat.forget_stand_ins)
         exchange = stack.enter_context(exchanging())
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
@@ -315,7 +315,7 @@ def _note_on_meta(nbytes: int) -> tuple[str, ...]:
     if not nbytes:
         return ()
     return (
-        f"the builder holds {mebibytes(nbytes)} MB of tensors that are neither parameters nor buffers, "
+        f"the builder's model has {mebibytes(nbytes)} MB of tensors that are neither parameters nor buffers, "
         "counted on the device "
         "even if they are on meta, where to_empty() leaves them: register them as buffers",
     )

@@ -5,7 +5,6 @@ Each stand-in temporarily replaces one function of torch, named next to it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
@@ -61,12 +60,6 @@ def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any]
         return called
 
     return make
-
-
-def forget_stand_ins() -> None:
-    """Have torch._dynamo rebuild its tables of torch's functions if it built them while stand-ins were active."""
-    if "torch._dynamo.trace_rules" in sys.modules:
-        sys.modules["torch._dynamo.trace_rules"].clear_lru_cache()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def mermaid_text(report: Report, kind: str, depth: int | None) -> str:
         raise choice_error("kind", kind, KINDS)
     check_view("tree", depth, None)
     if kind == "flow" and report.run.kind == "none":
-        raise InputError("nothing ran, so there is no flow of calls; make the summary with input_size= or input_data=")
+        raise InputError("nothing ran, so there is no flow of calls; pass summary input_size= or input_data=")
     deepest = max(row.depth for row in report.rows)
     for level in range(deepest, -1, -1) if depth is None else [depth]:
         lines = KINDS[kind](report, level)

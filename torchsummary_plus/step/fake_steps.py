@@ -33,7 +33,7 @@ from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.growing import GrewError, materialised
 from ..trace.guesses import Guesses
-from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
+from ..trace.hints import forward_error, has_same_text, is_about_shards, with_real_step
 from ..trace.length import Length, loops
 from ..trace.mode_setting import set_mode
 from ..trace.passes import Listener, Pass, deep_stack
@@ -246,7 +246,7 @@ def _first_sentence(text: str) -> str:
 
 def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
     """Return the log if the step cannot run on fakes: the CPU's for a GPU, a real step's for the CPU; or raise."""
-    if is_sharded(error.original):
+    if is_about_shards(error.original):
         raise error from error.__cause__
     why = f"the step cannot run on fake tensors ({_first_sentence(str(error))})"
     if task.step.mode == "train":

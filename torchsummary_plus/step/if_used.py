@@ -61,7 +61,9 @@ class IfUsed(Listener):
         """Return a note if tensors that nothing moves with the model count as on the steps' device from the start."""
         if not self.moved or sum(self.counted) <= MIN_BLOCK:
             return ()
-        return (f"tensors beside the model, {sum(self.counted):,} bytes, are taken to be on the GPU before the steps",)
+        return (
+            f"tensors outside the model, {sum(self.counted):,} bytes, are assumed to be on the GPU before the steps",
+        )
 
     def settle(self) -> None:
         """Stop following; the steps are over."""

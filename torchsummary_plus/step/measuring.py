@@ -34,7 +34,7 @@ from ..trace.real_kernels import run_really
 from ..trace.restore import one_pass
 from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import swap_tensors
-from ..watch.free_room import free_room_held
+from ..watch.free_blocks import free_blocks_taken
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import Change, ProfileReader, changes, freed, received, with_frees, with_requests
@@ -66,7 +66,7 @@ def measure_step(
         _check_places(tree, device)
         before = _reserved(device, afresh=True)
         with (
-            free_room_held(device),
+            free_blocks_taken(device),
             compiled_for_torch(),
             copied(tree, step, Copies(device)) as (exchange, prior),
         ):

@@ -26,7 +26,7 @@ from .rebindable_containers import RebindableContainers
 from .rebindable_tensors import RebindableTensors
 from .runner import Step
 
-UNSEEN = "what they keep for their backward is not counted, since torch shows it only from 2.10 on"
+UNSEEN = "the tensors they save are not counted, because torch exposes them only since 2.10"
 
 
 def reached_by(tree: ModuleTree, step: Step) -> Reached:

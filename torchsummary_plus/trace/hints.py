@@ -224,13 +224,13 @@ def _no_forward(message: str, module: nn.Module, tensor: torch.Tensor | None) ->
     return ""
 
 
-def is_sharded(message: str) -> bool:
+def is_about_shards(message: str) -> bool:
     """Whether an error comes from a sharded model, whose step one process alone cannot trace."""
     return re.search(r"no fake tensor .* of class (FlatParameter|DTensor)\b", message) is not None
 
 
 def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if is_sharded(message):
+    if is_about_shards(message):
         return (
             "the model is already sharded: call this before FullyShardedDataParallel or fully_shard, or pass "
             "estimate_memory a function that builds and shards it, with world_size"

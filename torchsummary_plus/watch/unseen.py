@@ -29,7 +29,7 @@ def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int
     storages = (*log.storages, StorageSpec(packed_bytes, "workspace", OUTSIDE))
     most = replace(log, events=(before, *events) if packed_bytes else events, storages=storages, calls=(), doubts=())
     nbytes = sum(log.storages[number].nbytes for number in unseen)
-    note = f"torch's profiler did not see up to {nbytes:,} bytes of the steps being freed"
+    note = f"torch's profiler did not record the release of up to {nbytes:,} bytes of the steps"
     return replace(log, others=(*log.others, without(log, unseen), most), assumptions=(*log.assumptions, note))
 
 

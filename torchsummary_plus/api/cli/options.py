@@ -81,7 +81,7 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH[,WHICH...]",
         help="show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)",
     )
-    group.add_argument("--repeats", help=f"{one_of(REPEATS)} equal neighbours; by default, nested text folds them")
+    group.add_argument("--repeats", help=f"{' or '.join(REPEATS)} equal neighbours; default: fold in nested text")
     group.add_argument("--col-width", metavar="N", type=int, help="maximum length of a name or shape; default: 60")
 
 

@@ -14,6 +14,7 @@ CPU_RULES: dict[str, ShapeRule] = {}
 
 
 def register(table: dict[str, ShapeRule], names: str) -> Callable[[ShapeRule], ShapeRule]:
+    """Register the decorated rule in a table, for names separated by spaces."""
     return rule_in(table, *names.split())
 
 

@@ -99,7 +99,7 @@ class StepKernels(ValuedKernels):
         if func is aten._to_copy.default and _stays(args[0], **kwargs):
             return args[0]
         if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
-            raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a mode")
+            raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a dispatch mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
         kwargs = self._off_meta(args, kwargs)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...dtypes import result_type
+from ..losses import MEAN, pairs
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from ..sizes import NATIVE, elements, itemsize, nbytes, scalar
 from .in_place import written
@@ -16,8 +17,6 @@ from .reductions import mean_bytes
 from .transposing import copied_in_turn
 
 LOSS = f"{NATIVE}Loss.cpp"
-MEAN = 1
-"""``Reduction::Mean``; 0 is none, 2 sum."""
 
 
 @scratch("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
@@ -26,7 +25,7 @@ def _squared_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any)
     cast = _cast_to(out.dtype, x, target)
     if not reduction:
         return cast
-    return 2 * cast + _paired(out, x, target) + _mean_of(out, reduction, _pairs(x, target))
+    return 2 * cast + _paired(out, x, target) + _mean_of(out, reduction, pairs(x, target))
 
 
 def _cast_to(common: torch.dtype, *operands: Any) -> int:
@@ -43,11 +42,7 @@ def _written_to(target: torch.dtype, *operands: Any) -> int:
 
 def _paired(out: Any, x: Any, target: Any) -> int:
     """Return the bytes of one loss per pair of elements."""
-    return _pairs(x, target) * itemsize(out)
-
-
-def _pairs(x: Any, target: Any) -> int:
-    return int(prod(torch.broadcast_shapes(x.shape, target.shape)))
+    return pairs(x, target) * itemsize(out)
 
 
 def _mean_of(out: Any, reduction: int, losses: int) -> int:
@@ -66,18 +61,18 @@ def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, 
 @scratch("cpu", "aten::huber_loss", source=LOSS, band=0.0)
 def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> tuple[Phase, ...]:
     """A loss per pair of elements, in the input's dtype, which is enlarged to all pairs; casts last until the end."""
-    first = nbytes(x) if elements(x) < _pairs(x, target) else 0
+    first = nbytes(x) if elements(x) < pairs(x, target) else 0
     written = first + _written_to(x.dtype, x, target)
     if not reduction:
         return (Phase(ALL_RESULTS, written),)
-    losses = _pairs(x, target) * itemsize(x)
-    averaged = _cast_to(result_type(x, target), x, target) + _mean_of(out, reduction, _pairs(x, target))
+    losses = pairs(x, target) * itemsize(x)
+    averaged = _cast_to(result_type(x, target), x, target) + _mean_of(out, reduction, pairs(x, target))
     return Phase(0, losses + written), Phase(ALL_RESULTS, losses + averaged)
 
 
 @scratch("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
 def _cross_entropy(out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> int:
-    reduced = itemsize(out) + _mean_of(out, reduction, _pairs(x, target)) if reduction else 0
+    reduced = itemsize(out) + _mean_of(out, reduction, pairs(x, target)) if reduction else 0
     return max(_cast_to(x.dtype, target, weight), reduced)
 
 
@@ -103,7 +98,7 @@ def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
 def _soft_margin_backward(out: Any, grad: Any, x: Any, target: Any, *_: Any) -> tuple[Phase, ...]:
     """``-target * x`` step by step, its exponential, and the terms that follow."""
     common = result_type(target, x)
-    power = _pairs(x, target) * int(common.itemsize)
+    power = pairs(x, target) * int(common.itemsize)
     first = nbytes(target) + power + max(power, _cast_to(common, target, x))
     apart = 0 if common is x.dtype else power
     return Phase(0, first), Phase(ALL_RESULTS, power + max(scalar(x), apart + _cast_to(common, target)))
@@ -113,7 +108,7 @@ def _soft_margin_backward(out: Any, grad: Any, x: Any, target: Any, *_: Any) -> 
 def _distance(out: Any, x: Any, other: Any, *_: Any) -> tuple[Phase, ...]:
     """The difference, for which operands of another dtype are cast."""
     common = result_type(x, other)
-    difference = _pairs(x, other) * int(common.itemsize)
+    difference = pairs(x, other) * int(common.itemsize)
     return Phase(0, difference + _cast_to(common, x, other)), Phase(ALL_RESULTS, difference)
 
 

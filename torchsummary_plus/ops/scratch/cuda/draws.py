@@ -27,11 +27,13 @@ EXTREMES_SINCE = "2.13"
 
 @scratch("cuda", "aten::bernoulli", source=BERNOULLI, band=0.0)
 def bernoulli(out: Any, probabilities: Any, **_: Any) -> Course:
+    """The result, then a copy of the probabilities in the dtype of the draw."""
     return *results(out), *buffers(_in_float(out, probabilities))
 
 
 @scratch("cuda", "aten::bernoulli_.Tensor", source=BERNOULLI, band=0.0)
 def bernoulli_into(out: Any, target: Any, probabilities: Any, **_: Any) -> Course:
+    """A copy of the probabilities in the dtype of the draw."""
     return buffers(_in_float(target, probabilities))
 
 

@@ -101,11 +101,13 @@ def triangular(out: Any, first: Any, second: Any, *_: Any, **__: Any) -> Course:
 
 @scratch("cuda", "aten::linalg_lu_factor_ex", source=SOURCE, band=0.0)
 def lu_factor(out: Any, x: Any, **_: Any) -> Course | AtMost:
+    """The results, then what the factorization allocates."""
     return _unless_known(joined(results(out), _factoring(x)), x)
 
 
 @scratch("cuda", "aten::linalg_ldl_factor_ex", source=SOURCE, band=0.0)
 def ldl_factor(out: Any, x: Any, **_: Any) -> AtMost:
+    """The results, and at most the solver's own memory."""
     return bounded(results(out), x)
 
 
@@ -246,6 +248,7 @@ def _reflections(x: Any) -> Course:
 
 @scratch("cuda", "aten::geqrf", source=SOURCE, band=0.0)
 def reflections(out: Any, x: Any) -> Course | AtMost:
+    """The results, then what the factorization into reflections allocates."""
     return bounded(joined(results(out), _reflections(x)), x) if x.numel() else bounded(results(out), x)
 
 

@@ -5,12 +5,12 @@ Source: aten/src/ATen/native/Loss.cpp, aten/src/ATen/native/cuda/Loss.cu, and th
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import torch
 
 from ....data.capability import Capability
+from ..losses import MEAN, pairs
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
@@ -18,13 +18,6 @@ from .chips import chip_of
 from .reductions import sum_course
 
 SOURCE = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
-MEAN = 1
-"""``Reduction::Mean``; 0 is none, 2 sum."""
-
-
-def _paired(x: Any, other: Any) -> int:
-    """Return the number of pairs of elements, one broadcast to the other."""
-    return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
 
 
 def _reduced(capability: Capability, out: Any, count: int) -> Course:
@@ -36,7 +29,7 @@ def _reduced(capability: Capability, out: Any, count: int) -> Course:
 @reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0)
 def squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
     """The result has room for all losses before it is resized to one element; its storage stays large."""
-    return (_paired(x, target) * itemsize(out),)
+    return (pairs(x, target) * itemsize(out),)
 
 
 @scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0, by_capability=True)
@@ -44,7 +37,7 @@ def squared_loss(capability: Capability, out: Any, x: Any, target: Any, reductio
     """A loss per element besides the result's storage, then the mean's buffers."""
     if not reduction:
         return ()
-    count = _paired(x, target)
+    count = pairs(x, target)
     return joined((Alloc(count * itemsize(out)),), _reduced(capability, out, count))
 
 
@@ -98,7 +91,7 @@ def cross_entropy_with_logits(
     steps.buffer(nbytes(x))
     if pos_weight is not None:
         less_one = steps.buffer(nbytes(pos_weight))
-        log_weight = steps.buffer(_paired(pos_weight, target) * itemsize(x))
+        log_weight = steps.buffer(pairs(pos_weight, target) * itemsize(x))
         steps.free(log_weight, less_one)
     if reduction:
         steps.buffer(nbytes(target))

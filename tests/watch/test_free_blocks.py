@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchsummary_plus.data.rounding import MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.data.units import MIB
-from torchsummary_plus.watch.free_room import free_room_held, requests_that_fill
+from torchsummary_plus.watch.free_blocks import free_blocks_taken, requests_that_fill
 
 SEGMENTS = st.lists(
     st.tuples(
@@ -42,5 +42,5 @@ def test_every_free_block_is_taken_from_the_smallest_that_fits(
 
 
 def test_nothing_is_held_on_other_devices() -> None:
-    with free_room_held(torch.device("cpu")):
+    with free_blocks_taken(torch.device("cpu")):
         assert not torch.cuda.is_initialized()

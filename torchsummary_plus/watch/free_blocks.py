@@ -1,4 +1,4 @@
-"""Hold the free room of a CUDA allocator's segments, so that measured steps start as in a new process."""
+"""Take the free blocks of a CUDA allocator's segments, so that measured steps start as in a new process."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ..data.rounding import SMALL_REQUEST
 
 
 @contextmanager
-def free_room_held(device: torch.device) -> Iterator[None]:
-    """Allocate the free blocks of a CUDA device's cached segments, so that what runs inside gets its own segments.
+def free_blocks_taken(device: torch.device) -> Iterator[None]:
+    """Take the free blocks of a CUDA device's cached segments, so that what runs inside gets its own segments.
 
     Does nothing on other devices, and with an allocator other than torch's own.
     """
-    held: list[torch.Tensor] = []
+    fillers: list[torch.Tensor] = []
     if device.type == "cuda" and torch.cuda.get_allocator_backend() == "native":
         reserved = torch.cuda.memory_reserved(device)
         for nbytes in requests_that_fill(_segments(device)):
-            held.append(torch.empty(nbytes, dtype=torch.uint8, device=device))
+            fillers.append(torch.empty(nbytes, dtype=torch.uint8, device=device))
             if torch.cuda.memory_reserved(device) > reserved:  # the allocator's options round this request up
-                held.pop()
+                fillers.pop()
                 torch.cuda.empty_cache()
     try:
         yield
     finally:
-        held.clear()
+        fillers.clear()
 
 
 def _segments(device: torch.device) -> list[Mapping[str, Any]]:
