@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
 
@@ -57,6 +59,27 @@ def test_every_public_method_has_a_sentence() -> None:
     }
     assert len(methods) > 50
     assert [name for name, method in methods.items() if not (method.__doc__ or "").strip()] == []
+
+
+def public_functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    """Functions and methods, except a property's setters and the signatures of overloads."""
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef):
+                yield from public_functions(node)
+            elif not any(ast.unparse(mark).endswith(("overload", ".setter")) for mark in node.decorator_list):
+                yield node
+
+
+def test_every_public_function_of_the_package_has_a_docstring() -> None:
+    lacking, count = [], 0
+    for path in sorted((ROOT / "torchsummary_plus").rglob("*.py")):
+        for function in public_functions(ast.parse(path.read_text(encoding="utf-8"))):
+            count += 1
+            if not ast.get_docstring(function):
+                lacking.append(f"{path.relative_to(ROOT)}: {function.name}")
+    assert count > 1000
+    assert lacking == []
 
 
 def test_what_was_measured_is_on_its_page() -> None:
