@@ -6,6 +6,7 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from docs.columns import PAGE, with_columns
 from docs.outputs import with_outputs
 from examples.resnet import BasicBlock
-from torchsummary_plus import MemoryEstimate, ModelSummary, graph
+from torchsummary_plus import MemoryEstimate, ModelSummary, __version__, graph
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.cudnn import library
@@ -100,6 +101,16 @@ def test_shell_commands_exit_with_0(command: str, monkeypatch: pytest.MonkeyPatc
         pytest.skip("the example's attention needs torch 2.5")
     monkeypatch.chdir(ROOT)
     assert main(shlex.split(command)) == 0
+
+
+def test_the_citation_is_of_the_latest_release() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^(version|date-released): (.+)$", citation, flags=re.MULTILINE))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.findall(r"^## (\d\S+) \((.+)\)$", changes, flags=re.MULTILINE)[0]
+    released = datetime.strptime(date, "%d %B %Y").date().isoformat()
+    assert stated == {"version": version, "date-released": released}
+    assert version == __version__
 
 
 @pytest.mark.parametrize("name", ["main job", "tests"])

@@ -13,7 +13,7 @@ from torch import Tensor, distributions, nn
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError, StepError, UnsupportedError
-from torchsummary_plus.trace import length, rehearsal
+from torchsummary_plus.trace import operator_limit, rehearsal
 from torchsummary_plus.trace.rehearsal import TOO_MANY_VALUES
 
 WIDTH = 64
@@ -276,7 +276,7 @@ class Looped(nn.Module):
 def test_a_loop_over_elements_ends_with_an_error_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    monkeypatch.setattr(length, "MOST_OPERATORS", 30)
+    monkeypatch.setattr(operator_limit, "MOST_OPERATORS", 30)
     with pytest.raises(UnsupportedError, match=r"more than 30 operators.* measure_memory"):
         estimate_memory(Looped(), (8,), 2, device=device, optimizer="sgd")
 

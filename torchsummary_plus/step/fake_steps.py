@@ -34,8 +34,8 @@ from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.growing import GrewError, materialised
 from ..trace.guesses import Guesses
 from ..trace.hints import forward_error, has_same_text, is_about_shards, with_real_step
-from ..trace.length import Length, loops
 from ..trace.mode_setting import set_mode
+from ..trace.operator_limit import OperatorLimit, too_long
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import TOO_MANY_VALUES
@@ -174,7 +174,7 @@ def _measured_loop(task: Task) -> MemoryLog | None:
         task = replace(task, step=replace(task.step, steps=1))
     real = task.rehearsed_step()
     if real.journal is None:
-        raise loops(f"{TOO_MANY_VALUES}, and {real.rehearsal.failure}")
+        raise too_long(f"{TOO_MANY_VALUES}, and {real.rehearsal.failure}")
     log, why = task.measured(real), f"measured in a real step on the CPU, because {TOO_MANY_VALUES}"
     if task.device.type == "cuda":
         return by_other_kernels(log, task.capability, why)
@@ -291,7 +291,7 @@ def _record(task: Task) -> MemoryLog:
         if_used = IfUsed(ledger, moved and device.type == "cuda")
         stack.callback(if_used.settle)
         uses = [if_used] if moved or surroundings.reach.of_packages else []
-        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, Length(), *task.listeners])
+        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, OperatorLimit(), *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)

@@ -7,5 +7,5 @@
   ``mixed_dtypes``, ``sparse``, ``real_kernels``, ``watched_forward``, ``cuda_engine``.
 - Values that the code asks for: ``questions``, ``value_dependence``, ``valued_kernels``, ``mask_indices``,
   ``lengths``, ``result_sizes``; answered by ``rehearsal``, else by ``guesses`` and ``assumed_routing``.
-- Where a pass ends early: ``length``, ``hints``.
+- Where a pass ends early: ``operator_limit``, ``hints``.
 """

@@ -24,8 +24,8 @@ from ..live.remaking import remade
 from ..live.repacking import with_repacked
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
-from .length import MOST_OPERATORS
 from .mode_setting import set_mode
+from .operator_limit import MOST_OPERATORS
 from .passes import Frame, Listener, Pass, deep_stack
 from .questions import (
     ARRAY,

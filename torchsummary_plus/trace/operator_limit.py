@@ -11,7 +11,7 @@ MOST_OPERATORS = 1_000_000
 """Most operators of a recording or a real pass: one or two minutes."""
 
 
-class Length(Listener):
+class OperatorLimit(Listener):
     """Counts operators, and ends a recording that has too many."""
 
     def __init__(self) -> None:
@@ -21,10 +21,10 @@ class Length(Listener):
         """Count the operator; raises :class:`UnsupportedError` beyond the limit."""
         self.operators += 1
         if self.operators > MOST_OPERATORS:
-            raise loops(f"it calls more than {MOST_OPERATORS:,} operators")
+            raise too_long(f"it calls more than {MOST_OPERATORS:,} operators")
 
 
-def loops(why: str) -> UnsupportedError:
+def too_long(why: str) -> UnsupportedError:
     """Return the error for a step that is too long to estimate."""
     return UnsupportedError(
         f"the step is too long to estimate: {why}; pass a smaller input or fewer micro-batches if the code loops over "
