@@ -27,7 +27,7 @@ from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.nocuda.cards import card_path
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.step.runner import default_loss
+from torchsummary_plus.step.losses import default_loss
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.memory_operators import FORMS, LAYOUTS, Sampled, enlarged, operators, samples
 from torchsummary_plus import MemoryEstimate, estimate_memory
 from torchsummary_plus.data.errors import SummaryError
-from torchsummary_plus.step.runner import default_loss
+from torchsummary_plus.step.losses import default_loss
 
 SECONDS = 100
 """If the samples of an operator take longer, its process ends."""

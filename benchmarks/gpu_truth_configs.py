@@ -13,8 +13,8 @@ from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_models import FAMILIES, Size, checkpointed
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step.losses import default_loss
 from torchsummary_plus.step.optimizers import OptimizerMaker
-from torchsummary_plus.step.runner import default_loss
 
 STEPS = 2
 

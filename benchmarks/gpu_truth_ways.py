@@ -18,8 +18,8 @@ from benchmarks.gpu_truth_models import checkpointed
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.compat import autocast_available
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step.losses import default_loss
 from torchsummary_plus.step.optimizers import OptimizerMaker
-from torchsummary_plus.step.runner import default_loss
 
 BLOCK = 256
 """Number of elements that share a scale in an 8-bit optimizer, as in bitsandbytes."""

@@ -27,7 +27,7 @@ from benchmarks.zoo_libraries import LIBRARIES, cases
 from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.structures import all_tensors, once
-from torchsummary_plus.step.runner import default_loss
+from torchsummary_plus.step.losses import default_loss
 
 BATCH = 2
 PLACES = ("cpu", "cuda", "real")

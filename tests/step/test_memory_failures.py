@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.step.step_parts import WIDTH, block
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError, InputError, StepError
-from torchsummary_plus.step.runner import default_loss
+from torchsummary_plus.step.losses import default_loss
 
 
 class Broken(nn.Module):

@@ -135,6 +135,18 @@ class Exchange:
             for hook in (late or {}).values():
                 tensor.register_post_accumulate_grad_hook(hook)
 
+    def release(self, key: int) -> bool:
+        """Free what an exchanged tensor has become, by the tensor's id; return False if C++ refers to it."""
+        tensor, *_ = self._pairs[key]
+        with compat.no_dispatch(), compat.no_function():
+            blank = torch.nn.Parameter(torch.empty(0, device="cpu"), False)
+        _take_hooks(tensor)
+        try:
+            _swap(tensor, blank)
+        except RuntimeError:
+            return False
+        return True
+
     def undo(self) -> None:
         """Restore every tensor."""
         while self._pairs:

@@ -39,7 +39,10 @@ _HOLDING = frozenset({"argparse", "collections", "types", "weakref", "_weakrefse
 
 _STATEFUL = ("numpy", "random")
 """Packages whose objects hold no tensors, except in arrays of objects, but may change when used."""
-_OURS = tuple(f"{__name__.partition('.')[0]}.{room}." for room in ("trace", "data", "memory", "report", "results"))
+_OURS = tuple(
+    f"{__name__.partition('.')[0]}.{part}"
+    for part in ("trace.", "data.", "memory.", "report.", "results.", "step.recorded_steps", "step.measuring", "ranks.")
+)
 """This package: its results hold no tensors, and a forward can reach the objects of an outer pass."""
 _OWN = frozenset({"torch", __name__.partition(".")[0]})
 """Packages whose code holds no tensors of a step that are not also found elsewhere."""

@@ -268,3 +268,25 @@ def _classes_are_last(scores: Tensor, output: Any, inputs: Any, targets: Any) ->
 
 def _has_logits(output: Any) -> bool:
     return "logits" in output if isinstance(output, Mapping) else hasattr(output, "logits")
+
+
+def own_loss(output: Any) -> Tensor | None:
+    """Return the output's own ``loss``, or None."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return own if isinstance(own, Tensor) else None
+
+
+def default_loss(output: Any) -> Tensor:
+    """Return the output's own ``loss``, else the sum of its floating-point tensors that require gradients."""
+    own = own_loss(output)
+    if own is not None:
+        return own
+    outputs = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
+    if not outputs:
+        raise InputError(
+            "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
+        )
+    total = outputs[0].sum()
+    for tensor in outputs[1:]:
+        total = total + tensor.sum()
+    return total

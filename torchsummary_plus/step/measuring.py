@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, UnsupportedError
-from ..data.memory_records import MemoryLog, without
+from ..data.memory_records import MemoryLog, with_replaced, without
 from ..data.records import tensors
 from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
@@ -42,6 +42,8 @@ from ..watch.quiet_profile import QuietProfile
 from ..watch.unseen import with_unseen_frees
 from .account import PriorTensor
 from .compiling import compiled_for_torch
+from .optimizers import stepping
+from .replaced import ReplacedTensors
 from .runner import Step, Steps, with_loss
 from .surroundings import Surroundings
 
@@ -179,7 +181,7 @@ def profiled(
     reader = ProfileReader(device.type, before)
     reader.read(events)
     missed = (*_missed(reader, before, history), *_in_threads(tree, marks))
-    log = reader.log(tuple(tree.paths), steps.assumptions(missed))
+    log = with_replaced(reader.log(tuple(tree.paths), steps.assumptions(missed)))
     log = with_unseen_frees(log, reader.reused, packed_bytes)
     return log if collects else _with_collected(log, reader.garbage(events))
 
@@ -283,6 +285,7 @@ class RealSteps(Steps):
         super().__init__(watch, device, marks, step, prior)
         self.marks = marks
         self.exchange = exchange
+        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer, *stepping()])
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two steps is live at the end."""

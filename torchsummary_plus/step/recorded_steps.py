@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.errors import SummaryError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import MemoryLog, with_replaced
 from ..live.exchange import Exchange
 from ..live.inputs import Example, realise
 from ..live.remaking import remade
@@ -27,6 +27,8 @@ from .autograd.functions import StepFunctions, failed_node, functions_as_without
 from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
+from .optimizers import stepping
+from .replaced import ReplacedTensors
 from .runner import Step, Steps
 from .streamed_ledger import StreamedLedger
 
@@ -76,6 +78,7 @@ class RecordedSteps(Steps):
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, prior)
         self.exchange = exchange
+        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer, *stepping()])
         self.kernels = kernels
         self.ledger = ledger
         self.capability = ledger.workspaces.capability
@@ -127,12 +130,17 @@ class RecordedSteps(Steps):
             paths = tuple(self.tree.paths)
             log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             del output
-        return log
+        return with_replaced(log)
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         super()._once(args, kwargs, optimizer)
         if self.kernels.engine is not None:
             self.kernels.engine.drop_unreferenced()
+
+    def _free_replaced(self, unreached: set[int]) -> None:
+        if self.kernels.engine is not None:
+            self.kernels.engine.drop(unreached)
+        super()._free_replaced(unreached)
 
     def _input(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.of_input)

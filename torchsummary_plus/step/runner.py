@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
-from ..data.errors import InputError
-from ..data.memory_records import SUMMED, UNTRAINED
+from ..data.memory_records import REPLACED, SUMMED, UNTRAINED
 from ..live import compat
 from ..live.inputs import Example
 from ..live.modules import ModuleTree, tensors_in
@@ -22,9 +21,10 @@ from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
 from .account import Account, PriorTensor
 from .flattened import flattened
-from .losses import Convert, Loss, Make
+from .losses import Convert, Loss, Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed_weights import packed_blocks, unreadable_weights
+from .replaced import ReplacedTensors
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Steps:
         """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
         """Exit stacks of the active optimizer steps, outermost first."""
+        self.replaced: ReplacedTensors | None = None
+        """The model's tensors that a step may replace."""
         self.parameters: dict[int, tuple[Tensor, int]] = {}
         """Each parameter by id, with the first module that holds it; a loss's parameters belong to no module."""
         self.targets: Any = None
@@ -140,7 +142,8 @@ class Steps:
     def assumptions(self, others: Sequence[str]) -> tuple[str, ...]:
         """Return the assumptions about the loss and the modules' modes, and the others."""
         left_out = self.tree.left_out if self.step.train_step is None else ()
-        return (*self.notes, *self.tree.own_modes, *left_out, *others)
+        replaced = () if self.replaced is None else self.replaced.notes()
+        return (*self.notes, *replaced, *self.tree.own_modes, *left_out, *others)
 
     def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""
@@ -148,8 +151,17 @@ class Steps:
         for number in range(self.step.steps):
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
+            unreached = self.replaced.unreached(self.optimizer) if self.replaced is not None else None
+            if unreached:
+                self._free_replaced(unreached)
         output, self.output = self.output, None
         return output
+
+    def _free_replaced(self, unreached: set[int]) -> None:
+        """Free, in a phase of its own, what the step replaced of the model."""
+        assert self.replaced is not None
+        self.account.enter(REPLACED, self.account.step)
+        self.replaced.free(unreached)
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
@@ -366,28 +378,6 @@ class Steps:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def own_loss(output: Any) -> Tensor | None:
-    """Return the output's own ``loss``, or None."""
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    return own if isinstance(own, Tensor) else None
-
-
-def default_loss(output: Any) -> Tensor:
-    """Return the output's own ``loss``, else the sum of its floating-point tensors that require gradients."""
-    own = own_loss(output)
-    if own is not None:
-        return own
-    outputs = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
-    if not outputs:
-        raise InputError(
-            "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
-        )
-    total = outputs[0].sum()
-    for tensor in outputs[1:]:
-        total = total + tensor.sum()
-    return total
 
 
 def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:

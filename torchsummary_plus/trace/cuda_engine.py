@@ -11,7 +11,7 @@ Source: torch/csrc/autograd/engine.cpp, ``stash_current_streams``, ``evaluate_fu
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -77,6 +77,10 @@ class CudaEngine:
         if self.fresh:
             alone = _count_of_a_leaf_alone()
             self.fresh = [node for node in self.fresh if sys.getrefcount(node.variable) > alone]
+
+    def drop(self, leaves: Container[int]) -> None:
+        """Release the lasting nodes of leaves that no program can reach, by the leaves' ids."""
+        self.lasting = {key: node for key, node in self.lasting.items() if key not in leaves}
 
     def let_go(self) -> None:
         """Release all nodes; their leaves refer back here in cycles that Python cannot see."""
