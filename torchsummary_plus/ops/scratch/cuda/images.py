@@ -1,4 +1,4 @@
-"""CUDA: grids and columns of images, and images that pooling is undone for.
+"""CUDA: affine grids, columns of images, and max unpooling.
 
 Source: aten/src/ATen/native/AffineGridGenerator.cpp and, in its folder cuda, Im2Col.cu, Col2Im.cu and MaxUnpooling.cu.
 """
