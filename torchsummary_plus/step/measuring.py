@@ -43,7 +43,7 @@ from ..watch.unseen import with_unseen_frees
 from .account import PriorTensor
 from .compiling import compiled_for_torch
 from .optimizers import stepping
-from .replaced import ReplacedTensors
+from .replaced_tensors import ReplacedTensors
 from .runner import Step, Steps, with_loss
 from .surroundings import Surroundings
 

@@ -28,7 +28,7 @@ from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
 from .optimizers import stepping
-from .replaced import ReplacedTensors
+from .replaced_tensors import ReplacedTensors
 from .runner import Step, Steps
 from .streamed_ledger import StreamedLedger
 

@@ -24,7 +24,7 @@ from .flattened import flattened
 from .losses import Convert, Loss, Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed_weights import packed_blocks, unreadable_weights
-from .replaced import ReplacedTensors
+from .replaced_tensors import ReplacedTensors
 
 
 @dataclass(frozen=True)
