@@ -31,7 +31,7 @@ class ReplacedTensors:
 
     def unreached(self, optimizer: object) -> set[int]:
         """Return the ids of what neither the model, nor the step's code, nor the steps' own optimizer reaches now."""
-        present = {id(tensor) for tensor in tensors_in(ModuleTree(self._model).modules)}
+        present = {id(tensor) for tensor in tensors_in(self._model.modules())}
         absent = self._names.keys() - present
         if not absent:
             return set()
