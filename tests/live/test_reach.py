@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from torchsummary_plus.live.code_names import is_library
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
-from torchsummary_plus.live.reach import Reached, _is_library
+from torchsummary_plus.live.reach import Reached
 from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.trace.restore import _SavedContents
 
 
 @pytest.mark.parametrize(
-    ("path", "is_library"),
+    ("path", "expected"),
     [
         (None, True),
         (torch.__file__, True),
@@ -27,8 +28,8 @@ from torchsummary_plus.trace.restore import _SavedContents
         (__file__, False),
     ],
 )
-def test_code_that_is_installed_anywhere_is_a_librarys(path: str | None, is_library: bool) -> None:
-    assert _is_library(path) is is_library
+def test_code_that_is_installed_anywhere_is_a_librarys(path: str | None, expected: bool) -> None:
+    assert is_library(path) is expected
 
 
 class Slotted:

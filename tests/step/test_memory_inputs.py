@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from torchsummary_plus import estimate_memory, max_batch_size, measure_memory, summary
+from torchsummary_plus.data.memory_records import WITHOUT_GRAPH
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.autograd import functions
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -65,3 +68,11 @@ def test_booking_a_backward_calls_no_functions_of_the_step(monkeypatch: pytest.M
 
     assert many == few
     assert long > short
+
+
+def test_an_input_with_a_graph_is_said_to_be_used_without_it() -> None:
+    model, features = nn.Linear(8, 4), nn.Linear(16, 8)(torch.ones(2, 16))
+    measured: list[Callable[..., MemoryEstimate]] = [estimate_memory, measure_memory]
+    for measure in measured:
+        assert WITHOUT_GRAPH in measure(model, input_data=features).assumptions
+        assert WITHOUT_GRAPH not in measure(model, input_data=features.detach()).assumptions

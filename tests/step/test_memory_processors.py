@@ -117,3 +117,38 @@ def test_half_precision_without_onednn_runs_on_fakes(is_available: bool, monkeyp
         processor.multiplies.cache_clear()
     assert not any("real step" in line for line in estimate.assumptions)
     assert estimate.peak_bytes == measured.peak_bytes
+
+
+@pytest.fixture(params=["high", "medium"])
+def lower_precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+LOWERED = {
+    "linear": (lambda: nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64)), (64,)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True), (10, 64)),
+    "gated": (lambda: nn.GRU(64, 32), (5, 64)),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", LOWERED)
+@pytest.mark.usefixtures("lower_precision")
+def test_products_in_a_lower_precision_take_the_scratch_memory_of_conversions(name: str, mode: str) -> None:
+    make, size = LOWERED[name]
+    model = make()
+    estimate = estimate_memory(model, size, 4, mode=mode)
+    assert estimate.peak_bytes == measure_memory(model, size, 4, mode=mode).peak_bytes
+
+
+@pytest.mark.usefixtures("lower_precision")
+def test_large_products_in_a_lower_precision_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "lowers_float32", lambda: True)
+    model = nn.Linear(4096, 4096)
+    estimate = estimate_memory(model, (4096,), 64, mode="eval")
+    least, most = estimate.peak_range
+    assert least <= measure_memory(model, (4096,), 64, mode="eval").peak_bytes <= most
+    assert ("aten::addmm", 2) in estimate.unknown

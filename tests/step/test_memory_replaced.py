@@ -79,7 +79,7 @@ def test_the_range_holds_a_peak_after_the_replacement() -> None:
     estimate = estimate_memory(network(), input_data=torch.ones(3, 100), train_step=before_its_end)
     least, most = estimate.peak_range
     assert least <= measured(before_its_end) <= most == estimate.peak_bytes
-    assert estimate.assumptions == ("1.bias, 1.weight: replaced by the step, and counted until that step ends",)
+    assert estimate.assumptions == ("1.weight, 1.bias: replaced by the step, and counted until that step ends",)
 
 
 def test_a_replaced_layer_that_something_else_holds_stays_counted() -> None:

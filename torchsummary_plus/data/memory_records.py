@@ -40,6 +40,9 @@ ALL_KINDS = (*KINDS, *SOME_KINDS)
 SECOND_ORDER = "torch::autograd::create_graph"
 """The entry in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
 
+WITHOUT_GRAPH = "inputs with a graph: gradients stop at them, and what their graph saved is not counted"
+"""Assumption about inputs that are results of differentiable operators."""
+
 UNTRAINED = "are created in the first forward, after the optimizer, which does not train them"
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""

@@ -31,6 +31,16 @@ _TRACED = "graphs that torch traces inside a step (torch.func.linearize) are est
 _FUNC = "steps with torch.func transforms are measured, or estimated with the CPU's kernels"
 _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
 
+_MODULE, _OPTIMIZER = "torch.nn.modules.module:_global_", "torch.optim.optimizer:_global_optimizer_"
+global_hooks: tuple[Any, ...] = tuple(
+    probe(f"{place}_hooks", "what hooks for all modules or optimizers change is neither restored nor counted", {})
+    for place in (
+        *(f"{_MODULE}{kind}" for kind in ("forward", "forward_pre", "backward", "backward_pre")),
+        *(f"{_OPTIMIZER}{kind}" for kind in ("pre", "post")),
+    )
+)
+"""Dictionaries of the hooks that run for every module, and for every optimizer."""
+
 # Dispatch: how C++ sees a fake tensor.
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
 no_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunction", _FAKES)
@@ -325,30 +335,6 @@ def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
     """Return the function that one of torch's decorators wraps, or None; a decorator's wrappers share their code."""
     is_wrapped = getattr(function, "__code__", None) is decorator(lambda: None).__code__
     return function.__wrapped__ if is_wrapped else None
-
-
-def subclassing_in_modes() -> AbstractContextManager[None]:
-    """Let ``as_subclass`` run inside a dispatch mode: before torch 2.6 it refuses the alias that a mode returns."""
-    return nullcontext() if since("2.6") else _aliased_outside_modes()
-
-
-@contextmanager
-def _aliased_outside_modes() -> Iterator[None]:
-    kind: Any = torch.Tensor
-    own, usual = vars(kind).get("as_subclass"), kind.as_subclass
-
-    def as_subclass(self: torch.Tensor, cls: type) -> Any:
-        with no_modes():
-            return usual(self, cls)
-
-    kind.as_subclass = as_subclass
-    try:
-        yield
-    finally:
-        if own is None:
-            del kind.as_subclass
-        else:
-            kind.as_subclass = own
 
 
 def uncompiled() -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .compat import no_dispatch
+from .compat import no_dispatch, no_function
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ def array_of(values: Tensor, tensor: Tensor) -> Any:
     """
     import numpy
 
-    with no_dispatch():  # Tensor.numpy() detaches.
+    with no_dispatch(), no_function():  # Tensor.numpy() detaches; the question has been counted.
         return numpy.asarray(_ArrayMemory(values.numpy(), tensor))
 
 

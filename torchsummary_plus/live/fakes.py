@@ -148,7 +148,7 @@ class Fake(torch.Tensor):
         if not self.dim():
             return self.item()
         values = _values_of(self.resolve_conj().resolve_neg())
-        with compat.no_dispatch():
+        with compat.no_dispatch(), compat.no_function():  # The question has been counted.
             return values.tolist()
 
     def __format__(self, spec: str) -> str:

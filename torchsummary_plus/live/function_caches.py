@@ -6,17 +6,16 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
 from torch import Tensor
 
-from .reach import content_of, package_of
+from .code_names import package_of
+from .reach import CACHED, content_of
 from .structures import PLAIN, parts
 
 _OURS = __name__.partition(".")[0]
-_CACHED = type(lru_cache(maxsize=1)(int))
 _OTHERS = sys.stdlib_module_names | {"torch", "numpy", _OURS}
 """Packages whose functions keep no tensors of a model."""
 _SEQUENCES = frozenset((list, tuple, set, frozenset))
@@ -24,12 +23,12 @@ _SEQUENCES = frozenset((list, tuple, set, frozenset))
 
 
 @contextmanager
-def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
+def without_cached_tensors(objects: Iterable[Any], known: Iterable[Any] = ()) -> Iterator[None]:
     """Empty the caches that hold tensors, on entry and on exit, so that a step fills them itself and leaves none.
 
-    ``objects`` are functions and objects whose packages are searched for caches.
+    ``objects`` are functions and objects whose packages are searched for caches besides those ``known``.
     """
-    caches = _caches({package_of(function) for function in objects} - _OTHERS)
+    caches = [*known, *_caches({package_of(function) for function in objects} - _OTHERS)]
     _empty(caches)
     try:
         yield
@@ -46,7 +45,7 @@ def _caches(packages: set[str]) -> list[Any]:
             kinds = [kind for kind in named if issubclass(type(kind), type) and kind.__module__ == name]
             methods = [_behind(value) for kind in kinds for value in list(vars(kind).values())]
             caches.update(
-                (id(value), value) for value in (*named, *_wrapped((*named, *methods))) if type(value) is _CACHED
+                (id(value), value) for value in (*named, *_wrapped((*named, *methods))) if type(value) is CACHED
             )
     return list(caches.values())
 

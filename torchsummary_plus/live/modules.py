@@ -98,7 +98,7 @@ class ModuleTree:
         position = 0
         while position < len(self.modules):
             for attribute, value in list(vars(self.modules[position]).items()):
-                if value.__class__ in _PLAIN and value and attribute not in _BOOKKEEPING:
+                if type(value) in _PLAIN and value and attribute not in _BOOKKEEPING:
                     for name, module in _modules_in(value, attribute):
                         if id(module) not in self.index:
                             self._walk(module, position, name)
@@ -230,7 +230,7 @@ def _scripted(module: nn.Module) -> dict[str, Any]:
 
 def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in (_scripted(module) or vars(module)).items():
-        if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
+        if issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
             yield name, value
 
 

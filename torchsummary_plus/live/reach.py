@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import dis
+import array
 import gc
-import os
+import io
+import logging
 import queue
 import sys
-import sysconfig
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial, partialmethod
 from itertools import cycle
-from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import compat
+from .code_names import assigned_in, imported_by, is_library, is_of_user, names_of, package_of, top_of
 from .modules import held_by_script
-from .structures import slot_names
+from .structures import behind_proxy, slot_names
 
 MOST = 1_000_000
 """Limit on the objects searched; tensors beyond it are recognised only when an operator receives them."""
@@ -34,7 +35,7 @@ _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects hold no tensors of a step, other than containers and :data:`_HOLDING`."""
 
-_HOLDING = frozenset({"argparse", "collections", "types", "weakref", "_weakrefset"})
+_HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "weakref", "_weakrefset"})
 """Modules of the standard library whose objects hold what a user puts there, such as namespaces."""
 
 _STATEFUL = ("numpy", "random")
@@ -46,18 +47,19 @@ _OURS = tuple(
 """This package: its results hold no tensors, and a forward can reach the objects of an outer pass."""
 _OWN = frozenset({"torch", __name__.partition(".")[0]})
 """Packages whose code holds no tensors of a step that are not also found elsewhere."""
-_LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
-"""Folders whose code is not searched for globals and classes; this package is among them."""
-
-_INSTALLED = ("site-packages", "dist-packages")
-"""Folder names of packages installed for all environments or for a user."""
-
 _HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
 """Kinds of globals of installed packages that are searched, besides functions."""
 
 
-_HOLDERS_OF_ONE = (ContextVar, threading.local, queue.Queue)
-"""Objects of the standard library that hold a user's, among locks and other state of their own."""
+_FLAGS = (threading.Event, threading.Semaphore)
+_HOLDERS_OF_ONE = (ContextVar, threading.local, queue.Queue, queue.SimpleQueue, Future, logging.Logger, *_FLAGS)
+"""Objects of the standard library that hold a user's, or a flag, among locks and other state of their own."""
+
+BUFFERS = (array.array, io.BytesIO, io.StringIO)
+"""Objects of the standard library that hold numbers or text."""
+
+CACHED = type(lru_cache(maxsize=1)(int))
+"""What ``functools.lru_cache`` makes of a function."""
 
 
 class Reached:
@@ -78,6 +80,8 @@ class Reached:
         self.cells: list[CellType] = []
         self.globals: list[tuple[dict[str, Any], str]] = []
         self.classes: list[type] = []
+        self.caches: list[Any] = []
+        """Functions whose results ``functools.lru_cache`` keeps."""
         self.rebinds: set[str] = set()
         self.cell_names: dict[int, str] = {}
         self.namespaces: set[int] = set()
@@ -87,16 +91,34 @@ class Reached:
         self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
         self._later: list[Any] = []
         """Objects that only installed packages refer to, which are searched last."""
+        self._own_modules: dict[int, ModuleType] = {}
+        """The user's modules that something refers to."""
+        self._attributes: set[str] = set()
+        """All names that the user's functions use."""
+        self._in_modules: set[tuple[int, str]] = set()
         by_users = -1
-        while (waiting or self._later) and len(seen) < MOST:
+        while len(seen) < MOST:
+            waiting = waiting or [*self._of_modules()][::-1]
+            if not (waiting or self._later):
+                break
             if not waiting:
                 by_users = len(self.tensors) if by_users < 0 else by_users
                 waiting, self._later = self._later[::-1], []
-            value = waiting.pop()
+            value = behind_proxy(waiting.pop())
             if id(value) not in seen and not isinstance(value, _INERT):
                 seen[id(value)] = value
                 waiting.extend([*self._inside(value)][::-1])
         self.of_packages = frozenset(map(id, self.tensors[by_users:] if by_users >= 0 else ()))
+
+    def _of_modules(self) -> Iterator[Any]:
+        """Yield the values of names in the user's modules that some function uses, once each."""
+        for number, module in list(self._own_modules.items()):
+            for name in _defined(self._attributes, vars(module)):
+                if (number, name) not in self._in_modules:
+                    self._in_modules.add((number, name))
+                    self.globals.append((vars(module), name))
+                    self.namespaces.add(id(vars(module)))
+                    yield vars(module)[name]
 
     def _inside(self, value: Any) -> Iterator[Any]:
         if isinstance(value, torch.Tensor):
@@ -106,10 +128,12 @@ class Reached:
             self.mutable.append(value)
             yield from dict.keys(value)
             yield from dict.values(value)
+            yield from self._of_subclass(value)
         elif isinstance(value, _SEQUENCES):
             if not isinstance(value, (tuple, frozenset)):
                 self.mutable.append(value)
             yield from value
+            yield from self._of_subclass(value)
         elif isinstance(value, FunctionType):
             yield from self._in_function(value)
         elif isinstance(value, MethodType):
@@ -119,15 +143,31 @@ class Reached:
         elif isinstance(value, weakref.ref):
             yield value()
         elif isinstance(value, BuiltinFunctionType):
-            yield value.__self__ if isinstance(value.__self__, (dict, *_SEQUENCES)) else None
+            yield None if isinstance(value.__self__, (type, ModuleType)) else value.__self__
+        elif isinstance(value, CACHED):
+            self.caches.append(value)
+            yield value.__wrapped__
         elif isinstance(value, type):
             yield from self._in_class(value)
             if issubclass(value, nn.Module) and package_of(value) in self._packages:
                 self._later.extend(_by_forward(value))
         elif isinstance(value, MappingProxyType):
             yield from value.values()
-        elif not isinstance(value, ModuleType):
+        elif isinstance(value, ModuleType):
+            if is_of_user(value):
+                self._own_modules[id(value)] = value
+        else:
             yield from self._in_object(value)
+
+    def _of_subclass(self, container: Any) -> Iterator[Any]:
+        """Yield the attributes and the class of a container whose class is not Python's own."""
+        if type(container).__module__ == "builtins":
+            return
+        attributes = getattr(container, "__dict__", None)
+        if isinstance(attributes, dict):
+            self.namespaces.add(id(attributes))
+            yield attributes
+        yield type(container)
 
     def _in_tensor(self, tensor: torch.Tensor) -> Iterator[Any]:
         self.tensors.append(tensor)
@@ -136,13 +176,15 @@ class Reached:
         yield from (tensor._post_accumulate_grad_hooks or {}).values()
         if tensor.is_leaf:
             yield tensor.grad
+        yield type(tensor)
 
     def _in_class(self, kind: type) -> Iterator[Any]:
-        """Yield the attributes of a user's class and its bases."""
+        """Yield the attributes of a user's class, its bases and their metaclass."""
+        yield None if type(kind) is type else type(kind)
         for base in kind.__mro__:
             module = sys.modules.get(base.__module__)
             path = getattr(module, "__file__", None)
-            is_own = base.__module__ == "__main__" or (module is not None and not _is_library(path))
+            is_own = base.__module__ == "__main__" or (module is not None and not is_library(path))
             if is_own or package_of(base) in self._packages:
                 self.classes.append(base)
             if is_own or _is_of_one_module(base, module):
@@ -155,16 +197,18 @@ class Reached:
             self.cells.append(cell)
             self.cell_names[id(cell)] = name
             yield from content_of(cell)
-        named, attributes = _names(function.__code__)
+        named, attributes = names_of(function.__code__)
         if function.__name__ != "__init__":  # It assigns the attributes of a new object.
-            self.rebinds |= _assigned(function.__code__)
-        if not _is_library(function.__code__.co_filename):
+            self.rebinds |= assigned_in(function.__code__)
+        if not is_library(function.__code__.co_filename):
+            self._attributes |= attributes
+            yield from imported_by(function, attributes)
             for name in _defined(named, function.__globals__):
                 self.globals.append((function.__globals__, name))
                 self.namespaces.add(id(function.__globals__))
                 value = function.__globals__[name]
                 yield value
-                if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
+                if isinstance(value, ModuleType) and is_of_user(value):
                     yield from (vars(value)[inner] for inner in _defined(attributes, vars(value)))
         elif package_of(function) in self._packages:
             self._later.extend(self._in_installed(function.__globals__, named, attributes))
@@ -179,7 +223,7 @@ class Reached:
                 self.globals.append((namespace, name))
             if isinstance(value, (FunctionType, *_HOLDERS)):
                 yield value
-            elif isinstance(value, ModuleType) and _top(value.__name__) in self._packages:
+            elif isinstance(value, ModuleType) and top_of(value.__name__) in self._packages:
                 yield from self._in_installed(vars(value), attributes, frozenset())
             elif package_of(value) in self._packages:
                 values = vars(value) if hasattr(value, "__dict__") else {}
@@ -205,9 +249,13 @@ class Reached:
             return
         if origin in ("builtins", "itertools"):
             yield from self._in_iterator(value)
-        elif _top(origin) in _STATEFUL or isinstance(value, _HOLDERS_OF_ONE):
+        elif isinstance(value, BUFFERS):
+            self.mutable.append(value)
+        elif top_of(origin) in _STATEFUL or isinstance(value, _HOLDERS_OF_ONE):
             yield from self._in_foreign(value)
-        is_foreign = _top(origin) in _FOREIGN - _HOLDING and not isinstance(value, nn.Module)
+        is_foreign = (
+            top_of(origin) in _FOREIGN - _HOLDING and origin != "asyncio.queues" and not isinstance(value, nn.Module)
+        )
         if is_foreign or origin.startswith(_OURS):
             return
         self.mutable.append(value)
@@ -234,6 +282,13 @@ class Reached:
         elif isinstance(value, queue.Queue):
             self.mutable.append(value)
             yield value.queue
+        elif isinstance(value, queue.SimpleQueue):
+            self.mutable.append(value)
+            yield queued(value)
+        elif isinstance(value, Future):  # It is not restored: its thread has gone on.
+            yield value.result() if value.done() and not value.cancelled() and value.exception() is None else None
+        elif isinstance(value, logging.Logger):
+            yield from (value.handlers, value.parent)
         else:
             self.mutable.append(value)
             yield value.tolist() if getattr(getattr(value, "dtype", None), "hasobject", False) else None
@@ -250,7 +305,15 @@ def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
             yield held
 
 
-def _defined(names: frozenset[str], namespace: dict[str, Any]) -> list[str]:
+def queued(waiting: queue.SimpleQueue[Any]) -> list[Any]:
+    """Return what is in a queue that cannot be looked into, by taking everything out and putting it back."""
+    items = [waiting.get() for _ in range(waiting.qsize())]
+    for item in items:
+        waiting.put(item)
+    return items
+
+
+def _defined(names: Container[str], namespace: dict[str, Any]) -> list[str]:
     """Return the names that a namespace has, in the order in which they were defined."""
     return [name for name in list(namespace) if name in names]
 
@@ -290,64 +353,14 @@ def _by_forward(kind: type) -> Iterator[Any]:
             if isinstance(value, (FunctionType, *_HOLDERS)):
                 yield value
             if isinstance(value, FunctionType):
-                waiting.extend(_names(value.__code__)[1])
-
-
-def package_of(value: Any) -> str:
-    """Return the top package of a function, a class, or any other object's class."""
-    return _top(getattr(value, "__module__", None) or type(value).__module__)
-
-
-def _top(module: Any) -> str:
-    return str(module).partition(".")[0]
+                waiting.extend(names_of(value.__code__)[1])
 
 
 def _behind(value: Any) -> Iterator[Any]:
-    """Yield the functions behind a class attribute: property, class method or static method."""
+    """Yield the functions behind a class attribute, such as a property, a class method or a static method."""
     if isinstance(value, property):
         yield from (value.fget, value.fset)
+    elif isinstance(value, (cached_property, partialmethod)):
+        yield value.func
     else:
         yield getattr(value, "__func__", value)
-
-
-@lru_cache(maxsize=4096)
-def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the global names and all other names that code uses, including nested functions."""
-    named = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS}
-    others = set(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            inner_named, inner_others = _names(inner)
-            named |= inner_named
-            others |= inner_others
-    return frozenset(named), frozenset(others)
-
-
-@lru_cache(maxsize=4096)
-def _assigned(code: CodeType) -> frozenset[str]:
-    """Return the variables and attributes that code assigns; a state that it loads replaces an optimizer's."""
-    names = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _ASSIGNING}
-    inner = (_assigned(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(names | ({"state"} if "load_state_dict" in code.co_names else set())).union(*inner)
-
-
-_ASSIGNING = {"STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_ATTR"}
-_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
-
-
-@lru_cache(maxsize=4096)
-def _is_library(path: str | None) -> bool:
-    if path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED):
-        return True
-    folders = [folder for folder in sys.path if folder and path.startswith(folder + os.sep)]
-    return any(_is_installed(folder, path[len(folder) + 1 :].partition(os.sep)[0]) for folder in folders)
-
-
-@lru_cache(maxsize=256)
-def _is_installed(folder: str, name: str) -> bool:
-    """Whether a package or module of a folder was installed there, as by ``pip install --target``.
-
-    Source: the Python packaging specification, "Recording installed projects".
-    """
-    listed = (f"\n{record.read_text(errors='replace')}" for record in Path(folder).glob("*.dist-info/RECORD"))
-    return any(f"\n{name}/" in text or f"\n{name}," in text for text in listed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import ModuleType
@@ -170,6 +171,16 @@ def parts(value: Any) -> Iterator[tuple[Any, Any]]:
     elif not callable(value):
         yield from getattr(value, "__dict__", {}).items()
         yield from ((name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name))
+
+
+def behind_proxy(value: Any) -> Any:
+    """Return the object that a weak proxy stands for, None if it is gone, and any other value itself."""
+    if type(value) not in weakref.ProxyTypes:
+        return value
+    try:
+        return value.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
 
 
 def slot_names(value: Any) -> list[str]:

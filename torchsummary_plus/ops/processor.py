@@ -82,6 +82,24 @@ def multiplies(dtype: torch.dtype) -> bool:
     return dtype is torch.float16 and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
+def float32_precision() -> str:
+    """Return the precision in which torch is told to multiply float32 matrices: "bf16" and "tf32" are lower.
+
+    Source: aten/src/ATen/native/mkldnn/Matmul.cpp, ``use_mkldnn_bf32_matmul`` and ``use_mkldnn_tf32_matmul``, which
+    needs AMX for float16; before torch 2.9, ``torch.set_float32_matmul_precision("medium")`` is the only way.
+    """
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    if matmul is not None:
+        return str(matmul.fp32_precision)
+    return "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
+
+
+def lowers_float32() -> bool:
+    """Whether oneDNN may multiply float32 matrices in a lower precision here."""
+    precision = float32_precision()
+    return precision == "bf16" or (precision == "tf32" and has_fp16_tiles())
+
+
 @cache
 def first_cache() -> int:
     """Return the bytes of a core's L1 data cache, or oneDNN's default; see :func:`second_cache`."""

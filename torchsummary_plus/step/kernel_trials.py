@@ -24,6 +24,7 @@ from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
 from ..ops.macs.free import is_free
 from ..ops.macs.registry import FORMULAS, base_name
+from ..ops.processor import float32_precision
 from ..ops.scratch.cpu.convolution import writes_astray
 from ..ops.scratch.registry import SCRATCH, UNMODELLED, WITHOUT_SCRATCH, Alloc, Course, Free, Result, Step
 from ..trace.kernels import change_tensors, tensors_of
@@ -147,7 +148,7 @@ class Trials:
         same = _sharing(tensors_of((*args, *kwargs.values())))
         casts = is_foreign(name) and is_cast_inside("cpu")
         how = torch.get_num_threads(), torch.is_grad_enabled(), casts and torch.get_autocast_dtype("cpu")
-        key = func, *how, tuple(_key((args, kwargs))), same
+        key = func, *how, float32_precision(), tuple(_key((args, kwargs))), same
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..live.reach import Reached, package_of
+from ..live.code_names import package_of
+from ..live.reach import Reached
 from ..live.structures import slot_names
 from ..trace.swap import MODULE_DICTS
 

@@ -152,6 +152,8 @@ def put(place: Entry, value: Any) -> None:
 
 def _tensors_at(value: Any) -> list[Tensor]:
     """Return the tensors of an entry; those in a tuple must have no other holder."""
+    if type(value) in weakref.ProxyTypes:
+        return []
     if isinstance(value, Tensor):
         return [value]
     return [tensor for item in value for tensor in _tensors_at(item)] if is_tuple(value) else []

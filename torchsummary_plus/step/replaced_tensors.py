@@ -26,7 +26,10 @@ class ReplacedTensors:
         self._model = tree.modules[0]
         self._exchange = exchange
         self._roots = roots
-        self._names = {id(tensor): name for name, tensor in _named(tree) if tensor in exchange}
+        self._names: dict[int, str] = {}
+        for name, tensor in _named(tree):
+            if tensor in exchange:
+                self._names.setdefault(id(tensor), name)
         self._freed: dict[str, None] = {}
 
     def unreached(self, optimizer: object) -> set[int]:
@@ -39,7 +42,7 @@ class ReplacedTensors:
 
     def free(self, unreached: set[int]) -> None:
         """Free tensors, and remember their names."""
-        for key in unreached:
+        for key in [key for key in self._names if key in unreached]:
             if self._exchange.release(key):
                 self._freed[self._names.pop(key)] = None
 
@@ -52,8 +55,7 @@ class ReplacedTensors:
 
 
 def _named(tree: ModuleTree) -> list[tuple[str, Tensor]]:
-    named = [(tree.join(i, name), tensor) for i, m in enumerate(tree.modules) for name, tensor in _own(m)]
-    return named[::-1]  # A shared tensor has its first name.
+    return [(tree.join(i, name), tensor) for i, m in enumerate(tree.modules) for name, tensor in _own(m)]
 
 
 def _own(module: Any) -> list[tuple[str, Tensor]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
-from ..data.memory_records import REPLACED, SUMMED, UNTRAINED
+from ..data.memory_records import REPLACED, SUMMED, UNTRAINED, WITHOUT_GRAPH
 from ..live import compat
 from ..live.inputs import Example
 from ..live.modules import ModuleTree, tensors_in
@@ -136,6 +136,8 @@ class Steps:
 
     def make_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""
+        if any(tensor.grad_fn is not None for tensor in all_tensors((example.args, example.kwargs))):
+            self.notes[WITHOUT_GRAPH] = None
         if self.step.loss is not None and self.step.mode == "train":
             self.targets = self.step.loss.targets(example.batch_size or 1, self.tree.dtype(), make, convert)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..live import compat
 from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import Fake, is_plain
 from ..live.function_caches import without_cached_tensors
@@ -31,7 +32,7 @@ UNSEEN = "the tensors they save are not counted, because torch exposes them only
 
 def reached_by(tree: ModuleTree, step: Step) -> Reached:
     """Return what the code of a model and its step reaches."""
-    return Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+    return Reached([*tree.modules, step.train_step, step.loss, step.optimizer, *compat.global_hooks])
 
 
 class Surroundings:
@@ -81,7 +82,7 @@ class Surroundings:
         try:
             with (
                 restored_reach([*self.tree.modules, *self.modules], self.reach, self.stepping, self._hidden.mutable),
-                without_cached_tensors(self._of_packages),
+                without_cached_tensors(self._of_packages, self.reach.caches),
                 self._lone.copied(_keep_log),
             ):
                 yield

@@ -61,6 +61,14 @@ _PRODUCTS = frozenset(
     f"aten::{name}"
     for name in ("mm", "addmm", "addmm_", "addbmm", "addbmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_")
 )
+_MULTIPLYING = _PRODUCTS | {
+    f"aten::{name}"
+    for name in (
+        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+        *("_native_multi_head_attention", "_transformer_encoder_layer_fwd", "linear"),
+    )
+}
+"""Operators whose kernels multiply matrices in oneDNN where float32 is lowered (``mkldnn_bf32_gemm``)."""
 
 
 class RuleError(SummaryError):
@@ -189,6 +197,8 @@ class Workspaces:
         if self.backend != "cpu":
             return since(rule.since or CUDA_FROM)
         in_half = any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs)))
+        if name in _MULTIPLYING and not in_half and processor.lowers_float32():
+            return False
         if name in (TRIED if in_half else OF_CPU_LIBRARIES) and not processor.is_measured():
             return False
         if rule.since or not in_half:

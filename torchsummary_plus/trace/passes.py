@@ -16,7 +16,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..live import compat
+from ..live import compat, remaking
 from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.modules import ModuleTree
@@ -143,7 +143,7 @@ class Pass(TorchDispatchMode):
         self.outer_access = follow_access(self.kernel)
         if self.around is not None:
             self.around.state.notifies = False
-        self.subclassing = compat.subclassing_in_modes()
+        self.subclassing = remaking.subclassing_in_modes()
         self.subclassing.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         self.modes = compat.count_dispatch_modes()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import array
+import io
+import queue
 import random
 import sys
 import threading
@@ -9,6 +12,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -17,8 +21,8 @@ import torch
 from torch import nn
 
 from ..live import compat
-from ..live.reach import Reached, content_of
-from ..live.structures import all_tensors, slot_names
+from ..live.reach import Reached, content_of, queued
+from ..live.structures import all_tensors, behind_proxy, slot_names
 
 _LOCK = threading.RLock()
 
@@ -100,7 +104,7 @@ class _SavedContents:
         self.full.append((container, list(container.items()) if is_dict else list(container)))
         if depth <= DEEPEST:
             for value in container.values() if is_dict else container:
-                kind = value.__class__
+                kind = type(value)
                 if kind in PLAIN and not value:
                     self.empty.append(value)
                 elif kind not in INERT:
@@ -111,10 +115,12 @@ class _SavedContents:
         self._save_inside(value, DEEPEST + 1)
 
     def _save_inside(self, value: Any, depth: int) -> None:
+        value = behind_proxy(value)
         if isinstance(value, _MUTABLE):
             if id(value) not in self.seen:
                 self.seen.add(id(value))
                 self.save(value, depth)
+                self.save(getattr(value, "__dict__", {}), depth)
         elif isinstance(value, tuple):
             for item in value:
                 if item.__class__ not in INERT:
@@ -177,6 +183,15 @@ def _reset_of(value: Any) -> Callable[[], object] | None:
     if isinstance(value, random.Random):
         state = value.getstate()
         return lambda: value.setstate(state)
+    if isinstance(value, array.array):
+        numbers = value[:]
+        return lambda: value.__setitem__(slice(None), numbers)
+    if isinstance(value, (io.BytesIO, io.StringIO)):
+        file: Any = value
+        written = None if value.closed else file.__getstate__()
+        return lambda: None if written is None else file.__setstate__(written)
+    if isinstance(value, queue.SimpleQueue):
+        return _reset_of_queue(value)
     if isinstance(value, Iterator):
         return _reset_of_iterator(value)
     module = type(value).__module__
@@ -191,6 +206,20 @@ def _reset_of(value: Any) -> Callable[[], object] | None:
         return lambda: value.set_state(state)
     state = bits.state
     return lambda: setattr(bits, "state", state)
+
+
+def _reset_of_queue(waiting: queue.SimpleQueue[Any]) -> Callable[[], object]:
+    """Return a function that empties a queue and puts its current items back."""
+    items = queued(waiting)
+
+    def reset() -> None:
+        while waiting.qsize():
+            waiting.get()
+        for item in items:
+            waiting.put(item)
+        items.clear()  # The next search counts references.
+
+    return reset
 
 
 def _reset_of_iterator(iterator: Any) -> Callable[[], object] | None:
@@ -226,6 +255,7 @@ def global_resets() -> list[Callable[[], object]]:
     """Return functions that reset global state a forward may change, above all random generators."""
     cpu, own, dtype = torch.get_rng_state(), random.getstate(), torch.get_default_dtype()
     resets: list[Callable[[], object]] = [
+        *_switches(),
         lambda: torch.set_rng_state(cpu),
         lambda: random.setstate(own),
         lambda: torch.set_default_dtype(dtype),
@@ -238,6 +268,37 @@ def global_resets() -> list[Callable[[], object]]:
         cuda = torch.cuda.get_rng_state_all()
         resets.append(lambda: torch.cuda.set_rng_state_all(cuda))
     return resets
+
+
+def _switches() -> list[Callable[[], object]]:
+    """Return functions that put torch's own switches back, which import much if they are set for nothing."""
+    switches: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+        (_precision, torch.set_float32_matmul_precision),
+        (_determinism, lambda state: torch.use_deterministic_algorithms(state[0], warn_only=state[1])),
+        (_anomalies, lambda state: torch.set_anomaly_enabled(*state)),
+    ]
+    return [partial(_set_back, read, read(), write) for read, write in switches]
+
+
+def _set_back(read: Callable[[], Any], state: Any, write: Callable[[Any], object]) -> None:
+    if state is not None and read() != state:
+        write(state)
+
+
+def _precision() -> str | None:
+    """Return the precision of float32 products; None if it was set by torch's newer settings, which differ."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def _determinism() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _anomalies() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
 def script_tensors(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
@@ -293,7 +354,7 @@ def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:
         hook for module in modules for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     )
     overrides = (vars(module).get("forward") for module in modules)
-    return Reached([*hooks, *overrides, *{type(module): None for module in modules}])
+    return Reached([*hooks, *overrides, *{type(module): None for module in modules}, *compat.global_hooks])
 
 
 def items_of(container: Any) -> list[Any]:

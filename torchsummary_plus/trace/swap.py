@@ -80,6 +80,8 @@ def _swap_in_module(module: nn.Module, stand_in: Swap) -> None:
         if isinstance(tensors, dict):
             tensors.update({name: stand_in(tensor) for name, tensor in tensors.items() if tensor is not None})
     for name, value in attributes.items():
+        if type(value) in weakref.ProxyTypes:
+            continue
         if isinstance(value, torch.Tensor):
             attributes[name] = stand_in(value)
         elif type(value) in (list, dict) and value and name not in MODULE_DICTS:
@@ -89,6 +91,8 @@ def _swap_in_module(module: nn.Module, stand_in: Swap) -> None:
 def _swap_inside(container: Any, stand_in: Swap, depth: int = 0) -> None:
     """Swap the tensors in a list or dict, and an RNN's weak references to its weights."""
     for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if type(value) in weakref.ProxyTypes:
+            continue
         if isinstance(value, torch.Tensor):
             container[key] = stand_in(value)
         elif isinstance(value, weakref.ref):
@@ -103,8 +107,14 @@ def _swap_inside(container: Any, stand_in: Swap, depth: int = 0) -> None:
 
 def _swap_inside_object(value: Any, stand_in: Swap, depth: int = 0) -> None:
     """Swap the tensors inside a user-defined object, such as the state of a quantised weight."""
-    kind = value.__class__
-    if depth >= DEEPEST or kind in INERT or kind in PLAIN or isinstance(value, (*OPAQUE, torch.Tensor)):
+    kind = type(value)
+    if (
+        depth >= DEEPEST
+        or kind in INERT
+        or kind in PLAIN
+        or kind in weakref.ProxyTypes
+        or isinstance(value, (*OPAQUE, torch.Tensor))
+    ):
         return
     attributes = getattr(value, "__dict__", None)
     if type(attributes) is dict and attributes and not callable(value):
