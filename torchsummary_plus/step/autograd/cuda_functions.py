@@ -32,9 +32,7 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     ``math`` runs attention operator by operator where no fused kernel applies.
     """
     if func is ATTENTION:
-        return lambda *args, **kwargs: (
-            func(*args, **kwargs) if args[0].is_nested else attention(capability, math, *args, **kwargs)
-        )
+        return partial(_attention_unless_nested, partial(attention, capability, math))
     if func in _BATCH_NORMS:
         return partial(batch_norm, func)
     if func in _OF_A_DEVICE:
@@ -46,6 +44,10 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     if mode is None or not torch.backends.cudnn.enabled:
         return None
     return lambda *args: recurrent(capability, func, mode, *args)
+
+
+def _attention_unless_nested(fused: Callable[..., Tensor], query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return (ATTENTION if query.is_nested else fused)(query, *args, **kwargs)
 
 
 def loss_on_card(capability: Capability) -> AbstractContextManager[None]:

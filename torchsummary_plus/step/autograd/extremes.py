@@ -21,9 +21,9 @@ def extreme_function(func: Any) -> Callable[..., Any] | None:
     if func not in _FUNCTIONS:
         return None
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        asks = len(args) == 1 and not kwargs and torch.is_grad_enabled() and args[0].requires_grad and args[0].dim()
-        return ExtremeOfAll.apply(args[0], func) if asks else func(*args, **kwargs)  # type: ignore[no-untyped-call]
+    def run(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        asks = not (args or kwargs) and torch.is_grad_enabled() and input.requires_grad and input.dim()
+        return ExtremeOfAll.apply(input, func) if asks else func(input, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     return run
 

@@ -9,7 +9,7 @@ from functools import partial, update_wrapper
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -184,22 +184,23 @@ class StepFunctions(TorchFunctionMode):
         with self.watch.state.being(composite=Composite.RECURRENCE):
             return func(*args, **kwargs)
 
-    def _ctc_loss(self, scores: torch.Tensor, targets: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _ctc_loss(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *args: Any, **kw: Any
+    ) -> Any:
         """Read the lengths, as contiguous int64, as Python numbers; under a mode the backward keeps their tensors.
 
         Source: aten/src/ATen/native/LossCTC.cpp, ``ctc_loss``.
         """
         kernels: Any = self.watch.kernel
-        most = scores.shape[0], longest_target(scores, targets)
-        given = [(tensor, longest) for tensor, longest in zip(args[:2], most) if isinstance(tensor, torch.Tensor)]
-        if len(given) < 2:
-            return _ctc_kernel(scores, targets, *args, **kwargs)
-        read: list[torch.Tensor] = [tensor.to(torch.int64).contiguous() for tensor, _ in given]
+        given = [input_lengths, target_lengths]
+        if not all(isinstance(tensor, torch.Tensor) for tensor in given):
+            return _ctc_kernel(log_probs, targets, *given, *args, **kw)
+        read: list[torch.Tensor] = [tensor.to(torch.int64).contiguous() for tensor in given]
         lengths = [
             kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), tensor) or [longest] * tensor.numel()
-            for tensor, longest in given
+            for tensor, longest in zip(given, (log_probs.shape[0], longest_target(log_probs, targets)))
         ]
-        loss = _ctc_kernel(scores, targets, *lengths, *args[2:], **kwargs)
+        loss = _ctc_kernel(log_probs, targets, *lengths, *args, **kw)
         read.clear()  # Until here the kernel would hold them.
         return loss
 
@@ -231,12 +232,12 @@ _UNDER_MODES = {_linear_kernel, _one_hot_kernel, _eigvals_kernel, _ctc_kernel, *
 """Functions that run otherwise under any dispatch mode, also a user's."""
 
 
-def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
+def _one_hot(input: torch.Tensor, num_classes: int = -1) -> Any:
     """Scatter ones into zeros; under a mode, torch compares the classes with their numbers instead."""
     if num_classes <= 0:
-        return _one_hot_kernel(tensor, num_classes)
-    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.long, device=tensor.device)
-    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+        return _one_hot_kernel(input, num_classes)
+    zeros = torch.zeros((*input.shape, num_classes), dtype=torch.long, device=input.device)
+    return zeros.scatter_(-1, input.unsqueeze(-1), 1)
 
 
 _getitem: Any = torch.Tensor.__getitem__
