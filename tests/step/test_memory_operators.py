@@ -323,6 +323,15 @@ def test_autocast_reaches_the_product_inside_an_affine_grid(mode: str) -> None:
     assert forward == measure_memory(model, **options, keep_output=True).steady_bytes
 
 
+def test_a_gpu_samples_by_cudnn_which_makes_both_gradients() -> None:
+    images = torch.randn(2, 3, 16, 16)
+    model = Through(lambda x: F.grid_sample(images, x.view(2, 8, 8, 2), align_corners=True))
+    estimate = estimate_memory(model, input_data=torch.randn(4, SIDE), device="cuda", gpu="T4")
+    made = [(estimate.log.moments[place].operator, nbytes) for place, _, nbytes in estimate.log.events if nbytes]
+    gradients = [nbytes for name, nbytes in made if name == "aten::cudnn_grid_sampler_backward"]
+    assert gradients[:2] == [images.nbytes, 4 * 256]
+
+
 class LeafAsResult(torch.autograd.Function):
     """Recompute in the backward, where an input is a result as well, as a reentrant checkpoint does."""
 

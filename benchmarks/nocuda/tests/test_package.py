@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,32 @@ def test_grouped_attention_measured_is_as_predicted(autocast: torch.dtype | None
     predicted = estimate_memory(Grouped(), (256, 64), 4, "cuda", gpu=name, progress=False, **options)
     measured = measure_memory(Grouped().cuda(), (256, 64), 4, "cuda", **options)
     assert measured.peak_bytes == predicted.peak_bytes
+
+
+class Sampler(nn.Module):
+    """Images sampled at points that depend on them, which cuDNN does where the corners are aligned."""
+
+    def __init__(self, aligns: bool) -> None:
+        super().__init__()
+        self.aligns = aligns
+        self.points = nn.Linear(64, 6)
+        self.layer = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        matrices = self.points(x[:, 0, 0, :64]).view(-1, 2, 3)
+        grid = nn.functional.affine_grid(matrices, list(x.shape), align_corners=self.aligns)
+        out: Tensor = self.layer(nn.functional.grid_sample(x, grid, align_corners=self.aligns))
+        return out
+
+
+@pytest.mark.parametrize("changes", [{"mode": "eval"}, {}, {"autocast": torch.float16}], ids=str)
+@pytest.mark.parametrize("aligns", [True, False])
+def test_sampling_measured_is_as_predicted(aligns: bool, changes: dict[str, Any]) -> None:
+    size, name = (3, 96, 96), torch.cuda.get_device_name()
+    predicted = estimate_memory(Sampler(aligns), size, 4, "cuda", gpu=name, progress=False, **changes)
+    measured = measure_memory(Sampler(aligns).cuda(), size, 4, "cuda", **changes)
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.reserved_bytes == predicted.reserved_bytes
 
 
 def test_a_model_measured_is_left_unchanged() -> None:

@@ -14,9 +14,11 @@ from ...data.capability import Capability
 from ...live import compat
 from ...live.stored import is_transformed
 from ...live.versions import since
+from ...ops.dtypes import HALVES
 from ...ops.norm_backend import stands_for_cudnns
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.recurrent import SAVED, recurrence
+from ...ops.scratch.cuda.tensor_iterator import LAST_OFFSET
 from ...ops.scratch.sizes import suggested
 from .encoder import encoder_function
 
@@ -35,6 +37,8 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
         return partial(_attention_unless_nested, partial(attention, capability, math))
     if func in _BATCH_NORMS:
         return partial(batch_norm, func)
+    if func is torch.grid_sampler:
+        return _sampled
     if func in _OF_A_DEVICE:
         return partial(_inside_transforms, func, _OF_A_DEVICE[func])
     layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
@@ -195,6 +199,34 @@ def _autocast(tensors: tuple[Tensor | None, ...], dtype: torch.dtype | None = No
     cast = [t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in reversed(tensors)]
     return tuple(reversed(cast))
 
+
+BILINEAR = ZEROS = 0
+"""torch's numbers of an interpolation and a padding mode."""
+
+
+def _sampled(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
+    """Sample images by cuDNN where it can.
+
+    Autocast casts to the wider dtype first. Source: ``cond_cudnn_grid_sampler`` and ``grid_sampler`` in
+    aten/src/ATen/native/GridSampler.cpp and, for the dtypes, ``cudnn_is_acceptable`` in cudnn/ConvUtils.
+    """
+    if torch.float32 in (input.dtype, grid.dtype) and torch.is_autocast_enabled("cuda"):
+        grid, input = (tensor.float() if tensor.dtype in HALVES else tensor for tensor in (grid, input))
+    how = interpolation_mode, padding_mode, align_corners
+    may = how == (BILINEAR, ZEROS, True) and input.dim() == 4 and input.shape[1] <= _MOST_CHANNELS
+    if may and torch.backends.cudnn.enabled and all(map(_is_sampled_by_cudnn, (input, grid))):
+        return aten.cudnn_grid_sampler(input, grid)  # type: ignore[no-any-return]
+    return torch.grid_sampler(input, grid, *how)
+
+
+_MOST_CHANNELS = 1024
+
+
+def _is_sampled_by_cudnn(tensor: Tensor) -> bool:
+    return tensor.dtype in CUDNN_SAMPLES and 0 < tensor.numel() <= LAST_OFFSET
+
+
+CUDNN_SAMPLES = (torch.float64, torch.float32, torch.float16)
 
 _RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(SAVED)}
 """torch's functions for recurrent layers, with cuDNN's mode number of each."""

@@ -1,4 +1,4 @@
-"""CUDA: affine grids, columns of images, and max unpooling.
+"""CUDA: affine grids, sampling by cuDNN, columns of images, and max unpooling.
 
 Source: aten/src/ATen/native/AffineGridGenerator.cpp and, in its folder cuda, Im2Col.cu, Col2Im.cu and MaxUnpooling.cu.
 """
@@ -50,3 +50,14 @@ def columns(out: Any, x: Any, *_: Any) -> Course:
 def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     """The result starts with the input's bytes; where they are enough, its storage keeps them."""
     return (max(nbytes(x), nbytes(out)),)
+
+
+SAMPLING = "aten/src/ATen/native/cudnn/GridSampler.cpp"
+
+
+@scratch("cuda", "aten::cudnn_grid_sampler", "aten::cudnn_grid_sampler_backward", source=SAMPLING, band=0.0)
+def sampled(out: Any, x: Any, grid: Any, grad: Any = None) -> Course:
+    """Contiguous copies of a grid that is not, and of expanded images and gradients, ahead of the results."""
+    read = [tensor for tensor in (x, grid, grad) if tensor is not None]
+    results = map(Result, range(len(read) - 1))
+    return *copies(*(tensor for tensor in read if tensor is grid or 0 in tensor.stride())), *results

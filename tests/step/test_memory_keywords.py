@@ -1,0 +1,88 @@
+"""Functions that a step runs in another way than a mode would, called by keyword: the estimate is that of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchsummary_plus import estimate_memory
+
+Call = Callable[..., Any]
+LENGTHS = torch.full((4,), 16), torch.full((4,), 3)
+
+
+def attention(x: Tensor) -> dict[str, Any]:
+    heads = x.unflatten(-1, (4, 16)).transpose(1, 2)
+    return {"query": heads, "key": heads, "value": heads}
+
+
+def normalised(x: Tensor) -> dict[str, Any]:
+    return {"log_probs": x.transpose(0, 1).log_softmax(-1), "targets": torch.ones(4, 3, dtype=torch.long)}
+
+
+CALLS: dict[str, tuple[Call, Callable[[Tensor], dict[str, Any]]]] = {
+    "attention": (F.scaled_dot_product_attention, attention),
+    "attention with a mask": (
+        F.scaled_dot_product_attention,
+        lambda x: {**attention(x), "attn_mask": x.new_ones(16, 16)},
+    ),
+    "ctc": (
+        torch.ctc_loss,
+        lambda x: {**normalised(x), "input_lengths": LENGTHS[0], "target_lengths": LENGTHS[1]},
+    ),
+    "linear": (F.linear, lambda x: {"input": x, "weight": x.new_ones(32, 64), "bias": x.new_ones(32)}),
+    "maximum": (torch.max, lambda x: {"input": x}),
+    "median": (torch.median, lambda x: {"input": x}),
+    "product": (torch.prod, lambda x: {"input": x}),
+    "product along": (torch.prod, lambda x: {"input": x, "dim": 1}),
+    "products": (torch.cumprod, lambda x: {"input": x, "dim": 1}),
+    "pool": (torch.max_pool1d, lambda x: {"input": x, "kernel_size": 2}),
+    "eigenvalues": (torch.linalg.eigvals, lambda x: {"input": x[..., :16]}),
+    "singular values": (torch.linalg.svdvals, lambda x: {"A": x}),
+    "batch norm": (F.batch_norm, lambda x: {"input": x, "running_mean": x.new_ones(16), "running_var": x.new_ones(16)}),
+    "finite": (torch.isfinite, lambda x: {"input": x}),
+    "classes": (F.one_hot, lambda x: {"input": (x > 0).long(), "num_classes": 5}),
+    "indices": (torch.nonzero, lambda x: {"input": x > 0}),
+    "mask": (torch.masked_select, lambda x: {"input": x, "mask": x > 0}),
+    "times a number": (torch.mul, lambda x: {"input": x, "other": 2.0}),
+    "over a number": (torch.div, lambda x: {"input": x, "other": 2.0}),
+    "to a power": (torch.pow, lambda x: {"input": x, "exponent": 3.0}),
+    "plus a number": (torch.add, lambda x: {"input": x, "other": 2.0}),
+    "dropout": (F.dropout, lambda x: {"input": x, "p": 0.5}),
+    "embedding": (F.embedding, lambda x: {"input": (x > 0).long(), "weight": x[0]}),
+    "norm": (F.layer_norm, lambda x: {"input": x, "normalized_shape": (64,)}),
+    "probabilities": (F.softmax, lambda x: {"input": x, "dim": -1}),
+    "copies": (torch.repeat_interleave, lambda x: {"input": x, "repeats": 2}),
+}
+
+
+class Caller(nn.Module):
+    """Calls a function of its input times a parameter, by keyword or by position."""
+
+    def __init__(self, name: str, by_keyword: bool) -> None:
+        super().__init__()
+        self.function, self.arguments = CALLS[name]
+        self.scale = nn.Parameter(torch.ones(64))
+        self.by_keyword = by_keyword
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.arguments(x * self.scale)
+        out = self.function(**given) if self.by_keyword else self.function(*given.values())
+        out = out.abs() if out.is_complex() else out
+        return (out.float().sum() if out.requires_grad else out.float().sum() * self.scale.sum()) * 1.0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", CALLS)
+def test_keywords_change_nothing(name: str, device: str) -> None:
+    options: dict[str, Any] = {"device": "cuda", "gpu": "A100 40GB"} if device == "cuda" else {}
+    x = torch.randn(4, 16, 64)
+    by_keyword, by_position = (estimate_memory(Caller(name, how), input_data=x, **options) for how in (True, False))
+    assert by_keyword.peak_bytes == by_position.peak_bytes
+    assert by_keyword.unknown == by_position.unknown
+    assert by_keyword.assumptions == by_position.assumptions
