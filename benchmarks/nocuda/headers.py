@@ -32,7 +32,7 @@ ALLOWED: dict[str, str] = {
     r"cublas\w*dot\w*": (
         "torch has its result written to the device (PointerModeGuard in aten/src/ATen/native/cuda/Blas.cpp)"
     ),
-    r"cudnn\w+(Forward|ForwardInference|ForwardTrainingEx|BackwardEx|BackwardData(_v8)?|BackwardWeights_v8)": (
+    r"cudnn\w+(Forward|Backward|ForwardInference|ForwardTrainingEx|BackwardEx|BackwardData(_v8)?|BackwardWeights_v8)": (
         "its outputs are tensors on the device, where nothing is computed"
     ),
     r"cuLaunch(Cooperative)?Kernel(Ex)?": "launches a kernel, which does nothing",

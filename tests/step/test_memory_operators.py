@@ -329,7 +329,8 @@ def test_a_gpu_samples_by_cudnn_which_makes_both_gradients() -> None:
     estimate = estimate_memory(model, input_data=torch.randn(4, SIDE), device="cuda", gpu="T4")
     made = [(estimate.log.moments[place].operator, nbytes) for place, _, nbytes in estimate.log.events if nbytes]
     gradients = [nbytes for name, nbytes in made if name == "aten::cudnn_grid_sampler_backward"]
-    assert gradients[:2] == [images.nbytes, 4 * 256]
+    expanded = 4 * 2 * 3 * 8 * 8  # The gradient of the sum.
+    assert gradients[:3] == [expanded, images.nbytes, 4 * 256]
 
 
 class LeafAsResult(torch.autograd.Function):
