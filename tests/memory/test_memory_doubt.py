@@ -241,3 +241,11 @@ def test_a_bound_comes_on_top_of_known_scratch_memory(monkeypatch: pytest.Monkey
     monkeypatch.setitem(SCRATCH, ("cpu", "aten::relu"), rule)
     estimate = estimate_memory(nn.ReLU(), (256,), 4, mode="eval", progress=False)
     assert estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes + bound)
+
+
+def test_a_small_peak_is_at_least_what_is_requested() -> None:
+    model = nn.Sequential(nn.Conv1d(24, 64, 1, groups=4, bias=False), nn.ReLU(), nn.ConvTranspose1d(64, 32, 5, 2, 2))
+    options: dict[str, Any] = {"device": "cuda", "gpu": "RTX 4090", "optimizer": "adamw", "cudnn": "rule"}
+    estimate = estimate_memory(model, (24, 100), 5, **options)
+    certain = sum(estimate.at_peak[kind] for kind in ("parameters", "gradients", "optimizer_state", "inputs"))
+    assert certain < estimate.peak_range[0] < estimate.peak_bytes

@@ -171,17 +171,22 @@ class Estimate:
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
             return peak, peak
         low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
-        spread = self._unsplit(log)
+        order = 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
-            spread += round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
-        return max(0, min(low, peak) - spread), max(
-            high, peak + (LEAST_DOUBT if log.unknown or is_assumed else 0)
-        ) + spread
+            order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
+        unsplit = self._unsplit(log)
+        lowest = min(low, peak)
+        if unsplit:
+            requested = run_log(at_edge(log, -1), "cpu", self.options).peak_bytes
+            lowest = max(lowest - unsplit, min(lowest, requested))
+        most = max(high, peak + (LEAST_DOUBT if log.unknown or is_assumed else 0))
+        return max(0, lowest - order), most + unsplit + order
 
     def _unsplit(self, log: MemoryLog) -> int:
         """Return the rest that the allocator may leave in a block, of at most 1 MiB in the large pool.
 
-        It counts as allocated, and scratch memory of another size can make the allocator choose another block.
+        It counts as allocated, and scratch memory of another size can make the allocator choose another block; what is
+        requested in any blocks is the least.
         """
         if self.backend != "cuda" or self.options.expandable_segments:
             return 0

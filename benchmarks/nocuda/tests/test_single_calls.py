@@ -107,6 +107,25 @@ def test_draws_without_replacement_hold_at_most_what_the_rule_says(rows: int, sa
     assert most == sum(ruled) - freed
 
 
+@pytest.mark.parametrize("count", [1000, 100_000, 3_000_000])
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("bounds", [(), (0.0, 1.0)])
+def test_a_histogram_looks_for_its_range(count: int, step: int, bounds: tuple[float, ...]) -> None:
+    x, fake = (torch.empty_strided((count,), (step,), device=device) for device in ("cuda", "meta"))
+    truth = [size for size in changes(partial(aten.histc.default, x, 64, *bounds)) if size > 0]
+    ruled = allocated_by_rule(aten.histc.default, (fake, 64, *bounds), out=torch.empty(64, device="meta"))
+    assert truth == ruled
+
+
+@pytest.mark.parametrize("size", [(1000,), (1_000_000,), (1, 500_000), (30, 1000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_draws_with_replacement_sum_the_weights(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    weights = torch.ones(size, dtype=dtype)
+    drawn = partial(aten.multinomial.default, generator=torch.Generator("cuda"))
+    truth = [change for change in changes(partial(drawn, weights.cuda(), 7, True)) if change > 0]
+    assert truth == allocated_by_rule(aten.multinomial.default, (weights.to("meta"), 7, True))
+
+
 def lying(layout: str, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a tensor on ``meta``: row-major, turned or sliced."""
     if layout == "turned":

@@ -157,10 +157,11 @@ def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
 def _running(out: Any, x: Any, dim: int) -> tuple[Alloc, ...]:
     converted = nbytes(out) if x.dtype is not out.dtype else 0
     plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
-    return buffers(converted, plain, _scan(out, x, dim))
+    return buffers(converted, plain, scan_of_row(out, x, dim))
 
 
-def _scan(out: Any, x: Any, dim: int) -> int:
+def scan_of_row(out: Any, x: Any, dim: int) -> int:
+    """Return the bytes of CUB's storage, which a scan along one row of numbers needs."""
     whole = x.dim() and x.numel() and x.numel() == x.shape[dim]
     return {2: half_scan, 8: long_scan}.get(itemsize(out), scan)(x.numel()) if whole else 0
 
@@ -168,7 +169,7 @@ def _scan(out: Any, x: Any, dim: int) -> int:
 @scratch("cuda", "aten::logcumsumexp", source=f"{SOURCE}LogcumsumexpKernel.cu, ScanUtils.cuh", band=0.0)
 def running_logsumexp(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input, and for one row of numbers CUB's storage."""
-    return *results(out), *buffers(copied(x), _scan(out, x, dim))
+    return *results(out), *buffers(copied(x), scan_of_row(out, x, dim))
 
 
 @scratch("cuda", "aten::_cummax_helper", "aten::_cummin_helper", source=f"{SOURCE}ScanKernels.cpp", band=0.0)

@@ -17,6 +17,7 @@ from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import elements, itemsize, nbytes
 from .allocations import buffers, copies, joined, results
 from .chips import chip_of
+from .copies import scan_of_row
 from .topk import search
 
 BERNOULLI = "aten/src/ATen/native/cuda/DistributionTemplates.h, bernoulli_kernel"
@@ -45,13 +46,13 @@ def _in_float(target: Any, probabilities: Any) -> int:
 
 @scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp", band=0.0, by_capability=True)
 def multinomial(capability: Capability, out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
-    """Without replacement the numbers of the checks and an exponential per weight; else the weights three times.
+    """Without replacement the numbers of the checks and an exponential per weight; else the weights thrice, summed.
 
     Exponentials have the weights' strides; several of the largest are found as by ``topk``.
     """
     weights = Alloc(nbytes(p))
     if replacement and samples > 1:
-        return Result(0), weights, weights, weights
+        return Result(0), weights, weights, weights, *buffers(scan_of_row(p, p, -1))
     extremes = (Alloc(itemsize(p)), Alloc(itemsize(p))) if since(EXTREMES_SINCE) else ()
     course = (Result(0), *extremes, Alloc(1), Alloc(1), weights)
     if samples == 1:

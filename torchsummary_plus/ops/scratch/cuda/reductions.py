@@ -16,7 +16,7 @@ import torch
 from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
 from ...strides import strides_of_copy
-from ..registry import Course, scratch
+from ..registry import Alloc, Course, Result, scratch
 from .allocations import Allocations, copies, joined, results
 from .chips import Chip, chip_of
 from .tensor_iterator import Reduction, reduction
@@ -201,3 +201,12 @@ def extremes(capability: Any, out: Any, tensor: Any, *, dim: int | None = None, 
     read = copy if dim is None else tensor
     staging = course(chip_of(capability), read, axes_of(dim), tensor.dtype, kind)
     return joined(copies(tensor) if dim is None else (), staging)
+
+
+@scratch("cuda", "aten::histc", source="aten/src/ATen/native/cuda/SummaryOps.cu", band=0.0, by_capability=True)
+def histogram(capability: Any, out: Any, tensor: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Course:
+    """The least and the largest element, where no range is given."""
+    if min != max or not tensor.numel():
+        return ()
+    number = Alloc(tensor.element_size())
+    return joined((Result(0), number, number), extremes(capability, (out, out), tensor))
