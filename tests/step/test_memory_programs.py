@@ -317,7 +317,7 @@ def test_a_small_random_mask_under_a_transform(module: str, child: Child) -> Non
 def test_frees_that_the_profiler_does_not_see(child: Child) -> None:
     verdict = child.judge(UNSEEN)
     assert verdict.word == INSIDE, str(verdict)
-    assert "torch's profiler did not see" in verdict.note
+    assert "torch's profiler did not record" in verdict.note
 
 
 OWN = """

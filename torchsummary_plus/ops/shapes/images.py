@@ -207,20 +207,3 @@ def padded(x: Tensor, padding: Sizes) -> Shape:
         sizes[-1 - place // 2] += pad
     sure(min(sizes) > 0)
     return tuple(sizes)
-
-
-# Sampling by cuDNN, which has no meta kernels: aten/src/ATen/native/cudnn/GridSampler.cpp
-
-
-@rule("cudnn_grid_sampler")
-def cudnn_grid_sampler(x: Tensor, grid: Tensor) -> Out:
-    """The images sampled at the grid's points, row-major."""
-    sure(x.dim() == grid.dim() == 4 and grid.shape[0] == x.shape[0] and grid.shape[3] == 2 and grid.dtype is x.dtype)
-    return fresh((*x.shape[:2], *grid.shape[1:3]), x.dtype)
-
-
-@rule("cudnn_grid_sampler_backward")
-def cudnn_grid_sampler_backward(x: Tensor, grid: Tensor, grad: Tensor) -> Outs:
-    """The gradients of images and grid, row-major, both whichever is wanted."""
-    sure(grad.shape == (*x.shape[:2], *grid.shape[1:3]))
-    return [fresh(x.shape, x.dtype), fresh(grid.shape, grid.dtype)]

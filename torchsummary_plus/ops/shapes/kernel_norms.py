@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
-from .layers import statistics_of
+from .layers import has_groups_in_rows, statistics_of
 from .registry import (
     FLOATS,
     Out,
@@ -186,6 +186,17 @@ def group_norm_backward(
     parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
     of_x = in_format_of(x, x.shape, x.dtype)
     return only_wanted((of_x, parameter, parameter), wanted)
+
+
+@register(KERNEL_RULES, "native_group_norm_backward")
+def group_norm_backward_in_rows(
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    batch: int, channels: int, rest: int, groups: int, wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """The wanted gradients of input, weight and bias, row-major on the release whose kernels write rows."""
+    sure(has_groups_in_rows() and grad.shape == x.shape and grad.dtype is x.dtype)
+    parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
+    return only_wanted((fresh(x.shape, x.dtype), parameter, parameter), wanted)
 
 
 @register(KERNEL_RULES, "native_layer_norm_backward")

@@ -289,3 +289,20 @@ def convolution_backward(
     of_bias = fresh(grad.shape[1:2], grad.dtype)
     outs: Outs = [like(x), like(weight), of_bias]
     return only_wanted(outs, wanted)
+
+
+# Sampling by cuDNN, which has no meta kernels: aten/src/ATen/native/cudnn/GridSampler.cpp
+
+
+@register(KERNEL_RULES, "cudnn_grid_sampler")
+def cudnn_grid_sampler(x: Tensor, grid: Tensor) -> Out:
+    """The images sampled at the grid's points, row-major."""
+    sure(x.dim() == grid.dim() == 4 and grid.shape[0] == x.shape[0] and grid.shape[3] == 2 and grid.dtype is x.dtype)
+    return fresh((*x.shape[:2], *grid.shape[1:3]), x.dtype)
+
+
+@register(KERNEL_RULES, "cudnn_grid_sampler_backward")
+def cudnn_grid_sampler_backward(x: Tensor, grid: Tensor, grad: Tensor) -> Outs:
+    """The gradients of images and grid, row-major, both whichever is wanted."""
+    sure(grad.shape == (*x.shape[:2], *grid.shape[1:3]))
+    return [fresh(x.shape, x.dtype), fresh(grid.shape, grid.dtype)]

@@ -220,9 +220,13 @@ def group_norm(
     sure(groups > 0 and channels % groups == 0)
     statistics = fresh((batch, groups), x.dtype)
     out = _normalised(x, weight, bias)
+    return [fresh(x.shape, x.dtype) if has_groups_in_rows() else out, statistics, statistics]
+
+
+def has_groups_in_rows() -> bool:
+    """Whether group norm is row-major on this release, except on the CPU."""
     first, beyond = GROUPS_IN_ROWS
-    in_rows = since(first) and not since(beyond)
-    return [fresh(x.shape, x.dtype) if in_rows else out, statistics, statistics]
+    return since(first) and not since(beyond)
 
 
 @rule("native_layer_norm")
