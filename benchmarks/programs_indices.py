@@ -21,12 +21,20 @@ OF_INPUT = (
     "{1} = {0}[order].exp().log1p()[back]",
     "length = int((x.flatten(1).sum(1) > -1e9).sum())\n{1} = {0}[:length] * 2",
     "{1} = torch.stack([row * (2 if total > 0 else 3) for row, total in zip({0}, {rows}.tolist())])",
+    "{1} = {0}\nfor turn in range(3):\n    length = max((x.flatten(1) > 1.0 - turn).sum(0).tolist())\n"
+    "    {1} = {1} + {0}[:length].mul(0.5).sum()",
+    "{1} = {0}\nfor turn in range(2):\n    length = int((x.flatten(1) > 1.0 - turn).sum(0).numpy().max())\n"
+    "    {1} = {1} + {0}[:length].tanh().sum()",
+    "expert = x.flatten(1).argmax(1) % 2\ncounts = torch.bincount(expert, minlength=2).tolist()\n"
+    "parts = {0}[expert.argsort(stable=True)].split(counts)\n"
+    "{1} = torch.cat([part * (number + 2) for number, part in enumerate(parts)])",
 )
 LEARNED = (
     "{1} = {0} + {0}[{0} > 0].mean()",
     "{1} = {0} + {0}.detach().nonzero().float().mean()",
     "{1} = {0} + torch.unique({0}.detach().round()).mean()",
     "{1} = torch.zeros_like({0})\n{1}[{0} > 0] = {0}[{0} > 0]",
+    "{1} = {0} + {0}[: max(({0}.detach().flatten(1) > 0.1).sum(0).tolist())].mul(0.5).sum()",
     "{1} = {0} * ({0}[{0}.flatten(1).sum(1) > 0].numel() + 1)",
 )
 """Sizes that only real values tell."""

@@ -92,6 +92,78 @@ def smoothed(x):
     AVERAGE = copy.deepcopy(AVERAGE)
     return x * AVERAGE.bias.detach()[:1]
 """,
+    "pushed": """
+from collections import deque
+
+class Replay(deque):
+    def __init__(self):
+        super().__init__(maxlen=3)
+        self.place, self.mean = 0, torch.zeros(200)
+
+    def push(self, x):
+        self.append(x.detach().clone())
+        self.place, self.mean = self.place + 1, self.mean * 0.9 + self[-1].mean()
+
+PUSHED = Replay()
+
+def pushed(x):
+    PUSHED.push(x)
+    return x * PUSHED.mean[:1]
+""",
+    "imported": """
+import sys
+from types import ModuleType
+
+sys.modules["state_of_programs"] = ModuleType("state_of_programs")
+sys.modules["state_of_programs"].mean = torch.zeros(200)
+
+def imported(x):
+    import state_of_programs
+
+    state_of_programs.mean = state_of_programs.mean * 0.9 + x.detach().mean()
+    return x * state_of_programs.mean[:1]
+""",
+    "remembered": """
+from functools import lru_cache
+
+BASE = torch.ones(300)
+
+@lru_cache(maxsize=None)
+def table(size):
+    return BASE[:size] * 2
+
+def remembered(x):
+    return x * table(200)[:1]
+""",
+    "single": """
+class Singleton(type):
+    known = {}
+
+    def __call__(cls):
+        if cls not in cls.known:
+            cls.known[cls] = super().__call__()
+        return cls.known[cls]
+
+class Tracker(metaclass=Singleton):
+    def __init__(self):
+        self.mean = torch.zeros(200)
+
+Tracker()
+
+def single(x):
+    Tracker().mean = Tracker().mean * 0.9 + x.detach().mean()
+    return x * Tracker().mean[:1]
+""",
+    "simple": """
+import queue
+
+SIMPLE = queue.SimpleQueue()
+SIMPLE.put(torch.ones(200))
+
+def simple(x):
+    SIMPLE.put(x.detach().flatten()[:1].expand(200).clone())
+    return x * SIMPLE.get()[:1]
+""",
     "tabled": """
 def tabled(x, table=torch.full((32,), 0.5)):
     return x * table[:1]

@@ -82,6 +82,14 @@ PROGRAMS = {
     "an array of objects": (
         "rows = numpy.empty(2, dtype=object); rows[:] = [big(), big()]", "rows[0].mul_(2); x = x + rows[0]"
     ),
+    "an array whose objects are replaced": (
+        "rows = numpy.empty((2, 2), dtype=object)\nfor place in range(4): rows.flat[place] = big()",
+        "x = x + rows[0, 1]; rows[0, 1] = big(); rows[1, 0] = rows[1, 0] * 2",
+    ),
+    "a simple queue": (
+        "waiting = queue.SimpleQueue()\nfor _ in range(3): waiting.put(big())",
+        "x = x + waiting.get(); waiting.put(big())",
+    ),
     "a weak dictionary": (
         "known = weakref.WeakKeyDictionary()",
         "known.setdefault(model, model.weight.detach() * 2); x = x @ known[model]",

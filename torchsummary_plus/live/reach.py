@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial, partialmethod
@@ -284,14 +284,14 @@ class Reached:
             yield value.queue
         elif isinstance(value, queue.SimpleQueue):
             self.mutable.append(value)
-            yield queued(value)
+            yield from queued(value)
         elif isinstance(value, Future):  # It is not restored: its thread has gone on.
             yield value.result() if value.done() and not value.cancelled() and value.exception() is None else None
         elif isinstance(value, logging.Logger):
             yield from (value.handlers, value.parent)
         else:
             self.mutable.append(value)
-            yield value.tolist() if getattr(getattr(value, "dtype", None), "hasobject", False) else None
+            yield from value.ravel().tolist() if is_array_of_objects(value) else ()
 
 
 def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
@@ -305,11 +305,20 @@ def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
             yield held
 
 
-def queued(waiting: queue.SimpleQueue[Any]) -> list[Any]:
-    """Return what is in a queue that cannot be looked into, by taking everything out and putting it back."""
+def is_array_of_objects(value: Any) -> bool:
+    """Whether a value is a NumPy array that may hold tensors."""
+    is_array = type(value).__module__ == "numpy" and hasattr(value, "flat")
+    return is_array and bool(getattr(getattr(value, "dtype", None), "hasobject", False))
+
+
+def queued(waiting: queue.SimpleQueue[Any], instead: Mapping[int, Any] = MappingProxyType({})) -> list[Any]:
+    """Return what is in a queue that cannot be looked into, by taking everything out and putting it back.
+
+    Items ``instead`` take the places that they are given for.
+    """
     items = [waiting.get() for _ in range(waiting.qsize())]
-    for item in items:
-        waiting.put(item)
+    for place, item in enumerate(items):
+        waiting.put(instead.get(place, item))
     return items
 
 

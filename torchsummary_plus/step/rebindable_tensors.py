@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import CellType, MappingProxyType
 from typing import Any
 
@@ -20,11 +21,11 @@ from torch.nn import Parameter
 
 from ..live.exchange import StandIns
 from ..live.fakes import Fake, is_plain
-from ..live.reach import Reached, content_of
+from ..live.reach import Reached, content_of, is_array_of_objects, queued
 from ..live.structures import with_items
 
 Entry = tuple[Any, Any]
-"""A list, deque or dict with an index or key; a closure's cell with None; or a class with an attribute's name."""
+"""A list, deque, dict, array or simple queue with an index or key; a closure's cell with None; a class with a name."""
 
 _HELD_BY_CLASSES = (Tensor, tuple, list, dict, deque)
 """Attributes of classes that may hold tensors."""
@@ -119,6 +120,10 @@ def entries_on_the_way(reach: Reached) -> Iterator[Entry]:
         entries = container if isinstance(container, (list, deque, dict)) else getattr(container, "__dict__", None)
         if isinstance(entries, (list, deque, dict)):
             containers[id(entries)] = entries
+    for container in {id(container): container for container in reach.mutable}.values():
+        if isinstance(container, SimpleQueue) or is_array_of_objects(container):
+            count = container.qsize() if isinstance(container, SimpleQueue) else container.size
+            yield from ((container, place) for place in range(count))
     for container in containers.values():
         keys = list(dict.keys(container)) if isinstance(container, dict) else range(len(container))
         yield from ((container, key) for key in keys)
@@ -134,6 +139,10 @@ def value_of(place: Entry) -> Any:
     container, key = place
     if isinstance(container, CellType):
         return next(iter(content_of(container)), None)
+    if isinstance(container, SimpleQueue):
+        return dict(enumerate(queued(container))).get(key)
+    if is_array_of_objects(container):
+        return container.flat[key] if key < container.size else None
     if isinstance(container, (dict, type)):
         return dict.get(container, key) if isinstance(container, dict) else vars(container).get(key)
     return container[key] if key < len(container) else None
@@ -146,6 +155,10 @@ def put(place: Entry, value: Any) -> None:
         container.cell_contents = value
     elif isinstance(container, type):
         type.__setattr__(container, key, value)
+    elif isinstance(container, SimpleQueue):
+        queued(container, {key: value})
+    elif is_array_of_objects(container):
+        container.flat[key] = value
     else:
         container[key] = value
 
