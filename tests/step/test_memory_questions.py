@@ -299,3 +299,20 @@ def test_a_real_forward_ends_at_as_many_operators(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(rehearsal, "MOST_OPERATORS", 20)
     with pytest.raises(ForwardError, match="a real forward was abandoned: it calls more than 20 operators"):
         estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 4, 4), mode="eval")
+
+
+def test_numbers_that_are_not_finite_in_a_real_step_are_not_assumed_to_be() -> None:
+    model = nn.Linear(64, 64)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        out = model(x)
+        mean = out[(x.sum(1) > 1e9).nonzero()[:, 0]].mean()  # Of nothing.
+        if not torch.isnan(mean):
+            out = out @ torch.ones(64, 512)
+        out.sum().backward()
+        model.zero_grad()
+
+    predicted, measured = (
+        run(model, input_data=torch.ones(8, 64), train_step=step) for run in (estimate_memory, measure_memory)
+    )
+    assert predicted.peak_bytes == measured.peak_bytes

@@ -113,11 +113,11 @@ class StepFunctions(TorchFunctionMode):
             return _STAND_INS[func]
         if func is _linear_kernel:
             return self.linear
-        if func in _FINITE:
+        kernels: Any = self.watch.kernel
+        if func in _FINITE and kernels.answers.recorded is None:
             return partial(_finite, func)
         if func in _OF_VALUES:
             return partial(self._of_values, func)
-        kernels: Any = self.watch.kernel
         formula = product_function(func, self._assume, kernels.answers.zeros) or reflection_function(func)
         if formula is not None:
             return formula
@@ -290,7 +290,7 @@ _FINITE = {
 
 
 def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
-    """Assume that unknown values are finite: the memory of a failing step is not the question."""
+    """Assume that values no real pass has told are finite: the memory of a failing step is not the question."""
     out: torch.Tensor = func(input)
     if out.numel() > MASK:
         return out
