@@ -363,3 +363,21 @@ def test_an_inputs_copy_has_its_strides_and_storage(x: torch.Tensor) -> None:
         truth = measure(model, (x,), mode).peak_bytes
         assert measure_memory(model, input_data=x, mode=mode).peak_bytes == truth
         assert estimate_memory(model, input_data=x, mode=mode).peak_bytes == truth
+
+
+def test_a_skeleton_for_functional_call_needs_no_values() -> None:
+    model = Skeleton()
+    x = torch.ones(3, 16)
+    assert measure_memory(model, input_data=x).peak_bytes == estimate_memory(model, input_data=x).peak_bytes
+
+
+class Skeleton(nn.Module):
+    """Runs a module without values, held in a list, on weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 16))
+        self.skeleton = [nn.Linear(16, 8, bias=False, device="meta")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.functional_call(self.skeleton[0], {"weight": self.weight}, (x,))  # type: ignore[no-any-return]

@@ -96,7 +96,7 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
     """Raise :class:`InputError` for a model that is not on the device, or is on meta."""
-    if not is_complete(tree.modules):
+    if not is_complete(tree.modules[: tree.unregistered]):  # The others may be skeletons for functional_call.
         raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
     if tree.device() != device:
         raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
