@@ -379,5 +379,5 @@ class Skeleton(nn.Module):
         self.weight = nn.Parameter(torch.ones(8, 16))
         self.skeleton = [nn.Linear(16, 8, bias=False, device="meta")]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(self.skeleton[0], {"weight": self.weight}, (x,))  # type: ignore[no-any-return]
