@@ -42,7 +42,6 @@ from ..watch.quiet_profile import QuietProfile
 from ..watch.unseen import with_unseen_frees
 from .account import PriorTensor
 from .compiling import compiled_for_torch
-from .optimizers import stepping
 from .replaced_tensors import ReplacedTensors
 from .runner import Step, Steps, with_loss
 from .surroundings import Surroundings
@@ -285,7 +284,7 @@ class RealSteps(Steps):
         super().__init__(watch, device, marks, step, prior)
         self.marks = marks
         self.exchange = exchange
-        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer, *stepping()])
+        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer])
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two steps is live at the end."""

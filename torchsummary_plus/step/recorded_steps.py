@@ -27,7 +27,6 @@ from .autograd.functions import StepFunctions, failed_node, functions_as_without
 from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
-from .optimizers import stepping
 from .replaced_tensors import ReplacedTensors
 from .runner import Step, Steps
 from .streamed_ledger import StreamedLedger
@@ -78,7 +77,7 @@ class RecordedSteps(Steps):
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, prior)
         self.exchange = exchange
-        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer, *stepping()])
+        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer])
         self.kernels = kernels
         self.ledger = ledger
         self.capability = ledger.workspaces.capability

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..live.exchange import Exchange
 from ..live.modules import ModuleTree, tensors_in
 from ..live.reach import Reached
+from .optimizers import stepping
 
 SHOWN = 3
 """How many replaced tensors a note names."""
@@ -19,7 +20,7 @@ class ReplacedTensors:
     """Frees exchanged tensors of a model that nothing reaches any more.
 
     A program frees such a tensor by replacing it. Here whoever restores the model holds it, so that it is freed at the
-    end of the step. ``roots`` lead to everything else that the steps can use.
+    end of the step. ``roots`` and all optimizers lead to everything else that the steps can use.
     """
 
     def __init__(self, tree: ModuleTree, exchange: Exchange, roots: Sequence[Any]) -> None:
@@ -38,7 +39,7 @@ class ReplacedTensors:
         absent = self._names.keys() - present
         if not absent:
             return set()
-        return absent - set(map(id, Reached([self._model, *self._roots, optimizer]).tensors))
+        return absent - set(map(id, Reached([self._model, *self._roots, *stepping(), optimizer]).tensors))
 
     def free(self, unreached: set[int]) -> None:
         """Free tensors, and remember their names."""
