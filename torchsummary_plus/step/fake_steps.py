@@ -104,7 +104,15 @@ def _recorded(task: Task) -> MemoryLog:
     first: ForwardError | StepError | None = None
     if task.step.optimizer is not None:
         import_for_hooked()
+    asks_outside: bool | None = None
     while True:
+        if (
+            asks_outside is not None
+        ):  # Not inside the handler, whose error keeps frames alive: a checkpoint's has hooks.
+            task = _rehearsed(task, asks_outside)
+            measured, asks_outside = _measured_loop(task), None
+            if measured is not None:
+                return measured
         try:
             imported = len(sys.modules)
             sparse, tangents = SparseResults(), ForwardTangents()
@@ -125,10 +133,7 @@ def _recorded(task: Task) -> MemoryLog:
         except GrewError:
             task = _after_growth(task)
         except _NeedsValuesError as needed:
-            task = _rehearsed(task, needed.outside)
-            measured = _measured_loop(task)
-            if measured is not None:
-                return measured
+            asks_outside = needed.outside
         except (ForwardError, StepError) as error:
             can_run_really = is_complete(task.tree.modules)
             if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not can_run_really:
