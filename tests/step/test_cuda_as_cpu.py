@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.memory_records import Doubt, MemoryLog, Moment, StorageSpec
+from torchsummary_plus.data.memory_records import IDLE_SCALER, Doubt, MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
 from torchsummary_plus.step.cpu_log_on_gpu import with_cublas
@@ -105,3 +105,17 @@ def test_each_thread_that_multiplies_gets_a_workspace() -> None:
     assert [moment for moment, _, nbytes in result.events if nbytes == 32 << 20] == [2, 3]
     assert [moment for moment, _, _ in result.events] == [0, 1, 2, 2, 3, 3, 4, 5]
     assert result.events[result.doubts[0].event] == (3, 7, 32 << 20)
+
+
+@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_scaler_that_does_nothing_is_named(device: str) -> None:
+    scaler = torch.amp.GradScaler(device, enabled=False)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        scaler.scale(model(x).sum()).backward()
+        model.zero_grad()
+
+    options: dict[str, Any] = {"gpu": "T4"} if device == "cuda" else {}
+    estimate = estimate_memory(nn.Linear(8, 8), (8,), 2, device, train_step=step, **options)
+    assert (IDLE_SCALER in estimate.assumptions) is (device == "cuda")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import MemoryLog, without_optimizer
+from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
@@ -308,6 +308,8 @@ def _record(task: Task) -> MemoryLog:
         holdings = list(surroundings.holdings(stand_ins, kernels.other, moved))
         steps = RecordedSteps(kernels, ledger, task.step, exchange, holdings)
         steps.if_used = if_used
+        if surroundings.has_idle_scaler and device.type == "cuda":
+            steps.notes[IDLE_SCALER] = None
         steps.without_bytes = surroundings.without_bytes
         log = _run_steps(steps, task, answers, embeddings)
         task.draws.asks |= answers.drew

@@ -71,6 +71,9 @@ class Surroundings:
         self._lone.restrict_to(self.alone.ids)
         lasting = [tensor for tensor in (*tree.tensors(), *self.reach.tensors) if id(tensor) not in self.alone.ids]
         self._in_graphs = SavedByGraphs(self.reach.tensors, [*lasting, *gradients])
+        scalers = [value for value in self.reach.mutable if isinstance(value, torch.amp.GradScaler)]
+        self.has_idle_scaler = not all(scaler.is_enabled() for scaler in scalers)
+        """Whether a gradient scaler does nothing, as one created where torch finds no GPU."""
         self.has_unseen_graphs = not since("2.10") and any(tensor.grad_fn is not None for tensor in self.reach.tensors)
 
     @contextmanager
