@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from benchmarks.nocuda.tests.single_calls import allocated_by_rule, changes
+from tests.truth.releases import from_release
 
 aten = torch.ops.aten
 SIZE = (8, 64, 56, 56)
@@ -107,6 +108,7 @@ def test_draws_without_replacement_hold_at_most_what_the_rule_says(rows: int, sa
     assert most == sum(ruled) - freed
 
 
+@from_release("2.13", "a search for both extremes at once")
 @pytest.mark.parametrize("count", [1000, 100_000, 3_000_000])
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("bounds", [(), (0.0, 1.0)])

@@ -203,9 +203,12 @@ def extremes(capability: Any, out: Any, tensor: Any, *, dim: int | None = None, 
     return joined(copies(tensor) if dim is None else (), staging)
 
 
-@scratch("cuda", "aten::histc", source="aten/src/ATen/native/cuda/SummaryOps.cu", band=0.0, by_capability=True)
+HISTOGRAM = "aten/src/ATen/native/cuda/SummaryOps.cu"
+
+
+@scratch("cuda", "aten::histc", source=HISTOGRAM, band=0.0, by_capability=True, since="2.13")
 def histogram(capability: Any, out: Any, tensor: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Course:
-    """The least and the largest element, where no range is given."""
+    """The least and the largest element, where no range is given; torch 2.11 looks for one after the other."""
     if min != max or not tensor.numel():
         return ()
     number = Alloc(tensor.element_size())
