@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from torchsummary_plus.live.code_names import is_library
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
-from torchsummary_plus.live.reach import Reached
+from torchsummary_plus.live.reach import Reached, queued
 from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.trace.restore import _SavedContents
@@ -92,3 +93,15 @@ def test_models_of_code_run_without_a_modules_name_are_searched() -> None:
     exec("from torch import nn\nclass Model(nn.Module): pass\nmodel = Model()\nmodel.held = nn.Linear(2, 3)", names)
     assert type(names["model"]).__module__ == "builtins"
     assert len(Reached([names["model"]]).tensors) == 2
+
+
+def test_a_queue_that_another_thread_empties_is_not_waited_for() -> None:
+    class Racing(queue.SimpleQueue):  # type: ignore[type-arg]
+        def qsize(self) -> int:
+            return super().qsize() + 1
+
+    waiting = Racing()
+    waiting.put(1)
+    waiting.put(2)
+    assert queued(waiting, {0: 3}) == [1, 2]
+    assert queued(waiting) == [3, 2]

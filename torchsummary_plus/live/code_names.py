@@ -85,10 +85,10 @@ def is_of_user(module: ModuleType) -> bool:
 
 
 def imported_by(function: FunctionType, names: frozenset[str]) -> Iterator[ModuleType]:
-    """Yield the user's modules among the names that a function uses, as when it imports them itself."""
+    """Yield the user's modules among the names that a function uses, as when it imports them itself, by name."""
     package = function.__globals__.get("__package__")
-    for name in names:
+    for name in sorted(names):
         for path in (name, f"{package}.{name}"):
             module = sys.modules.get(path)
-            if module is not None and is_of_user(module):
+            if isinstance(module, ModuleType) and is_of_user(module):
                 yield module

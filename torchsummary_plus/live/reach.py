@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial, partialmethod
 from itertools import cycle
@@ -316,9 +317,18 @@ def queued(waiting: queue.SimpleQueue[Any], instead: Mapping[int, Any] = Mapping
 
     Items ``instead`` take the places that they are given for.
     """
-    items = [waiting.get() for _ in range(waiting.qsize())]
+    items = emptied(waiting)
     for place, item in enumerate(items):
         waiting.put(instead.get(place, item))
+    return items
+
+
+def emptied(waiting: queue.SimpleQueue[Any]) -> list[Any]:
+    """Take everything out of a queue and return it, without waiting where another thread takes items too."""
+    items: list[Any] = []
+    with suppress(queue.Empty):
+        while True:
+            items.append(waiting.get_nowait())
     return items
 
 

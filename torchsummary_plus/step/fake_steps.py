@@ -106,9 +106,8 @@ def _recorded(task: Task) -> MemoryLog:
         import_for_hooked()
     asks_outside: bool | None = None
     while True:
-        if (
-            asks_outside is not None
-        ):  # Not inside the handler, whose error keeps frames alive: a checkpoint's has hooks.
+        if asks_outside is not None:
+            # Not inside the handler, whose error keeps frames alive: those of a checkpoint have hooks.
             task = _rehearsed(task, asks_outside)
             measured, asks_outside = _measured_loop(task), None
             if measured is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from ..live import compat
-from ..live.reach import Reached, content_of, queued
+from ..live.reach import Reached, content_of, emptied, queued
 from ..live.structures import all_tensors, behind_proxy, slot_names
 
 _LOCK = threading.RLock()
@@ -213,8 +213,7 @@ def _reset_of_queue(waiting: queue.SimpleQueue[Any]) -> Callable[[], object]:
     items = queued(waiting)
 
     def reset() -> None:
-        while waiting.qsize():
-            waiting.get()
+        emptied(waiting)
         for item in items:
             waiting.put(item)
         items.clear()  # The next search counts references.
