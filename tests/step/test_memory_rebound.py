@@ -13,8 +13,9 @@ from tests.truth.warm import python
 SECONDS = 120.0
 
 BEGIN = """
-import argparse, collections, copy, queue, threading, types, weakref
+import argparse, collections, copy, itertools, queue, threading, types, weakref
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 import numpy
 import torch
 from torch import nn
@@ -101,6 +102,67 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+AT_END = """
+def train_step(model, x):
+    model(x).sum().backward()
+    {body}
+    model.zero_grad()
+options["train_step"] = train_step
+"""
+
+AT_END_OF_STEP = {
+    "an attribute of a parameter": (
+        "model.weight.main_grad = torch.zeros_like(model.weight)",
+        "model.weight.main_grad = model.weight.main_grad + model.weight.grad",
+    ),
+    "an attribute in a slot": (
+        "@dataclass(slots=True)\nclass State:\n    rows: object\nstate = State(big())", "state.rows = state.rows * 2"
+    ),
+    "a frozen object with slots": (
+        "@dataclass(frozen=True, slots=True)\nclass State:\n    rows: object\nstate = State(big())",
+        "global state; state = replace(state, rows=state.rows * 2)",
+    ),
+    "a tuple of a dict": ("state = ({'w': big()},)", "global state; state = ({'w': state[0]['w'] * 2},)"),
+    "a named tuple of a list": (
+        "class State(NamedTuple):\n    mems: list\nstate = State([big()])",
+        "global state; state = State([state.mems[0] * 2])",
+    ),
+    "a tuple of an object": (
+        "class Average:\n    def __init__(self, rows): self.rows = rows\nheld = [(Average(big()), 0)]",
+        "held[0] = (Average(held[0][0].rows * 2), 1)",
+    ),
+    "transitions with a dict": (
+        "Pair = collections.namedtuple('Pair', 'state info')\n"
+        "memory = collections.deque([Pair(big(), {'h': big()}) for _ in range(3)], maxlen=3)",
+        "memory.append(Pair(big(), {'h': big()}))",
+    ),
+    "a subclass of dict": (
+        "class Names(dict): __getattr__ = dict.__getitem__\nstate = Names(ema=big())",
+        "global state; state = Names(ema=state.ema * 2)",
+    ),
+    "an object with a finalizer": (
+        "class Average:\n    def __init__(self, rows): self.rows = rows\n    def __del__(self): pass\n"
+        "state = Average(big())",
+        "global state; state = Average(state.rows * 2)",
+    ),
+    "an object in a weak set": (
+        "live = weakref.WeakSet()\nclass Average:\n    def __init__(self, rows): self.rows = rows; live.add(self)\n"
+        "state = Average(big())",
+        "global state; state = Average(state.rows * 2)",
+    ),
+    "a generator's variable": (
+        "def averages():\n    mean = big()\n    while True:\n        new = yield mean\n        mean = mean + new\n"
+        "average = averages(); next(average)",
+        "average.send(big())",
+    ),
+    "an optimizer": (
+        "class Trainer: pass\ntrainer = Trainer(); trainer.optimizer = torch.optim.Adam(model.parameters())\n"
+        "model(inputs[0]).sum().backward(); trainer.optimizer.step(); model.zero_grad()",
+        "trainer.optimizer = torch.optim.Adam(model.parameters())",
+    ),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
     """A process that judges programs, killed if it hangs."""
@@ -113,4 +175,11 @@ def child() -> Iterator[Child]:
 def test_what_a_step_holds_besides_the_model_is_predicted_to_the_byte(name: str, child: Child) -> None:
     before, body = PROGRAMS[name]
     verdict = child.judge(BEGIN + before + STEP.format(body=body))
+    assert verdict.word == EXACT, str(verdict)
+
+
+@pytest.mark.parametrize("name", AT_END_OF_STEP)
+def test_what_a_step_replaces_in_any_way_is_freed_at_its_end(name: str, child: Child) -> None:
+    before, body = AT_END_OF_STEP[name]
+    verdict = child.judge(BEGIN + before + AT_END.format(body=body))
     assert verdict.word == EXACT, str(verdict)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -74,6 +74,16 @@ class Copies:
         self._copied.clear()
 
 
+class Entries(Protocol):
+    """Entries of containers that hold stand-ins of tensors which nothing else holds."""
+
+    def containers(self) -> set[int]:
+        """Return the ids of the containers."""
+
+    def empty(self, containers: Container[int]) -> None:
+        """Let go of the stand-ins in some containers, by their ids."""
+
+
 class Exchange:
     """Tensors exchanged with others, once each: their data, class, gradient and hooks.
 
@@ -84,6 +94,8 @@ class Exchange:
 
     def __init__(self) -> None:
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor, Any, Any]] = {}
+        self.entries: Entries | None = None
+        """The entries with stand-ins, which are not exchanged."""
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._pairs
@@ -136,7 +148,9 @@ class Exchange:
                 tensor.register_post_accumulate_grad_hook(hook)
 
     def release(self, key: int) -> bool:
-        """Free what an exchanged tensor has become, by the tensor's id; return False if C++ refers to it."""
+        """Free what an exchanged tensor has become, by its id; return False if there is none, or C++ refers to it."""
+        if key not in self._pairs:
+            return False
         tensor, *_ = self._pairs[key]
         with compat.no_dispatch(), compat.no_function():
             blank = torch.nn.Parameter(torch.empty(0, device="cpu"), False)

@@ -54,12 +54,18 @@ def array_of(values: Tensor, tensor: Tensor) -> Any:
 
 
 class UndecidedFloat(float):
-    """A placeholder for a fake tensor's value: it can be printed or logged, but raises when a decision needs it."""
+    """A placeholder for a fake tensor's value: it can be printed or logged, but raises when a decision needs it.
+
+    It is an ordinary number once its pass has ended.
+    """
 
     def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
         fake = super().__new__(cls, value)
         fake.refusal = refusal
         return fake
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
 
     refusal: Callable[[], None]
     __hash__ = float.__hash__

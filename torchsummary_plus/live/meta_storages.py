@@ -36,7 +36,8 @@ class MetaStorages:
         """Return a fake of a real tensor's current storage and strides; raises :class:`UnfakeableError`."""
         check_fakeable(tensor)
         with compat.no_dispatch():
-            storage = self.storage(tensor.untyped_storage(), device)
+            own = tensor.untyped_storage()
+            storage = self.storage(own, device) if isinstance(tensor, Fake) else self._of_original(own, device)
             meta = torch.empty(0, dtype=tensor.dtype, device=META)
             meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
             return wrap(meta, device, requires_grad)
@@ -84,8 +85,9 @@ class MetaStorages:
 
     def storage(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
         """Return the meta storage of a real one, creating it if needed; a fake's storage is returned itself."""
-        if storage.device.type == "meta":
-            return storage
+        return storage if storage.device.type == "meta" else self._of_original(storage, device)
+
+    def _of_original(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
         return self._known(storage) or self._make(storage, device)
 
     def _known(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:

@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial, partialmethod
-from itertools import cycle
-from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
+from itertools import cycle, tee
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from torch import nn
 
 from . import compat
 from .code_names import assigned_in, imported_by, is_library, is_of_user, names_of, package_of, top_of
+from .fakes import Fake
 from .modules import held_by_script
 from .structures import behind_proxy, slot_names
 
@@ -59,6 +60,9 @@ _HOLDERS_OF_ONE = (ContextVar, threading.local, queue.Queue, queue.SimpleQueue, 
 BUFFERS = (array.array, io.BytesIO, io.StringIO)
 """Objects of the standard library that hold numbers or text."""
 
+_OF_TEE = type(gc.get_referents(tee(())[0])[0])
+"""What the iterators of ``itertools.tee`` share: items that some of them have yet to return."""
+
 CACHED = type(lru_cache(maxsize=1)(int))
 """What ``functools.lru_cache`` makes of a function."""
 
@@ -70,10 +74,11 @@ class Reached:
     ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
     may set; ``rebinds`` the names of variables and attributes that it assigns. Of installed packages only those that a
     root is from are searched, and there only what its forward reaches by name; ``of_packages`` are the ids of tensors
-    reached only that way.
+    reached only that way. Without ``weakly``, weak references lead nowhere.
     """
 
-    def __init__(self, roots: Iterable[Any]) -> None:
+    def __init__(self, roots: Iterable[Any], weakly: bool = True) -> None:
+        self._weakly = weakly
         self.tensors: list[torch.Tensor] = []
         self.modules: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -142,7 +147,7 @@ class Reached:
         elif isinstance(value, partial):
             yield from (value.func, value.args, value.keywords)
         elif isinstance(value, weakref.ref):
-            yield value()
+            yield value() if self._weakly else None
         elif isinstance(value, BuiltinFunctionType):
             yield None if isinstance(value.__self__, (type, ModuleType)) else value.__self__
         elif isinstance(value, CACHED):
@@ -269,9 +274,9 @@ class Reached:
 
     def _in_iterator(self, value: Any) -> Iterator[Any]:
         """Yield what an iterator of Python's holds; the list that a cycle fills is its own."""
-        if isinstance(value, bytearray) or hasattr(value, "__setstate__"):
+        if isinstance(value, (bytearray, GeneratorType)) or hasattr(value, "__setstate__"):
             self.mutable.append(value)
-        if isinstance(value, Iterator):
+        if isinstance(value, Iterator) or type(value) is _OF_TEE:
             yield from _in_steps(value)
 
     def _in_foreign(self, value: Any) -> Iterator[Any]:
@@ -298,6 +303,8 @@ class Reached:
 def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
     """Yield what an iterator holds, and those inside it: each goes on from where it is, with a list of its own."""
     for held in gc.get_referents(iterator):
+        if isinstance(held, tuple) and any(isinstance(item, Fake) for item in held):
+            continue  # The last result of a zip or enumerate in a pass that has ended; the next takes its place.
         if isinstance(held, Iterator) and type(held).__module__ in ("builtins", "itertools"):
             yield from _in_steps(held)
         elif isinstance(iterator, cycle) and isinstance(held, list):

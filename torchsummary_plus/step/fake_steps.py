@@ -42,6 +42,7 @@ from ..trace.rehearsal import TOO_MANY_VALUES
 from ..trace.restore import one_pass
 from ..trace.run import eager, read
 from ..trace.swap import separate_buffers, swap_tensors
+from ..trace.user_logs import logs_set_aside
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
@@ -90,7 +91,7 @@ def record_step(
     fakes, the log is that of a real step.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
-    with one_pass(), listed_once():
+    with one_pass(), listed_once(), logs_set_aside():
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
@@ -282,6 +283,7 @@ def _record(task: Task) -> MemoryLog:
     if task.guesses is not None:
         task.guesses.begin()
     with ExitStack() as stack:
+        stack.callback(answers.end)
         exchange, mode_key = _entered(stack, task, surroundings)
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"

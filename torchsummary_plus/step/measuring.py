@@ -284,7 +284,7 @@ class RealSteps(Steps):
         super().__init__(watch, device, marks, step, prior)
         self.marks = marks
         self.exchange = exchange
-        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer])
+        self.replaced = ReplacedTensors(self.tree, exchange, step.train_step, [step.loss, step.optimizer])
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two steps is live at the end."""

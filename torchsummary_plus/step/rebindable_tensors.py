@@ -48,6 +48,8 @@ class RebindableTensors:
         entries = _entries_of(reach)
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
+        self._filled: list[Entry] = []
+        """The entries that hold stand-ins."""
         gradients = {id(tensor.grad) for tensor in reach.tensors if tensor.is_leaf and tensor.grad is not None}
         for index in range(len(reach.tensors)):
             key = id(reach.tensors[index])
@@ -63,6 +65,17 @@ class RebindableTensors:
     def clear(self) -> None:
         """Drop the references to the containers."""
         self._entries.clear()
+        self._filled.clear()
+
+    def containers(self) -> set[int]:
+        """Return the ids of the lists, deques and dicts in which stand-ins are."""
+        return {id(container) for container, _ in self._filled if isinstance(container, (list, deque, dict))}
+
+    def empty(self, containers: Container[int]) -> None:
+        """Let go of the stand-ins in some of these, by their ids."""
+        for place in [place for place in self._filled if id(place[0]) in containers]:
+            self._filled.remove(place)
+            put(place, None)
 
     @contextmanager
     def exchanged(
@@ -91,6 +104,7 @@ class RebindableTensors:
                 put((copied, place[1]), stand_in(value))
                 continue
             put(place, stand_in(value))
+            self._filled.append(place)
             changed.append((place, value, [weakref.ref(tensor) for tensor in _tensors_at(value_of(place))]))
         weak_stand_ins = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
         stand_ins.clear()

@@ -77,7 +77,7 @@ class RecordedSteps(Steps):
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, prior)
         self.exchange = exchange
-        self.replaced = ReplacedTensors(self.tree, exchange, [step.train_step, step.loss, step.optimizer])
+        self.replaced = ReplacedTensors(self.tree, exchange, step.train_step, [step.loss, step.optimizer])
         self.kernels = kernels
         self.ledger = ledger
         self.capability = ledger.workspaces.capability

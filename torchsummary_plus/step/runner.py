@@ -72,7 +72,7 @@ class Steps:
         self.stepping: list[ExitStack] = []
         """Exit stacks of the active optimizer steps, outermost first."""
         self.replaced: ReplacedTensors | None = None
-        """The model's tensors that a step may replace."""
+        """The tensors that a step may replace."""
         self.parameters: dict[int, tuple[Tensor, int]] = {}
         """Each parameter by id, with the first module that holds it; a loss's parameters belong to no module."""
         self.targets: Any = None
@@ -150,6 +150,8 @@ class Steps:
     def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""
         self.optimizer = self._optimizer()
+        if self.replaced is not None:
+            self.replaced.begin(self.optimizer, all_tensors((args, kwargs, self.targets)))
         for number in range(self.step.steps):
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
@@ -160,7 +162,7 @@ class Steps:
         return output
 
     def _free_replaced(self, unreached: set[int]) -> None:
-        """Free, in a phase of its own, what the step replaced of the model."""
+        """Free, in a phase of its own, what the step replaced."""
         assert self.replaced is not None
         self.account.enter(REPLACED, self.account.step)
         self.replaced.free(unreached)

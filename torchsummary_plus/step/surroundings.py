@@ -19,9 +19,11 @@ from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
 from ..live.versions import since
 from ..trace.questions import OUTSIDE
-from ..trace.restore import LOGS, is_log, items_of, refill, restored_reach
+from ..trace.restore import restored_reach
 from ..trace.swap import swap_tensors
+from ..trace.user_logs import LOGS, added_to, items_of, keep
 from .account import PriorTensor
+from .iterators import iterators_copied
 from .optimizers import stepping
 from .rebindable_containers import RebindableContainers
 from .rebindable_tensors import RebindableTensors
@@ -86,6 +88,7 @@ class Surroundings:
             with (
                 restored_reach([*self.tree.modules, *self.modules], self.reach, self.stepping, self._hidden.mutable),
                 without_cached_tensors(self._of_packages, self.reach.caches),
+                iterators_copied(self.reach),
                 self._lone.copied(_keep_log),
             ):
                 yield
@@ -109,6 +112,7 @@ class Surroundings:
 
         Gradients among them get a stand-in, which is added to ``stand_ins``.
         """
+        exchange.entries = self.alone
         standing = {id(stand_in()) for stand_in in (stand_ins or {}).values()}
 
         def put(tensor: Tensor) -> Tensor:
@@ -164,9 +168,10 @@ class Surroundings:
 
 
 def _keep_log(original: Any, now: Any) -> None:
-    """Append the new items of a copy to the original list or dict, if it is a user's log."""
-    if type(original) in LOGS and is_log(items_of(now), items_of(original)):
-        refill(original, items_of(now))
+    """Keep what was added to the copy of a user's log."""
+    added = added_to(now, items_of(original)) if type(now) is type(original) in LOGS else []
+    if added:
+        keep(original, added)
 
 
 def _on_meta(tensors: Iterable[Tensor]) -> set[int]:

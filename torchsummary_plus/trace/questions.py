@@ -72,6 +72,8 @@ class Answers:
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
         """Number of the module that was first refused an answer."""
+        self.is_over = False
+        """Whether the pass has ended, after which numbers that the program kept may be used as they are."""
         self.drew = False
         """Whether a random value was asked for."""
         self.zeros: Zeros = "none"
@@ -115,7 +117,7 @@ class Answers:
         dtype = _dtype_asked(func, args)
         if self.guesses is None:
             deferred = outside and func in SCALARS and dtype.is_floating_point
-            if not (deferred and defer_refusal(lambda: self.refuse(question.module, func))):
+            if not (deferred and defer_refusal(lambda: self._refuse_before_end(question.module, func))):
                 self.refuse(question.module, func)
             self.assume(question.module, question.operator, f"{ASSUMED} 1")
             return 1.0
@@ -175,6 +177,14 @@ class Answers:
         """Raise :class:`DataDependentError` and remember it, since the caller may catch it."""
         self.refused = module if self.refused is None else self.refused
         raise DataDependentError(f"{func} needs the values of a tensor")
+
+    def _refuse_before_end(self, module: int, func: OpOverload) -> None:
+        if not self.is_over:
+            self.refuse(module, func)
+
+    def end(self) -> None:
+        """Note that the pass has ended."""
+        self.is_over = True
 
     def assume(self, module: int, operator: str, how: str) -> None:
         """Record what was assumed for an operator."""

@@ -13,8 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -22,7 +21,9 @@ from torch import nn
 
 from ..live import compat
 from ..live.reach import Reached, content_of, emptied, queued
-from ..live.structures import all_tensors, behind_proxy, slot_names
+from ..live.structures import behind_proxy, slot_names
+from .generator_variables import reset_of_generator
+from .user_logs import LOGS, added_to, holds_tensors, items_of, keep
 
 _LOCK = threading.RLock()
 
@@ -200,10 +201,12 @@ def _reset_of(value: Any) -> Callable[[], object] | None:
         return lambda: value.__setitem__(..., content) if value.flags.writeable else None
     if not module.startswith("numpy.random"):
         return None
-    bits = getattr(value, "bit_generator", None)
-    if bits is None:
+    if hasattr(value, "spawn_key"):  # A SeedSequence, whose count of children cannot be set.
+        return lambda: None
+    if hasattr(value, "get_state"):
         state = value.get_state()
         return lambda: value.set_state(state)
+    bits = getattr(value, "bit_generator", value)
     state = bits.state
     return lambda: setattr(bits, "state", state)
 
@@ -222,7 +225,9 @@ def _reset_of_queue(waiting: queue.SimpleQueue[Any]) -> Callable[[], object]:
 
 
 def _reset_of_iterator(iterator: Any) -> Callable[[], object] | None:
-    """Return a function that puts an iterator over a list, tuple or range back; None for others."""
+    """Return a function that puts back an iterator over a list, tuple or range, or a generator's variables."""
+    if isinstance(iterator, GeneratorType):
+        return reset_of_generator(iterator)
     if type(iterator).__module__ != "builtins" or not hasattr(iterator, "__setstate__"):
         return None
     state = iterator.__reduce__()[2:]
@@ -245,6 +250,9 @@ def refill(container: Any, content: list[Any]) -> None:
         if container != set(content):
             container.clear()
             container.update(content)
+    elif isinstance(container, bytearray):
+        if container != bytes(content):
+            container[:] = bytes(content)
     elif len(container) != len(content) or any(a is not b for a, b in zip(container, content)):
         container.clear()
         container.extend(content)
@@ -306,10 +314,6 @@ def script_tensors(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tens
     return [(name, tensor) for name, tensor in named if tensor is not None]
 
 
-LOGS = (list, deque, dict)
-"""Containers in which a program may keep a log."""
-
-
 @contextmanager
 def restored_reach(
     modules: Sequence[nn.Module], reach: Reached, others: Sequence[Any] = (), alone: Sequence[Any] = ()
@@ -334,9 +338,12 @@ def restored_reach(
 
 def _put_all_back(contents: list[Any], cells: list[Any], names: list[Any], classes: list[Any]) -> None:
     """Restore containers, closures' cells, globals and classes."""
+    added = [(container, added_to(container, content)) for container, content in contents]
     for container, content in contents:
-        if not is_log(items_of(container), content):
-            refill(container, content)
+        refill(container, content)
+    for container, items in added:
+        if items:
+            keep(container, items)
     for cell, content in cells:
         if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
             _refill_cell(cell, content)
@@ -356,35 +363,11 @@ def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:
     return Reached([*hooks, *overrides, *{type(module): None for module in modules}, *compat.global_hooks])
 
 
-def items_of(container: Any) -> list[Any]:
-    """Return the items of a list or deque, or those of a dict with their keys."""
-    return list(container.items()) if isinstance(container, dict) else list(container)
-
-
-def is_log(now: list[Any], before: list[Any]) -> bool:
-    """Whether items are the earlier ones followed only by items without tensors."""
-    parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
-    return len(now) >= len(before) and all(a is b for a, b in parts) and not _holds_tensors(now[len(before) :])
-
-
-def _holds_tensors(items: list[Any]) -> bool:
-    """Whether items are, contain or reach tensors, as a copy of a model does."""
-    if all_tensors(items):
-        return True
-    reached = Reached(items)
-    return bool(reached.tensors or reached.modules or reached.optimizers)
-
-
-def _parts(item: Any) -> tuple[Any, ...]:
-    """Return the key and value of a dict's item, a tuple created on each access; any other item alone."""
-    return item if type(item) is tuple else (item,)
-
-
 def _reset_class(kind: type, attributes: Mapping[str, Any]) -> None:
     """Restore a class's attributes, except those that Python and torch add to it."""
     now = dict(vars(kind))
     for name in now.keys() | attributes.keys():
-        if name not in attributes and _holds_tensors([now[name]]):
+        if name not in attributes and holds_tensors([now[name]]):
             delattr(kind, name)
         elif name in attributes and now.get(name) is not attributes[name] and not name.startswith("__"):
             setattr(kind, name, attributes[name])
