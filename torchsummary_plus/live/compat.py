@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.profiler import record_function
+from torch.utils import dlpack
 
 from .probing import missing_names as missing_names
 from .probing import probe
@@ -204,6 +205,13 @@ accelerator_places = tuple(
     )
 )
 """Functions that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
+dlpack_exports: tuple[tuple[Any, str], ...] = (
+    *((torch._C, name) for name in ("_to_dlpack", "_to_dlpack_versioned")),
+    *((module, "to_dlpack") for module in (torch, dlpack)),
+)
+"""Where ``Tensor.__dlpack__`` or a step finds torch's exports; in ``torch._C`` since torch 2.9."""
+dlpack_imports: tuple[tuple[Any, str], ...] = tuple((module, "_from_dlpack") for module in (torch._C, dlpack))
+"""Where ``torch.from_dlpack`` finds its import: as of its exports."""
 cuda_device_count: Callable[[], int] = probe(
     "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
 )
