@@ -172,6 +172,8 @@ def profiled(
             steps.run(args, kwargs)
             if not collects:
                 marks.collect()
+    except InputError:
+        raise
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error
