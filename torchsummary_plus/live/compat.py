@@ -17,6 +17,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from torch.autograd import profiler, profiler_legacy
 from torch.profiler import record_function
 from torch.utils import dlpack
 
@@ -167,6 +168,11 @@ onednn_bytes: Callable[[torch.Tensor], int] = probe(
 )
 
 # The profiler.
+profiler_starts: tuple[tuple[Any, str], ...] = (
+    *((profiler, name) for name in ("_prepare_profiler", "_enable_profiler")),
+    (profiler_legacy, "_enable_profiler_legacy"),
+)
+"""What torch's profilers call as they start."""
 EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is unavailable", None)
 
 # CUDA without a GPU.
