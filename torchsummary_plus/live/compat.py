@@ -167,6 +167,11 @@ onednn_bytes: Callable[[torch.Tensor], int] = probe(
     "torch:ops.mkldnn._nbytes", "oneDNN's copies of frozen weights are not counted", lambda tensor: 0
 )
 
+# Printing.
+_PRINTED = "printing a tensor counts as no memory"
+print_options: Any = probe("torch._tensor_str:PRINT_OPTS", _PRINTED, None)
+summarized: Callable[[torch.Tensor], torch.Tensor] = probe("torch._tensor_str:get_summarized_data", _PRINTED, None)
+
 # The profiler.
 profiler_starts: tuple[tuple[Any, str], ...] = (
     *((profiler, name) for name in ("_prepare_profiler", "_enable_profiler")),
@@ -211,13 +216,9 @@ accelerator_places = tuple(
     )
 )
 """Functions that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
-dlpack_exports: tuple[tuple[Any, str], ...] = (
-    *((torch._C, name) for name in ("_to_dlpack", "_to_dlpack_versioned")),
-    *((module, "to_dlpack") for module in (torch, dlpack)),
-)
-"""Where ``Tensor.__dlpack__`` or a step finds torch's exports; in ``torch._C`` since torch 2.9."""
-dlpack_imports: tuple[tuple[Any, str], ...] = tuple((module, "_from_dlpack") for module in (torch._C, dlpack))
-"""Where ``torch.from_dlpack`` finds its import: as of its exports."""
+_DLPACK = "to_dlpack", "_to_dlpack", "_to_dlpack_versioned", "_from_dlpack"
+dlpack_places: tuple[Any, ...] = tuple((place, name) for place in (torch, torch._C, dlpack) for name in _DLPACK)
+"""Where torch and a step find DLPack's exports and import: in ``torch._C`` since torch 2.9."""
 cuda_device_count: Callable[[], int] = probe(
     "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
 )

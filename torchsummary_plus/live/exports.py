@@ -31,8 +31,7 @@ def exporting() -> AbstractContextManager[None]:
     A fake's capsule would point to address 0, from where sharing would copy too.
     """
     stand_ins: dict[tuple[Any, str], Any] = {
-        **dict.fromkeys(compat.dlpack_exports, _exported),
-        **dict.fromkeys(compat.dlpack_imports, _imported),
+        **{place: _imported if place[1] == "_from_dlpack" else _exported for place in compat.dlpack_places},
         **{(torch.UntypedStorage, name): _shared for name in _SHARES},
     }
     own: dict[Any, Any] = {place: getattr(*place) for place in stand_ins if hasattr(*place)}

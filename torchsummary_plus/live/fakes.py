@@ -182,6 +182,8 @@ class Fake(torch.Tensor):
         return super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        if _here.access is not None and not _here.in_kernel:
+            _here.access.print_out(self)
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
 
     @classmethod
