@@ -68,6 +68,15 @@ class StepArguments(TypedDict, total=False):
     allocator: str | None
 
 
+_BY_OWN_STEP = {
+    "optimizer": "; step the optimizer in train_step",
+    "autocast": "; use torch.autocast in train_step",
+    "keep_output": "; keep the output in train_step",
+    "gradient_accumulation_steps": "",
+}
+"""Options without effect on a user's own step, and what to do instead; in inference, autocast is on around it."""
+
+
 @fields_name_cures(STEPS)
 @dataclass(frozen=True)
 class StepOptions:
@@ -113,18 +122,41 @@ class StepOptions:
             raise choice_error("mode", self.mode, STEP_MODES, MODE_SYNONYMS)
         steps = integer("steps", self.steps, 1)
         micro_batches = integer("gradient_accumulation_steps", self.gradient_accumulation_steps, 1)
-        if micro_batches > 1 and (self.train_step is not None or self.mode != "train"):
-            other = "train_step, which runs its own loop" if self.train_step is not None else f"mode {self.mode!r}"
-            raise InputError(f"gradient_accumulation_steps is {micro_batches:,}; accepted with {other}: 1")
         if self.train_step is not None and not callable(self.train_step):
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
-        if self.train_step is not None and (self.loss is not None or self.targets is not None):
-            raise InputError(
-                "loss or targets were given together with train_step; pass only train_step, which computes its own loss"
-            )
+        self._check_together()
         kind = autocast_dtype(self.autocast, device)
         loss = as_loss(self.loss, self.targets)
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, steps, micro_batches)
+
+    def _check_together(self) -> None:
+        """Raise :class:`InputError` for options that would have no effect beside others."""
+        if self.train_step is not None:
+            if self.loss is not None or self.targets is not None:
+                raise InputError(
+                    "loss or targets were given together with train_step; pass only train_step, which computes its own "
+                    "loss"
+                )
+            self._refuse(_BY_OWN_STEP, "train_step, which runs its own loop")
+        elif self.mode == "eval":
+            self._refuse({"gradient_accumulation_steps": ""}, "mode 'eval'")
+
+    def _refuse(self, cures: Mapping[str, str], by: str) -> None:
+        """Raise :class:`InputError` if one of these options is given."""
+        for name, cure in cures.items():
+            value, default = getattr(self, name), getattr(StepOptions, name)
+            is_off = value is None or value is False or (default is not None and value == default)
+            if not is_off and (name, self.mode) != ("autocast", "eval"):
+                raise InputError(f"{name} is {describe(value)}; accepted with {by}: {default}{cure}")
+
+    def unused(self) -> tuple[str, ...]:
+        """Return assumptions about options of training, which inference leaves out."""
+        given = [name for name in ("optimizer", "loss", "targets") if getattr(self, name) is not None]
+        if self.mode != "eval" or not given:
+            return ()
+        return (
+            f'{" and ".join(given)} {"has" if len(given) == 1 else "have"} no effect: mode "eval" is a forward alone',
+        )
 
     def gpu_model(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""

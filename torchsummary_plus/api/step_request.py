@@ -29,12 +29,13 @@ class StepRequest:
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
-        self.gpu = options.gpu_model()
         self.tree = read(model, example)
         self.device = options.place(self.tree)
+        self.gpu = options.gpu_model()
         self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation(self.device)
+        self.unused = options.unused()
         self.cudnn = options.cudnn_of(self.device)
         whole = model.modules[0] if isinstance(model, ModuleTree) else model
         self.is_compiled = has_compiled([whole, self.step.train_step])
@@ -61,8 +62,8 @@ class StepRequest:
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
-        if self.is_compiled:
-            log = replace(log, assumptions=(*log.assumptions, COMPILED))
+        also = (*((COMPILED,) if self.is_compiled else ()), *self.unused)
+        log = replace(log, assumptions=(*log.assumptions, *also)) if also else log
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 

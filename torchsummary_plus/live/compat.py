@@ -17,7 +17,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from torch.autograd import profiler, profiler_legacy
 from torch.profiler import record_function
+from torch.utils import dlpack
 
 from .probing import missing_names as missing_names
 from .probing import probe
@@ -165,7 +167,17 @@ onednn_bytes: Callable[[torch.Tensor], int] = probe(
     "torch:ops.mkldnn._nbytes", "oneDNN's copies of frozen weights are not counted", lambda tensor: 0
 )
 
+# Printing.
+_PRINTED = "printing a tensor counts as no memory"
+print_options: Any = probe("torch._tensor_str:PRINT_OPTS", _PRINTED, None)
+summarized: Callable[[torch.Tensor], torch.Tensor] = probe("torch._tensor_str:get_summarized_data", _PRINTED, None)
+
 # The profiler.
+profiler_starts: tuple[tuple[Any, str], ...] = (
+    *((profiler, name) for name in ("_prepare_profiler", "_enable_profiler")),
+    (profiler_legacy, "_enable_profiler_legacy"),
+)
+"""What torch's profilers call as they start."""
 EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is unavailable", None)
 
 # CUDA without a GPU.
@@ -204,6 +216,9 @@ accelerator_places = tuple(
     )
 )
 """Functions that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
+_DLPACK = "to_dlpack", "_to_dlpack", "_to_dlpack_versioned", "_from_dlpack"
+dlpack_places: tuple[Any, ...] = tuple((place, name) for place in (torch, torch._C, dlpack) for name in _DLPACK)
+"""Where torch and a step find DLPack's exports and import: in ``torch._C`` since torch 2.9."""
 cuda_device_count: Callable[[], int] = probe(
     "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
 )

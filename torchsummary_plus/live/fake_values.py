@@ -19,9 +19,14 @@ class Access(Protocol):
 
     def follow_assigned(self, fake: Any) -> None:
         """Called after a tensor was assigned to a fake's ``data``."""
+        return
 
     def values_of(self, fake: Any) -> Tensor:
         """Return a fake's values; raises :class:`DataDependentError` if they are unknown."""
+
+    def print_out(self, fake: Any) -> None:
+        """Called before a fake is formatted as text."""
+        return
 
 
 class _ArrayMemory:

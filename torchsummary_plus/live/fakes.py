@@ -5,6 +5,7 @@ A leaner version of torch's FakeTensor that does not import the compiler stack. 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ..data.capability import AMPERE, Capability
 from . import compat
@@ -71,6 +73,7 @@ class Fake(torch.Tensor):
     """For booleans: the value when every unknown value is 1."""
 
     __torch_function__ = compat.function_disabled
+    __dlpack_c_exchange_api__ = None
     cuda_is_guarded = False
     current_gpu = 0
     """Index of the GPU that a CUDA device without a number means."""
@@ -165,6 +168,12 @@ class Fake(torch.Tensor):
         check_readable(self)
         return array_of(_values_of(self), self)
 
+    def __dlpack__(self, **how: Any) -> Any:
+        """Export the tensor to ``torch.from_dlpack``; raise :class:`DataDependentError` for any other caller."""
+        if sys._getframe(1).f_code is not from_dlpack.__code__:
+            raise DataDependentError("another library needs the values of a fake tensor")
+        return super().__dlpack__(**how)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy, made as the class of the tensor that the fake stands for makes it."""
         parameter: Any = torch.nn.Parameter
@@ -173,6 +182,8 @@ class Fake(torch.Tensor):
         return super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        if _here.access is not None and not _here.in_kernel:
+            _here.access.print_out(self)
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
 
     @classmethod

@@ -93,7 +93,9 @@ def make_example(
         if input_size is not None:
             raise InputError("input_size and input_data were both given; accepted: one of them")
         args, kwargs = _split(input_data)
-        return Example(args, kwargs, _batch_of((*args, *kwargs.values())), True)
+        example = Example(args, kwargs, _batch_of((*args, *kwargs.values())), True)
+        _check_data(example, batch_size, dtypes)
+        return example
     if input_size is None:
         if dtypes is not None:
             raise InputError(
@@ -116,6 +118,22 @@ def make_example(
         also = f"; pass data as input_data={cure}" if cure else ""
         raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}{also}")
     return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
+
+
+def _check_data(example: Example, batch_size: int, dtypes: Any) -> None:
+    """Raise :class:`InputError` for a batch or dtypes that are not those of the user's data; -1 and 1 are defaults."""
+    if batch_size not in (-1, 1, example.batch_size):
+        raise InputError(
+            f"batch_size is {batch_size:,}, but the batch of input_data, the first axis of its first tensor, is "
+            f"{example.batch_size:,}; pass only input_data, or sizes as input_size="
+        )
+    tensors = all_tensors((example.args, example.kwargs))
+    for tensor, dtype in zip(tensors, _dtypes(dtypes, len(tensors))):
+        if dtype not in (None, tensor.dtype):
+            raise InputError(
+                f"dtypes has {dtype}, but input_data has {tensor.dtype}; with input_data, pass tensors that already "
+                f"have the right dtype"
+            )
 
 
 def with_arguments(example: Example | None, arguments: Mapping[str, Any]) -> Example | None:

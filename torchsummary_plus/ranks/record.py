@@ -22,6 +22,7 @@ from ..live.compat import import_for_steps
 from ..live.device_indices import NumberedGpus
 from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
+from ..live.exports import exporting
 from ..live.fakes import standing_in_for
 from ..live.inputs import Example
 from ..live.modes import gradients
@@ -234,6 +235,7 @@ class Ranked:
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(gradients(True))
+        stack.enter_context(exporting())
         mode_key = stack.enter_context(standing_in_for(device, self.capability))
         stack.enter_context(fakes_in_foreach())
         stack.enter_context(in_world(self.rank))

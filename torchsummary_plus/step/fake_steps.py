@@ -22,6 +22,7 @@ from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Exchange, Make, StandIns, exchanging
 from ..live.experts import numbers_of_experts
+from ..live.exports import exporting
 from ..live.fakes import CPU, DataDependentError, Fake, standing_in_for
 from ..live.inputs import Example
 from ..live.modes import gradients
@@ -337,6 +338,7 @@ def _entered(stack: ExitStack, task: Task, surroundings: Surroundings) -> tuple[
     stack.enter_context(refused_to_torch())
     stack.enter_context(gradients(training))
     stack.enter_context(task.draws.watched())
+    stack.enter_context(exporting())
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
     stack.enter_context(fakes_in_foreach())
     set_mode(task.tree, training)

@@ -132,9 +132,9 @@ class Loss:
         Without ``targets`` they are created to fit the output and the model's ``inputs``.
         """
         if not self.target_kind and self.own_targets is None:
-            return self.function(output), None, ""
+            return self._checked(self.function(output)), None, ""
         if not self.is_torchs:
-            return self.function(output, targets), targets, ""
+            return self._checked(self.function(output, targets)), targets, ""
         scores = prediction(output)
         last = self.target_kind == CLASSES and _classes_are_last(scores, output, inputs, targets)
         note = ""
@@ -143,6 +143,14 @@ class Loss:
         if last and self.function is not causal_lm:
             return self.function(scores.flatten(0, -2), targets.flatten()), targets, note
         return self.function(scores, targets), targets, note
+
+    def _checked(self, loss: Any) -> Any:
+        """Return what the user's loss returned. Raises :class:`InputError` if no backward can start there."""
+        if callable(getattr(loss, "backward", None)) and getattr(loss, "requires_grad", True):
+            return loss
+        returned = "None" if loss is None else f"a {type(loss).__name__}"
+        returned = "a tensor without a gradient" if isinstance(loss, Tensor) else returned
+        raise InputError(f"loss {self.name} returned {returned}; accepted: one number as a tensor with a gradient")
 
     def _make_targets(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
         shape, dtype = tuple(scores.shape), torch.int64

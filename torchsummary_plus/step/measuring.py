@@ -38,7 +38,7 @@ from ..watch.free_blocks import free_blocks_taken
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import Change, ProfileReader, changes, freed, received, with_frees, with_requests
-from ..watch.quiet_profile import QuietProfile
+from ..watch.quiet_profile import QuietProfile, alone
 from ..watch.unseen import with_unseen_frees
 from .account import PriorTensor
 from .compiling import compiled_for_torch
@@ -168,10 +168,13 @@ def profiled(
         marks.follow(on_device)
         for tensors in (known, own, away, on_device, besides, of_packages):
             tensors.clear()
-        with history, nullcontext() if collects else no_collection(), QuietProfile(device.type, bool(if_used)) as done:
+        quiet = QuietProfile(device.type, bool(if_used))
+        with history, nullcontext() if collects else no_collection(), quiet as done, alone():
             steps.run(args, kwargs)
             if not collects:
                 marks.collect()
+    except (InputError, UnsupportedError):
+        raise
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error

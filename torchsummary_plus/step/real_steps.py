@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.exchange import Copies, Exchange
+from ..live.exports import exporting
 from ..live.fakes import CPU
 from ..live.inputs import Example
 from ..live.modules import ModuleTree, tensors_in
@@ -129,7 +130,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > saved_storages.LARGEST:
             raise TooLargeError
         swapped = copied(tree, step, Copies(CPU, moves=True))
-        with eager(), compiled_for_torch(), swapped as (exchange, prior), deep_stack():
+        with eager(), compiled_for_torch(), swapped as (exchange, prior), deep_stack(), exporting():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)

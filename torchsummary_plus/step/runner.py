@@ -170,7 +170,8 @@ class Steps:
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
             self.doing = "train_step"
-            self.step.train_step(self.tree.called, *args, **kwargs)
+            with self._autocast():
+                self.step.train_step(self.tree.called, *args, **kwargs)
         elif optimizer is not None and needs_closure(optimizer):
             self._step_by_closure(args, kwargs, optimizer)
         elif self._run_micro_batches(args, kwargs):

@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..live import compat
+from ..live.fake_values import Access
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.inputs import MASK
 from ..live.meta_storages import MetaStorages
@@ -46,7 +47,7 @@ _COUNTS = {
 """Operators by which routers count the tokens of each expert; their results are no larger than the choices."""
 
 
-class FakeKernels:
+class FakeKernels(Access):
     """Runs operators on fakes. Small tensors that the forward creates stay real until a fake is written to them.
 
     ``device`` is for tensors that name no device and meet a fake.
@@ -104,9 +105,6 @@ class FakeKernels:
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
-
-    def follow_assigned(self, fake: Fake) -> None:
-        """Called after a step assigned to a fake's ``data``."""
 
     def values_of(self, fake: Fake) -> torch.Tensor:
         """Raise :class:`DataDependentError`."""

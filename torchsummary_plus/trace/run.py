@@ -18,6 +18,7 @@ from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.records import Run, Trace
 from ..live import compat
 from ..live.experts import find_adapters, find_experts, numbers_of_experts
+from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
 from ..live.inputs import Example, realise
 from ..live.modules import ModuleTree
@@ -257,6 +258,7 @@ class _Runner:
             torch.set_grad_enabled(grad),
             eager(),
             quiet_refusals(),
+            exporting(),
             standing_in_for(device) as mode_key,
             compat.attention_without_card(device),
             fakes if self.kind == "fake" else RealEnvironment(device) as environment,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch.autograd.profiler import profile
+
+from ..data.errors import UnsupportedError
+from ..live import compat
 
 NOTE = b"USDT:"
 """Prefix of kineto's lines for tracing tools (libkineto/src/SyncActivityProfilerHandler.cpp)."""
@@ -47,6 +50,21 @@ class QuietProfile:
         """Return the outermost events, each with its children."""
         results = self._profile.kineto_results
         return [] if results is None else list(results.experimental_event_tree())
+
+
+def alone() -> AbstractContextManager[None]:
+    """Refuse other profilers inside this context: torch would end the active profile silently for another's start.
+
+    There, they raise :class:`UnsupportedError`.
+    """
+    return compat.replaced(dict.fromkeys(compat.profiler_starts, _refuse))
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise UnsupportedError(
+        "the step starts one of torch's profilers, but is itself measured by one, and torch runs only one at a time; "
+        "remove the profiler from the step (estimate_memory needs none, unless it has to measure the step)"
+    )
 
 
 @contextmanager

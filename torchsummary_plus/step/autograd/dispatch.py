@@ -23,6 +23,7 @@ from ...trace.questions import OUTSIDE, ZEROS, Answers, asking_module
 from ...trace.result_sizes import on_zeros
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
+from ..printed import print_out
 from .functions import StepFunctions, note_node
 from .gpu_node_numbers import number_of
 from .inline import is_on
@@ -63,6 +64,11 @@ class StepKernels(ValuedKernels):
         """Recreate the node that accumulates a leaf's gradient: torch drops it if the device differs."""
         if self.engine is not None:
             self.engine.renew_leaf(fake)
+
+    def print_out(self, fake: Fake) -> None:
+        """Record what torch allocates to format a tensor, unless code of ours does, for which no mode runs."""
+        if compat.count_dispatch_modes():
+            print_out(fake)
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
