@@ -42,8 +42,11 @@ def summing(dtype: torch.dtype) -> Kind:
 
 
 def welford(dtype: torch.dtype) -> Kind:
-    """Return the kind of a variance, which accumulates mean, deviation and count (as integer and as float)."""
-    return Kind(24 if dtype is torch.float64 else 16, 2, dtype)
+    """Return the kind of a variance, which accumulates mean, deviation and count (as int32 and as float).
+
+    Source: aten/src/ATen/native/SharedReduceOps.h, ``WelfordData``, whose int32 is padded beside doubles.
+    """
+    return Kind(32 if dtype is torch.float64 else 16, 2, dtype)
 
 
 def extreme(dtype: torch.dtype) -> Kind:
@@ -177,11 +180,27 @@ _register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), summing, 0, casts=Tru
 _register(("linalg_vector_norm",), summing, 1, casts=True)
 _register(("norm.ScalarOpt_dim",), summing, 1)
 _register(("norm.Scalar",), summing, None)
-_register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), welford, 0)
 _register(("amax", "amin"), extreme, 0)
 _register(("any", "all"), extreme, None)
 _register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
 _register(("max.dim", "min.dim"), _indexed, 0)
+
+
+VARIANCES = tuple(f"aten::{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
+
+
+@scratch(*("cuda", *VARIANCES), source="aten/src/ATen/native/ReduceOps.cpp, std_var_out", band=0.0, by_capability=True)
+def variance(capability: Any, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Course:
+    """Of complex numbers those of real and imaginary parts, one after the other, ahead of the results."""
+    chip, axes = chip_of(capability), axes_of(dim)
+    if not tensor.is_complex():
+        return course(chip, tensor, axes, tensor.dtype, welford(tensor.dtype))
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    kind = tensor.dtype.to_real()
+    part = torch.empty_strided(tensor.shape, [2 * step for step in tensor.stride()], dtype=kind, device="meta")
+    own = [Alloc(each.numel() * kind.itemsize) for each in outs]
+    of_part = joined(own, course(chip, part, axes, kind, welford(kind)))
+    return joined(of_part, of_part, results(out))
 
 
 @scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE, band=0.0, by_capability=True)

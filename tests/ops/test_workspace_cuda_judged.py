@@ -1,0 +1,72 @@
+"""Whole forwards on CUDA against peaks that torch 2.13 measured on the no-op runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.truth.releases import from_release
+from torchsummary_plus import estimate_memory
+
+pytestmark = from_release("2.13", "the order in which the measured allocator chooses blocks")
+
+
+class Of(torch.nn.Module):
+    """A function of the input, each element of which depends on a parameter."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x * self.weight.to(x.dtype))
+
+
+def peak(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    card: str = "A100",
+    **options: Any,
+) -> int:
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    gpu = {"A100": "A100 80GB", "H100": "H100 80GB", "RTX3090": "RTX 3090"}[card]
+    estimate = estimate_memory(
+        Of(function), input_data=x, device="cuda", gpu=gpu, progress=False, **{"mode": "eval", **options}
+    )
+    assert not estimate.unknown and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
+    return estimate.peak_bytes
+
+
+complex_of = torch.view_as_complex
+PARTS = (300, 3333, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "card", "measured"),
+    [
+        (lambda x: x.var(0), (2000, 2000), "H100", 326_161_408),
+        (torch.std, (1000, 333), "RTX3090", 5_331_968),
+        (lambda x: torch.var_mean(x, 0)[1], (3000, 3000), "A100", 721_585_152),
+        (lambda x: torch.std_mean(complex_of(x), 0)[1], PARTS, "A100", 33_744_384),
+    ],
+)
+def test_variances_of_doubles(function: Any, shape: tuple[int, ...], card: str, measured: int) -> None:
+    assert peak(function, shape, torch.float64, card) == measured
+
+
+@pytest.mark.parametrize(
+    ("function", "measured"),
+    [
+        (lambda x: complex_of(x).var(0), 16_040_960),
+        (lambda x: complex_of(x).std(), 16_003_072),
+        (lambda x: torch.var_mean(complex_of(x), 1)[0], 16_009_728),
+        (lambda x: complex_of(x).mT.conj().var(1), 24_040_448),
+    ],
+)
+def test_variances_of_complex_numbers_are_those_of_their_parts(function: Any, measured: int) -> None:
+    assert peak(function, PARTS) == measured
