@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.ops.test_workspace_cuda_layers import course, meta
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 
@@ -70,3 +71,48 @@ def test_variances_of_doubles(function: Any, shape: tuple[int, ...], card: str, 
 )
 def test_variances_of_complex_numbers_are_those_of_their_parts(function: Any, measured: int) -> None:
     assert peak(function, PARTS) == measured
+
+
+SPECTROGRAM = (16, 513, 400, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "measured"),
+    [
+        (lambda x: complex_of(x).abs(), SPECTROGRAM, 94_922_240),
+        (lambda x: complex_of(x).angle(), SPECTROGRAM, 94_922_240),
+        (lambda x: (complex_of(x) - complex_of(x).conj()).abs().mean(), SPECTROGRAM, 122_185_216),
+        (lambda x: torch.isclose(complex_of(x), complex_of(x)), SPECTROGRAM, 139_598_848),
+        (lambda x: complex_of(x).isinf(), PARTS, 22_971_904),
+        (lambda x: torch.nn.functional.l1_loss(complex_of(x), complex_of(x) * 2), PARTS, 44_970_496),
+    ],
+)
+def test_magnitudes_are_complex_before_they_are_real(function: Any, shape: tuple[int, ...], measured: int) -> None:
+    assert peak(function, shape) == measured
+
+
+@pytest.mark.parametrize(
+    ("function", "measured"),
+    [
+        (lambda x: torch.dist(complex_of(x), complex_of(x).conj()), 32_000_000),
+        (lambda x: complex_of(x).renorm(2, 0, 1.0), 24_003_072),
+        (lambda x: torch.linalg.vector_norm(complex_of(x), 1), 16_001_024),
+        (lambda x: complex_of(x).logsumexp(0), 24_039_936),
+    ],
+)
+def test_norms_add_up_magnitudes(function: Any, measured: int) -> None:
+    assert peak(function, PARTS) == measured
+
+
+def test_a_loss_of_magnitudes_in_training() -> None:
+    def difference(x: torch.Tensor) -> torch.Tensor:
+        return (complex_of(x).abs() - complex_of(x).angle()).square().mean()
+
+    assert peak(difference, SPECTROGRAM, mode="train", loss=lambda y: y.abs().float().sum()) == 220_391_936
+
+
+def test_close_complex_numbers_need_complex_magnitudes() -> None:
+    x, numbers, parts = meta(10, 10, dtype=torch.complex64), 800, 400
+    expected = [100, numbers, parts, numbers, -numbers, parts, -parts, -numbers]
+    expected += [numbers, parts, numbers, -numbers, -numbers, parts, 100, 100, 100, -100, -100, -parts]
+    assert course("aten::allclose", (x, x), True) == [*expected, 100, -100, -100, -parts, -parts, 1]

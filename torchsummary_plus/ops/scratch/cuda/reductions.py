@@ -8,7 +8,7 @@ Logic}Kernel.cu.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,12 @@ class Kind:
 def summing(dtype: torch.dtype) -> Kind:
     """Return the kind of a sum: halves accumulate in float32."""
     return Kind(4 if dtype in HALVES else dtype.itemsize, 8 if dtype.itemsize == 2 else 4, dtype)
+
+
+def magnitudes(dtype: torch.dtype) -> Kind:
+    """Return the kind of a norm, which accumulates the magnitudes of complex numbers."""
+    kind = summing(dtype)
+    return replace(kind, accumulated=kind.accumulated // 2) if dtype.is_complex else kind
 
 
 def welford(dtype: torch.dtype) -> Kind:
@@ -155,6 +161,12 @@ def mask_like(tensor: Any) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, strides, dtype=torch.bool, device="meta")
 
 
+def part_of(tensor: Any) -> torch.Tensor:
+    """Return a tensor on ``meta``, laid out as the real parts of complex numbers are, or the imaginary ones."""
+    strides = [2 * step for step in tensor.stride()]
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype.to_real(), device="meta")
+
+
 def axes_of(dim: Any) -> list[int]:
     """Return the axes that a ``dim`` argument names; an empty list stands for all."""
     return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
@@ -170,16 +182,16 @@ def _register(
         dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
         result = (out[0] if isinstance(out, (tuple, list)) else out).dtype
         lowered = tensor.dtype in HALVES and result is torch.float32
-        magnitudes = tensor.is_complex() and not result.is_complex
-        dtype = tensor.dtype if lowered or magnitudes or not casts else result
+        becomes_real = tensor.is_complex() and not result.is_complex
+        dtype = tensor.dtype if lowered or becomes_real or not casts else result
         return course(chip_of(capability), tensor, axes_of(dim), result, kind_of(dtype))
 
 
 _register(("sum", "mean", "prod", "nansum"), summing, None, casts=True)
 _register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), summing, 0, casts=True)
-_register(("linalg_vector_norm",), summing, 1, casts=True)
-_register(("norm.ScalarOpt_dim",), summing, 1)
-_register(("norm.Scalar",), summing, None)
+_register(("linalg_vector_norm",), magnitudes, 1, casts=True)
+_register(("norm.ScalarOpt_dim",), magnitudes, 1)
+_register(("norm.Scalar",), magnitudes, None)
 _register(("amax", "amin"), extreme, 0)
 _register(("any", "all"), extreme, None)
 _register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
@@ -196,10 +208,9 @@ def variance(capability: Any, out: Any, tensor: Any, dim: Any = None, **_: Any) 
     if not tensor.is_complex():
         return course(chip, tensor, axes, tensor.dtype, welford(tensor.dtype))
     outs = out if isinstance(out, (tuple, list)) else (out,)
-    kind = tensor.dtype.to_real()
-    part = torch.empty_strided(tensor.shape, [2 * step for step in tensor.stride()], dtype=kind, device="meta")
-    own = [Alloc(each.numel() * kind.itemsize) for each in outs]
-    of_part = joined(own, course(chip, part, axes, kind, welford(kind)))
+    part = part_of(tensor)
+    own = [Alloc(each.numel() * part.itemsize) for each in outs]
+    of_part = joined(own, course(chip, part, axes, part.dtype, welford(part.dtype)))
     return joined(of_part, of_part, results(out))
 
 
