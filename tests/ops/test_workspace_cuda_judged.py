@@ -116,3 +116,29 @@ def test_close_complex_numbers_need_complex_magnitudes() -> None:
     expected = [100, numbers, parts, numbers, -numbers, parts, -parts, -numbers]
     expected += [numbers, parts, numbers, -numbers, -numbers, parts, 100, 100, 100, -100, -100, -parts]
     assert course("aten::allclose", (x, x), True) == [*expected, 100, -100, -100, -parts, -parts, 1]
+
+
+def edges(x: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(0, 1, 701, device=x.device)
+
+
+def sorter(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(x.mT.shape, dtype=torch.long, device=x.device).mT
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "measured"),
+    [
+        (lambda x: torch.bucketize(x, edges(x)), torch.float16, 11_220_992),
+        (lambda x: torch.bucketize(x.T, edges(x)), torch.float32, 14_024_704),
+        (lambda x: torch.bucketize(x.T, edges(x)), torch.float16, 12_623_360),
+        (lambda x: torch.bucketize(x.int(), torch.arange(30, device=x.device)), torch.float32, 19_630_592),
+        (lambda x: torch.bucketize(0.5, x[0]), torch.float16, 2_806_784),
+        (lambda x: torch.searchsorted(edges(x), x), torch.float16, 11_220_992),
+        (lambda x: torch.searchsorted(x[0].long(), 0.5), torch.float16, 2_815_488),
+        (lambda x: torch.searchsorted(x, x.half(), sorter=sorter(x)), torch.float32, 26_640_896),
+        (lambda x: torch.searchsorted(x[:, ::2], x.double()), torch.float32, 21_038_592),
+    ],
+)
+def test_a_search_copies_operands_into_rows_of_one_dtype(function: Any, dtype: torch.dtype, measured: int) -> None:
+    assert peak(function, (1000, 701), dtype) == measured

@@ -60,7 +60,7 @@ def extreme(dtype: torch.dtype) -> Kind:
     return Kind(dtype.itemsize, 4, dtype)
 
 
-def _both_extremes(dtype: torch.dtype) -> Kind:
+def both_extremes(dtype: torch.dtype) -> Kind:
     """Return the kind of an ``aminmax``, which accumulates the least and the largest value."""
     return Kind(2 * dtype.itemsize, 4, dtype)
 
@@ -226,7 +226,7 @@ def place_of_extreme(capability: Any, out: Any, tensor: Any, dim: int | None = N
 @scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE, band=0.0, by_capability=True)
 def extremes(capability: Any, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Course:
     """A contiguous copy, if all elements are reduced."""
-    kind = (_both_extremes if isinstance(out, (tuple, list)) else extreme)(tensor.dtype)
+    kind = (both_extremes if isinstance(out, (tuple, list)) else extreme)(tensor.dtype)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     read = copy if dim is None else tensor
     staging = course(chip_of(capability), read, axes_of(dim), tensor.dtype, kind)
