@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.ops.test_workspace_cuda_layers import course, meta
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.dtypes import HALVES
 
 pytestmark = from_release("2.13", "the order in which the measured allocator chooses blocks")
 
@@ -41,6 +43,10 @@ def peak(
     )
     assert not estimate.unknown and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
     return estimate.peak_bytes
+
+
+def total(out: torch.Tensor) -> torch.Tensor:
+    return out.abs().float().sum()
 
 
 complex_of = torch.view_as_complex
@@ -84,7 +90,7 @@ SPECTROGRAM = (16, 513, 400, 2)
         (lambda x: (complex_of(x) - complex_of(x).conj()).abs().mean(), SPECTROGRAM, 122_185_216),
         (lambda x: torch.isclose(complex_of(x), complex_of(x)), SPECTROGRAM, 139_598_848),
         (lambda x: complex_of(x).isinf(), PARTS, 22_971_904),
-        (lambda x: torch.nn.functional.l1_loss(complex_of(x), complex_of(x) * 2), PARTS, 44_970_496),
+        (lambda x: F.l1_loss(complex_of(x), complex_of(x) * 2), PARTS, 44_970_496),
     ],
 )
 def test_magnitudes_are_complex_before_they_are_real(function: Any, shape: tuple[int, ...], measured: int) -> None:
@@ -108,7 +114,7 @@ def test_a_loss_of_magnitudes_in_training() -> None:
     def difference(x: torch.Tensor) -> torch.Tensor:
         return (complex_of(x).abs() - complex_of(x).angle()).square().mean()
 
-    assert peak(difference, SPECTROGRAM, mode="train", loss=lambda y: y.abs().float().sum()) == 220_391_936
+    assert peak(difference, SPECTROGRAM, mode="train", loss=total) == 220_391_936
 
 
 def test_close_complex_numbers_need_complex_magnitudes() -> None:
@@ -142,3 +148,15 @@ def sorter(x: torch.Tensor) -> torch.Tensor:
 )
 def test_a_search_copies_operands_into_rows_of_one_dtype(function: Any, dtype: torch.dtype, measured: int) -> None:
     assert peak(function, (1000, 701), dtype) == measured
+
+
+def binary(x: torch.Tensor, **weights: torch.Tensor) -> torch.Tensor:
+    factors = torch.ones(701, device=x.device)
+    target = x.detach()
+    return F.binary_cross_entropy_with_logits(x, target, pos_weight=factors, **weights)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_weights_of_positives_are_counted_in_the_dtype_they_have_with_the_targets(dtype: torch.dtype) -> None:
+    assert peak(binary, (5000, 701), dtype) == 35_717_632
+    assert peak(lambda x: binary(x, weight=x.detach()), (5000, 701), dtype) == 35_717_632
