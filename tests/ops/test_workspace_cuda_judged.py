@@ -160,3 +160,8 @@ def binary(x: torch.Tensor, **weights: torch.Tensor) -> torch.Tensor:
 def test_weights_of_positives_are_counted_in_the_dtype_they_have_with_the_targets(dtype: torch.dtype) -> None:
     assert peak(binary, (5000, 701), dtype) == 35_717_632
     assert peak(lambda x: binary(x, weight=x.detach()), (5000, 701), dtype) == 35_717_632
+
+
+@pytest.mark.parametrize(("dtype", "measured"), [*((half, 5_101_056) for half in HALVES), (torch.float32, 10_000_896)])
+def test_norms_of_weights_are_in_float32_at_least(dtype: torch.dtype, measured: int) -> None:
+    assert peak(lambda x: torch._weight_norm(x, x[:, :1].clone(), 0), (50_000, 16), dtype) == measured
