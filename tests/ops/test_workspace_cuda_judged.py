@@ -165,3 +165,34 @@ def test_weights_of_positives_are_counted_in_the_dtype_they_have_with_the_target
 @pytest.mark.parametrize(("dtype", "measured"), [*((half, 5_101_056) for half in HALVES), (torch.float32, 10_000_896)])
 def test_norms_of_weights_are_in_float32_at_least(dtype: torch.dtype, measured: int) -> None:
     assert peak(lambda x: torch._weight_norm(x, x[:, :1].clone(), 0), (50_000, 16), dtype) == measured
+
+
+def targets(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.long, device=x.device)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    ("function", "shape", "measured"),
+    [
+        (lambda x: F.multi_margin_loss(x, targets(x, 1000)), (1000, 64), 394_240),
+        (lambda x: F.multi_margin_loss(x, targets(x)), (64,), 5_120),
+        (lambda x: F.multilabel_margin_loss(x, targets(x, 1000, 64)), (1000, 64), 1_026_048),
+        (lambda x: F.multilabel_margin_loss(x, targets(x, 1000, 64), reduction="none"), (1000, 64), 1_027_584),
+        (lambda x: F.multilabel_margin_loss(x, targets(x, 64)), (64,), 5_632),
+    ],
+)
+def test_margins_in_half_precision_have_kernels_on_cuda_alone(
+    function: Any, shape: tuple[int, ...], measured: int, dtype: torch.dtype
+) -> None:
+    assert peak(function, shape, dtype, mode="train", loss=total) == measured
+
+
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    samples = torch.zeros(2, 3, 3, dtype=x.dtype, device=x.device)
+    return F.fractional_max_pool3d(x, 2, output_ratio=0.5, _random_samples=samples)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_an_operator_that_the_cpu_lacks_in_half_precision_is_computed_on_zeros_in_float32(dtype: torch.dtype) -> None:
+    assert peak(pooled, (2, 3, 16, 16, 16), dtype, mode="train", loss=total) == 179_712
