@@ -119,3 +119,30 @@ def test_a_scaler_that_does_nothing_is_named(device: str) -> None:
     options: dict[str, Any] = {"gpu": "T4"} if device == "cuda" else {}
     estimate = estimate_memory(nn.Linear(8, 8), (8,), 2, device, train_step=step, **options)
     assert (IDLE_SCALER in estimate.assumptions) is (device == "cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU, whose statistics are read")
+@pytest.mark.parametrize("reads", [False, True])
+def test_statistics_of_the_gpu_are_empty_where_there_is_none(reads: bool) -> None:
+    """Also in a step that reads values."""
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()
+        with torch.cuda.nvtx.range("forward"):
+            out = model(x).sum()
+        if reads and out.reshape(1).numpy(force=True)[0] > 1e9:
+            return
+        out.backward()
+        model.zero_grad()
+        assert not torch.cuda.memory_summary() and not torch.cuda.memory_snapshot()
+        torch.cuda.ipc_collect()
+        if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "memory_allocated"):
+            torch.accelerator.synchronize()
+            assert not torch.accelerator.memory_allocated()
+
+    own = torch.cuda.reset_peak_memory_stats, torch.cuda.memory_summary
+    estimate = estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", train_step=step, gpu="T4")
+    plain = estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", loss=torch.sum, gpu="T4")
+    assert estimate.peak_bytes == plain.peak_bytes
+    assert own == (torch.cuda.reset_peak_memory_stats, torch.cuda.memory_summary)

@@ -40,7 +40,9 @@ ALL_KINDS = (*KINDS, *SOME_KINDS)
 SECOND_ORDER = "torch::autograd::create_graph"
 """The entry in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
 
-IDLE_SCALER = "a GradScaler is disabled, as any is that was created where torch finds no GPU: no loss is scaled"
+IDLE_SCALER = (
+    "a GradScaler is disabled, by enabled=False or as torch found no GPU when it was created: no loss is scaled"
+)
 """Assumption about a step on CUDA with such a gradient scaler."""
 
 WITHOUT_GRAPH = "inputs with a graph: gradients stop at them, and what their graph saved is not counted"

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import compat
 from .captures import captures_undone
+from .cuda_statistics import statistics_answered
 from .device_indices import numbers_named
 from .streams import streams_alone
 
@@ -60,6 +61,7 @@ def cuda_as_cpu(applies: bool = True) -> Iterator[None]:
         (torch.cuda, "synchronize"): lambda *_: None,
         (torch.cuda, "current_device"): lambda: 0,
         (torch.cuda, "is_current_stream_capturing"): lambda: False,
+        **statistics_answered(),
     }
     with ExitStack() as stack:
         stack.enter_context(captures_undone(answers))

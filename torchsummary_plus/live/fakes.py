@@ -19,6 +19,7 @@ from ..data.capability import AMPERE, Capability
 from . import compat
 from .captures import captures_undone
 from .cuda_guard import cuda_guard, wrappers_reported
+from .cuda_statistics import statistics_answered
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .older_kernels import older_kernels
 from .streams import streams_alone
@@ -349,6 +350,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         (torch.cuda, "current_device"): _always(device.index or 0),
         (torch.cuda, "synchronize"): _always(None),
         (torch.cuda, "is_current_stream_capturing"): _always(False),
+        **statistics_answered(),
     }
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from ..live.fakes import CPU, META, Fake, in_kernel, wrap
 from ..live.masks import count_true, is_mask, masks_of, note_true
+from ..ops.dtypes import HALVES
 from .kernels import change_tensors, tensors_of
 
 aten = torch.ops.aten
@@ -22,26 +23,39 @@ LARGEST = 1 << 27
 
 
 def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Return fakes of the sizes that an operator returns on zeros.
+    """Return fakes of the sizes that an operator returns on zeros; those of a GPU's halves as of float32 if need be.
 
     Return None if the operator writes to its arguments, they are too large, or it fails on zeros.
     """
     tensors = tensors_of((*args, *kwargs.values()))
     if func._schema.is_mutable or sum(tensor.numel() for tensor in tensors) > LARGEST:
         return None
-    try:
-        with torch.no_grad():
-            out = func(*change_tensors(args, _zeros), **change_tensors(kwargs, _zeros))
-    except Exception:
-        return None
+    out = _computed(func, args, kwargs, _zeros)
+    halves = {tensor.dtype for tensor in tensors} & set(HALVES)
+    if out is None and device.type == "cuda" and len(halves) == 1 and torch.float32 not in {t.dtype for t in tensors}:
+        half = halves.pop()  # The CPU's kernels of some operators have no half precision.
+        out = _computed(
+            func, args, kwargs, lambda tensor: _zeros(tensor, torch.float32 if tensor.dtype is half else None)
+        )
+        out = change_tensors(out, lambda tensor: tensor.to(half) if tensor.dtype is torch.float32 else tensor)
     with in_kernel():
         return change_tensors(out, lambda tensor: wrap(_empty(tensor), device)) if tensors_of(out) else None
 
 
-def _zeros(tensor: Tensor) -> Tensor:
+def _computed(func: OpOverload, args: Any, kwargs: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return an operator's result on changed tensors; None if it fails."""
+    try:
+        with torch.no_grad():
+            return func(*change_tensors(args, change), **change_tensors(kwargs, change))
+    except Exception:
+        return None
+
+
+def _zeros(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    dtype = dtype or tensor.dtype
     if tensor.layout is not torch.strided:
-        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU)
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
+        return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=CPU).zero_()
 
 
 def _empty(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dtypes import HALVES
 from ..norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
 from .layers import has_groups_in_rows, statistics_of
@@ -209,3 +210,12 @@ def layer_norm_backward(
     parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
     of_x = fresh(x.shape, x.dtype)
     return only_wanted((of_x, parameter, parameter), wanted)
+
+
+@register(KERNEL_RULES, "_weight_norm_interface")
+def weight_norm(x: Tensor, scale: Tensor, dim: int = 0) -> Outs:
+    """The weight, and its norms in float32 at least: aten/src/ATen/native/WeightNorm.cpp and cuda/WeightNorm.cu."""
+    sure(x.dim() and dim in (0, x.dim() - 1) and x.dtype is scale.dtype and x.dtype in FLOATS)
+    sure(is_contiguous(x) and is_contiguous(scale) and numel(x.shape))
+    sure(scale.shape == tuple(size if axis == dim else 1 for axis, size in enumerate(x.shape)))
+    return [fresh(x.shape, x.dtype), fresh(scale.shape, torch.float32 if x.dtype in HALVES else x.dtype)]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dtypes import HALVES
+from .kernel_tables import KERNEL_RULES, register
 from .pointwise import broadcast
 from .registry import FLOATS, INDICES, Out, Outs, floats_of, fresh, is_contiguous, numel, rule, sure
 
@@ -91,6 +93,30 @@ def binary_cross_entropy_backward(
 def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Out:
     """The gradient of the scores."""
     return _like_input(grad, x, target, reduction, floats_of(x))
+
+
+@register(KERNEL_RULES, "multi_margin_loss_backward")
+def multi_margin_backward(
+    grad: Tensor, x: Tensor, target: Tensor, p: Any, margin: Any, weight: Tensor | None = None, reduction: int = 1
+) -> Out:
+    """The gradient of the scores of classes, row-major; torch has no meta kernel."""
+    sure(x.dim() in (1, 2) and numel(x.shape) and target.numel() == numel(x.shape[:-1]))
+    sure(grad.shape == (x.shape[:-1] if reduction == NONE else ()))
+    return _by_margin(grad, x, floats_of(x, weight))
+
+
+@register(KERNEL_RULES, "multilabel_margin_loss_backward")
+def label_margin_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Out:
+    """The gradient of the scores of labels, row-major; torch has no meta kernel."""
+    sure(x.dim() in (1, 2) and numel(x.shape) and target.shape == x.shape == is_target.shape)
+    sure(grad.shape == (x.shape[:-1] if reduction == NONE else ()))
+    return _by_margin(grad, x, floats_of(x, is_target))
+
+
+def _by_margin(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Out:
+    """Return a gradient of scores; in half precision, margins have kernels on CUDA alone."""
+    sure(x.device.type == "cuda" or dtype not in HALVES)
+    return fresh(x.shape, floats_of(x, grad))
 
 
 def _like_input(grad: Tensor, x: Tensor, target: Tensor, reduction: int, dtype: torch.dtype) -> Out:

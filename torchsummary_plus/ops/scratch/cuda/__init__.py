@@ -23,6 +23,7 @@ from . import (  # noqa: F401 - the modules register their rules
     products,
     recurrent,
     reductions,
+    searching,
     selecting,
     softmax,
     sorting,

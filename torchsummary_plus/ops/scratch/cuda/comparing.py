@@ -46,17 +46,33 @@ def all_close(
     steps = Allocations()
     steps.buffer(count)  # close = self == other
     if rtol or atol:
-        scaled, magnitudes, allowed = (steps.buffer(other_size) for _ in range(3))  # atol + (rtol * other).abs()
+        scaled = steps.buffer(other_size)  # atol + (rtol * other).abs()
+        magnitudes = _magnitudes(steps, other_size, other)
+        allowed = steps.buffer(other_size // _parts(other))
         steps.free(magnitudes, scaled)
-        difference, error = steps.buffer(size), steps.buffer(size)  # (self - other).abs()
+        difference = steps.buffer(size)  # (self - other).abs()
+        error = _magnitudes(steps, size, x)
         steps.free(difference)
-        magnitude = steps.buffer(size)  # isfinite(error)
+        magnitude = steps.buffer(size // _parts(x))  # isfinite(error)
         is_bounded, is_number, is_finite = (steps.buffer(count) for _ in range(3))
         steps.free(is_number, is_bounded, magnitude)
         is_small = steps.buffer(count)  # error <= allowed
         steps.free(is_small, is_finite, error, allowed)
     steps.append(_all(capability, count))
     return steps.course()
+
+
+def _parts(tensor: Any) -> int:
+    """Return how many real numbers an element consists of."""
+    return 2 if tensor.is_complex() else 1
+
+
+def _magnitudes(steps: Allocations, size: int, like: Any) -> int:
+    """Allocate the magnitudes of so many bytes of numbers, which of complex ones are complex at first."""
+    magnitudes = steps.buffer(size // _parts(like))
+    if like.is_complex():
+        steps.temporary(size)
+    return magnitudes
 
 
 @scratch("cuda", "aten::isin.Tensor_Tensor", source="aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu",

@@ -11,7 +11,7 @@ from ..registry import Alloc, Course, Free, Lasting, Result, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import chip_of
-from .reductions import axes_of, course, mask_like, summing
+from .reductions import axes_of, course, magnitudes, mask_like, summing
 
 CONVERTING = "aten/src/ATen/native/Pow.cpp and TensorCompare.cpp, by the iterator's common dtype"
 
@@ -40,9 +40,21 @@ def count_nonzero(capability: Capability, out: Any, x: Any, dims: Any = None, *_
     return joined((*mask, Result(0)), counting)
 
 
+MAGNITUDES = "aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out"
+
+
+@scratch("cuda", "aten::abs", "aten::angle", source=MAGNITUDES, band=0.0)
+def magnitude(out: Any, x: Any) -> Course:
+    """Of complex numbers a complex result, whose real parts are copied to the real one."""
+    return Result(0), *buffers(nbytes(x) if x.is_complex() and not out.is_complex() else 0)
+
+
 @scratch("cuda", "aten::isinf", source="aten/src/ATen/native/TensorCompare.cpp, isinf", band=0.0)
 def isinf(out: Any, x: Any) -> Course:
-    """The magnitudes of floating-point numbers."""
+    """The magnitudes of floating-point numbers; of complex ones those of a part, then of the other, and its flags."""
+    if x.is_complex():
+        part = Alloc(nbytes(x) // 2)
+        return part, Result(0), Free(0), part, Alloc(elements(x))
     return (Alloc(nbytes(x)), Result(0)) if x.dtype.is_floating_point else (Result(0),)
 
 
@@ -61,11 +73,11 @@ def mvlgamma(out: Any, x: Any, p: int) -> Course:
 
 @scratch("cuda", "aten::renorm", source="aten/src/ATen/native/ReduceOps.cpp, renorm_out", band=0.0, by_capability=True)
 def renorm(capability: Capability, out: Any, x: Any, p: Any, dim: int, *_: Any) -> Course:
-    """Norms along an axis in float32 at least, with their staging buffers, and in half precision a factor for each."""
-    is_half, count = itemsize(x) < 4, x.shape[dim]
+    """Norms along an axis, in float32 at least, with their staging buffers; a factor for each in another dtype."""
+    dtype, count = torch.float32 if itemsize(x) < 4 else x.dtype.to_real(), x.shape[dim]
     others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
-    norms = course(chip_of(capability), x, others, torch.float32 if is_half else x.dtype, summing(x.dtype))
-    return joined((Alloc(count * max(4, itemsize(x))),), norms, buffers(count * itemsize(x) if is_half else 0))
+    norms = course(chip_of(capability), x, others, dtype, magnitudes(x.dtype))
+    return joined((Alloc(count * dtype.itemsize),), norms, buffers(count * itemsize(x) if x.dtype is not dtype else 0))
 
 
 TIMES = "aten/src/ATen/native/ConvolutionTBC.cpp, conv_tbc: a product for each place of the kernel"

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ...dtypes import result_type
 from ..registry import Alloc, Course, Result, scratch
 from ..sizes import itemsize, nbytes
 from .allocations import Allocations, copies, joined
 from .chips import chip_of
-from .reductions import sum_course
+from .reductions import course, magnitudes, sum_course
 
 EUCLIDEAN = "aten/src/ATen/native/Distance.cpp, _euclidean_dist"
 
@@ -85,5 +86,7 @@ def own_distance_backward(capability: Capability, out: Any, grad: Any, x: Any, p
 @scratch("cuda", "aten::dist", source="aten/src/ATen/native/LinearAlgebra.cpp", band=0.0, by_capability=True)
 def norm_of_difference(capability: Capability, out: Any, x: Any, other: Any, *_: Any) -> Course:
     """The difference, whose norm is the result."""
-    difference = torch.empty(torch.broadcast_shapes(x.shape, other.shape).numel(), dtype=out.dtype, device="meta")
-    return joined((Alloc(nbytes(difference)), Result(0)), sum_course(chip_of(capability), difference, [0]))
+    dtype = result_type(x, other)
+    difference = torch.empty(torch.broadcast_shapes(x.shape, other.shape).numel(), dtype=dtype, device="meta")
+    norm = course(chip_of(capability), difference, [0], out.dtype, magnitudes(dtype))
+    return joined((Alloc(nbytes(difference)), Result(0)), norm)

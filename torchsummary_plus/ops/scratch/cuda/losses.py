@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ...dtypes import result_type
 from ..losses import MEAN, pairs
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, itemsize, nbytes
@@ -91,7 +92,7 @@ def cross_entropy_with_logits(
     steps.buffer(nbytes(x))
     if pos_weight is not None:
         less_one = steps.buffer(nbytes(pos_weight))
-        log_weight = steps.buffer(pairs(pos_weight, target) * itemsize(x))
+        log_weight = steps.buffer(pairs(pos_weight, target) * result_type(pos_weight, target).itemsize)
         steps.free(log_weight, less_one)
     if reduction:
         steps.buffer(nbytes(target))

@@ -8,7 +8,7 @@ Logic}Kernel.cu.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,9 +41,18 @@ def summing(dtype: torch.dtype) -> Kind:
     return Kind(4 if dtype in HALVES else dtype.itemsize, 8 if dtype.itemsize == 2 else 4, dtype)
 
 
+def magnitudes(dtype: torch.dtype) -> Kind:
+    """Return the kind of a norm, which accumulates the magnitudes of complex numbers."""
+    kind = summing(dtype)
+    return replace(kind, accumulated=kind.accumulated // 2) if dtype.is_complex else kind
+
+
 def welford(dtype: torch.dtype) -> Kind:
-    """Return the kind of a variance, which accumulates mean, deviation and count (as integer and as float)."""
-    return Kind(24 if dtype is torch.float64 else 16, 2, dtype)
+    """Return the kind of a variance, which accumulates mean, deviation and count (as int32 and as float).
+
+    Source: aten/src/ATen/native/SharedReduceOps.h, ``WelfordData``, whose int32 is padded beside doubles.
+    """
+    return Kind(32 if dtype is torch.float64 else 16, 2, dtype)
 
 
 def extreme(dtype: torch.dtype) -> Kind:
@@ -51,7 +60,7 @@ def extreme(dtype: torch.dtype) -> Kind:
     return Kind(dtype.itemsize, 4, dtype)
 
 
-def _both_extremes(dtype: torch.dtype) -> Kind:
+def both_extremes(dtype: torch.dtype) -> Kind:
     """Return the kind of an ``aminmax``, which accumulates the least and the largest value."""
     return Kind(2 * dtype.itemsize, 4, dtype)
 
@@ -152,6 +161,12 @@ def mask_like(tensor: Any) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, strides, dtype=torch.bool, device="meta")
 
 
+def part_of(tensor: Any) -> torch.Tensor:
+    """Return a tensor on ``meta``, laid out as the real parts of complex numbers are, or the imaginary ones."""
+    strides = [2 * step for step in tensor.stride()]
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype.to_real(), device="meta")
+
+
 def axes_of(dim: Any) -> list[int]:
     """Return the axes that a ``dim`` argument names; an empty list stands for all."""
     return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
@@ -167,21 +182,36 @@ def _register(
         dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
         result = (out[0] if isinstance(out, (tuple, list)) else out).dtype
         lowered = tensor.dtype in HALVES and result is torch.float32
-        magnitudes = tensor.is_complex() and not result.is_complex
-        dtype = tensor.dtype if lowered or magnitudes or not casts else result
+        becomes_real = tensor.is_complex() and not result.is_complex
+        dtype = tensor.dtype if lowered or becomes_real or not casts else result
         return course(chip_of(capability), tensor, axes_of(dim), result, kind_of(dtype))
 
 
 _register(("sum", "mean", "prod", "nansum"), summing, None, casts=True)
 _register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), summing, 0, casts=True)
-_register(("linalg_vector_norm",), summing, 1, casts=True)
-_register(("norm.ScalarOpt_dim",), summing, 1)
-_register(("norm.Scalar",), summing, None)
-_register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), welford, 0)
+_register(("linalg_vector_norm",), magnitudes, 1, casts=True)
+_register(("norm.ScalarOpt_dim",), magnitudes, 1)
+_register(("norm.Scalar",), magnitudes, None)
 _register(("amax", "amin"), extreme, 0)
 _register(("any", "all"), extreme, None)
 _register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
 _register(("max.dim", "min.dim"), _indexed, 0)
+
+
+VARIANCES = tuple(f"aten::{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
+
+
+@scratch(*("cuda", *VARIANCES), source="aten/src/ATen/native/ReduceOps.cpp, std_var_out", band=0.0, by_capability=True)
+def variance(capability: Any, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Course:
+    """Of complex numbers those of real and imaginary parts, one after the other, ahead of the results."""
+    chip, axes = chip_of(capability), axes_of(dim)
+    if not tensor.is_complex():
+        return course(chip, tensor, axes, tensor.dtype, welford(tensor.dtype))
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    part = part_of(tensor)
+    own = [Alloc(each.numel() * part.itemsize) for each in outs]
+    of_part = joined(own, course(chip, part, axes, part.dtype, welford(part.dtype)))
+    return joined(of_part, of_part, results(out))
 
 
 @scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE, band=0.0, by_capability=True)
@@ -196,7 +226,7 @@ def place_of_extreme(capability: Any, out: Any, tensor: Any, dim: int | None = N
 @scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE, band=0.0, by_capability=True)
 def extremes(capability: Any, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Course:
     """A contiguous copy, if all elements are reduced."""
-    kind = (_both_extremes if isinstance(out, (tuple, list)) else extreme)(tensor.dtype)
+    kind = (both_extremes if isinstance(out, (tuple, list)) else extreme)(tensor.dtype)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     read = copy if dim is None else tensor
     staging = course(chip_of(capability), read, axes_of(dim), tensor.dtype, kind)

@@ -15,7 +15,7 @@ from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import elements, itemsize, nbytes
 from .allocations import Allocations, copies, joined
 from .chips import chip_of
-from .reductions import course, extreme, mask_like, summing
+from .reductions import course, extreme, mask_like, part_of, summing
 
 SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
 
@@ -42,7 +42,10 @@ def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
 @scratch("cuda", "aten::logsumexp", source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl", band=0.0,
          by_capability=True)  # fmt: skip
 def logsumexp(capability: Capability, out: Any, x: Any, dims: Any, *_: Any, **__: Any) -> Course:
-    """Integers as floating-point numbers; the maxima with a mask of infinite ones; the exponentials and their sum."""
+    """Integers as floating-point numbers; the maxima with a mask of infinite ones; the exponentials and their sum.
+
+    The maxima of complex numbers are those of their real parts.
+    """
     steps = Allocations()
     if x.dtype is not out.dtype:
         x = torch.empty(x.shape, dtype=out.dtype, device="meta")
@@ -50,11 +53,13 @@ def logsumexp(capability: Capability, out: Any, x: Any, dims: Any, *_: Any, **__
     if not x.numel():
         return steps.course()
     chip, dtype = chip_of(capability), x.dtype
-    maxima = steps.buffer(elements(out) * itemsize(x))
-    steps.append(course(chip, x, dims, dtype, extreme(dtype)))
+    compared = part_of(x) if x.is_complex() else x
+    real = compared.dtype
+    maxima = steps.buffer(elements(out) * real.itemsize)
+    steps.append(course(chip, compared, dims, real, extreme(real)))
     is_infinite = steps.buffer(elements(out))
     steps.free(is_infinite, maxima)
     steps.buffer(nbytes(x))
-    steps.buffer(elements(out) * itemsize(x))
+    steps.buffer(elements(out) * real.itemsize)
     steps.append(course(chip, x, dims, dtype, summing(dtype)))
     return steps.course()
