@@ -26,6 +26,8 @@ class MetaStorages:
         self.on_pair: OnPair | None = None
         self._pairs: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
         self._real: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._has_let_go = False
+        """Whether the steps have begun, in which other meta tensors are those of fakes."""
         self._moved: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
     def __bool__(self) -> bool:
@@ -37,7 +39,8 @@ class MetaStorages:
         check_fakeable(tensor)
         with compat.no_dispatch():
             own = tensor.untyped_storage()
-            storage = self.storage(own, device) if isinstance(tensor, Fake) else self._of_original(own, device)
+            is_original = not (isinstance(tensor, Fake) or self._has_let_go)
+            storage = self._of_original(own, device) if is_original else self.storage(own, device)
             meta = torch.empty(0, dtype=tensor.dtype, device=META)
             meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
             return wrap(meta, device, requires_grad)
@@ -70,6 +73,7 @@ class MetaStorages:
 
         ``in_use`` has their addresses.
         """
+        self._has_let_go = True
         for key, (real, meta) in self._pairs.items():
             if key not in in_use:
                 self._pairs[key] = real, weakref.ref(_alive(meta))

@@ -8,7 +8,8 @@
 - For real: ``real_steps``, ``measuring``, ``saved_storages``; ``cpu_log_on_gpu`` where only the CPU's kernels could
   run.
 - Tensors besides the model's: ``surroundings``, ``if_used``, ``packed_weights``, ``flattened``,
-  ``rebindable_objects``, ``rebindable_containers``, ``rebindable_tensors``; ``replaced_tensors`` are the model's.
+  ``rebindable_objects``, ``rebindable_containers``, ``rebindable_tensors``, ``iterators``; ``replaced_tensors`` frees
+  what nothing reaches any more.
 - What may run otherwise next time: ``draws``, ``convergence``, ``compiling``, ``uncompiled``.
 - ``autograd/`` reproduces the engine; ``depth/`` grows deep models from shallow ones.
 """

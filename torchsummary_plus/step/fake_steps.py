@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -283,8 +283,7 @@ def _record(task: Task) -> MemoryLog:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if task.guesses is not None:
         task.guesses.begin()
-    with ExitStack() as stack:
-        stack.callback(answers.end)
+    with ExitStack() as stack, closing(answers):
         exchange, mode_key = _entered(stack, task, surroundings)
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"

@@ -182,7 +182,7 @@ class Answers:
         if not self.is_over:
             self.refuse(module, func)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Note that the pass has ended."""
         self.is_over = True
 
