@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -69,3 +70,21 @@ def test_biases_of_grouped_convolutions_are_summed_in_float32(
 
 def squared(out: Tensor) -> Tensor:
     return (out * out).sum()
+
+
+def test_a_parameter_without_elements_has_a_gradient_and_a_state() -> None:
+    """As the class tokens of a model that is given none."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.linear = nn.Parameter(torch.zeros(0, 64)), nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.linear(torch.cat([self.tokens, x]))
+            return out
+
+    settings: dict[str, Any] = {"input_data": torch.randn(8, 64), "optimizer": "adamw"}
+    estimate, measured = estimate_memory(Tokens(), **settings), measure_memory(Tokens(), **settings)
+    assert estimate.peak_bytes == measured.peak_bytes
+    assert estimate.steady_bytes == measured.steady_bytes

@@ -143,7 +143,7 @@ class ValuedKernels(FakeKernels):
 
         A view of a tensor that is already a fake is a fake too; a view of a copied one is on the copy.
         """
-        if not is_plain(tensor) or tensor.device.type == "meta" or tensor.numel() > most:
+        if not is_plain(tensor) or tensor.device.type == "meta" or tensor.numel() > most or tensor.requires_grad:
             return self._without_values(tensor, device)
         storage = tensor.untyped_storage()
         is_large = storage.nbytes() > (SMALL if _is_measure(tensor) else MASK) * tensor.element_size()
