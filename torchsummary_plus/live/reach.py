@@ -180,8 +180,8 @@ class Reached:
         yield from vars(tensor).values()
         yield from (tensor._backward_hooks or {}).values()
         yield from (tensor._post_accumulate_grad_hooks or {}).values()
-        if tensor.is_leaf:
-            yield tensor.grad
+        with suppress(RuntimeError):  # Raised for a view whose base was written to in a way that autograd refuses.
+            yield tensor.grad if tensor.is_leaf else None
         yield type(tensor)
 
     def _in_class(self, kind: type) -> Iterator[Any]:

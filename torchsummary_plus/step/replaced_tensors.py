@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..live import compat
@@ -45,13 +45,14 @@ class ReplacedTensors:
         self._freed: dict[str, None] = {}
 
     def begin(self, optimizer: object, inputs: Iterable[Tensor]) -> None:
-        """Look for the tensors beside the model that a step may replace, other than its ``inputs``."""
+        """Look for the tensors beside the model that a step of the user's own may replace, except its ``inputs``."""
+        if not self._steps_itself:
+            return
         known = {*self._names, *map(id, tensors_in(self._model.modules())), *map(id, inputs)}
         beside = {id(tensor) for tensor in self._exchange} - known
         entries = self._exchange.entries
-        if entries is not None:
-            beside |= entries.containers() - (set() if self._steps_itself else _own_dictionaries(self._model))
-        known_optimizers = [found for found in stepping() if isinstance(found, Optimizer)] if self._steps_itself else []
+        beside |= entries.containers() if entries is not None else set()
+        known_optimizers = [found for found in stepping() if isinstance(found, Optimizer)]
         if not beside and not known_optimizers:
             return
         self._hidden = []
@@ -94,11 +95,6 @@ class ReplacedTensors:
             return []
         first = ", ".join([*list(self._freed)[:SHOWN], *["..."] * (len(self._freed) > SHOWN)])
         return [f"{first}: replaced by the step, and counted until that step ends"]
-
-
-def _own_dictionaries(model: nn.Module) -> set[int]:
-    """Return the ids of the dictionaries of a model's modules, which only a step of the user's own replaces."""
-    return {id(kept) for module in model.modules() for kept in (vars(module), module._buffers, module._parameters)}
 
 
 def _named(tree: ModuleTree) -> list[tuple[str, Tensor]]:
