@@ -95,6 +95,7 @@ PROGRAMS = {
         "known = weakref.WeakKeyDictionary()",
         "known.setdefault(model, model.weight.detach() * 2); x = x @ known[model]",
     ),
+    "an iterator over a tuple": ("rows = iter(tuple(big() for _ in range(9)))", "x = x + next(rows)"),
     "a copy of the model, once torch's compiler keeps track of modules": (
         "torch.compile(nn.Linear(2, 2), backend='eager')(torch.ones(1, 2))\nema = copy.deepcopy(model)",
         "global ema; ema = copy.deepcopy(model)",
@@ -135,6 +136,10 @@ AT_END_OF_STEP = {
         "Pair = collections.namedtuple('Pair', 'state info')\n"
         "memory = collections.deque([Pair(big(), {'h': big()}) for _ in range(3)], maxlen=3)",
         "memory.append(Pair(big(), {'h': big()}))",
+    ),
+    "the last of several dicts in tuples": (
+        "held = [({'w': big()}, 0) for _ in range(3)]",
+        "held[2] = ({'w': held[2][0]['w'] * 2}, 1)",
     ),
     "a subclass of dict": (
         "class Names(dict): __getattr__ = dict.__getitem__\nstate = Names(ema=big())",

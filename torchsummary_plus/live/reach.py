@@ -180,8 +180,7 @@ class Reached:
         yield from vars(tensor).values()
         yield from (tensor._backward_hooks or {}).values()
         yield from (tensor._post_accumulate_grad_hooks or {}).values()
-        with suppress(RuntimeError):  # Raised for a view whose base was written to in a way that autograd refuses.
-            yield tensor.grad if tensor.is_leaf else None
+        yield _gradient_of(tensor)
         yield type(tensor)
 
     def _in_class(self, kind: type) -> Iterator[Any]:
@@ -303,14 +302,22 @@ class Reached:
 def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
     """Yield what an iterator holds, and those inside it: each goes on from where it is, with a list of its own."""
     for held in gc.get_referents(iterator):
-        if isinstance(held, tuple) and any(isinstance(item, Fake) for item in held):
-            continue  # The last result of a zip or enumerate in a pass that has ended; the next takes its place.
+        if type(iterator) in (zip, enumerate) and isinstance(held, tuple) and any(isinstance(x, Fake) for x in held):
+            continue  # Its last result, of a pass that has ended; the next takes its place.
         if isinstance(held, Iterator) and type(held).__module__ in ("builtins", "itertools"):
             yield from _in_steps(held)
         elif isinstance(iterator, cycle) and isinstance(held, list):
             yield from held
         else:
             yield held
+
+
+def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a leaf's gradient; None for a view that autograd refuses to look at, since its base was written to."""
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:
+        return None
 
 
 def is_array_of_objects(value: Any) -> bool:

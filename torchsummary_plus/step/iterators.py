@@ -94,7 +94,8 @@ def _unstarted(generator: GeneratorType[Any, Any, Any], copies: dict[int, tuple[
     frame, code = generator.gi_frame, generator.gi_code
     if frame is None or getgeneratorstate(generator) != GEN_CREATED:
         raise _NoCopyError
-    function = next((held for held in gc.get_referents(generator) if isinstance(held, FunctionType)), None)
+    functions = (held for held in gc.get_referents(generator) if isinstance(held, FunctionType))
+    function = next((function for function in functions if function.__code__ is code), None)
     if function is None and code.co_freevars:
         raise _NoCopyError
     function = function or FunctionType(code, frame.f_globals)

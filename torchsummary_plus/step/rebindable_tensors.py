@@ -73,9 +73,10 @@ class RebindableTensors:
 
     def empty(self, containers: Container[int]) -> None:
         """Let go of the stand-ins in some of these, by their ids."""
-        for place in [place for place in self._filled if id(place[0]) in containers]:
-            self._filled.remove(place)
-            put(place, None)
+        for place in self._filled:
+            if id(place[0]) in containers:
+                put(place, None)
+        self._filled = [place for place in self._filled if id(place[0]) not in containers]
 
     @contextmanager
     def exchanged(
