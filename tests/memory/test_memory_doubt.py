@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -118,7 +119,8 @@ def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
     optimizer: Callable[..., torch.optim.Optimizer], tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = torch.arange(tokens) % 100
-    for model in (nn.Embedding(100, 32, sparse=True), nn.EmbeddingBag(100, 32, sparse=True)):
+    for kind, padding in itertools.product((nn.Embedding, nn.EmbeddingBag), (None, 1)):
+        model = kind(100, 32, sparse=True, padding_idx=padding)
         options: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
         truth = measure(model, (ids.view(-1, 4),), "train", optimizer=optimizer).peak_bytes
         assert estimate_memory(model, **options).peak_bytes == truth

@@ -12,7 +12,8 @@ from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.rounding import MIN_BLOCK, round_up
 from ..data.units import MIB
-from ..live.structures import all_tensors
+from ..live.fakes import in_kernel
+from ..live.structures import all_tensors, held_bytes
 from ..live.versions import since
 from ..ops import processor
 from ..ops.processor import is_half
@@ -24,6 +25,7 @@ from ..ops.scratch.registry import (
     DOUBT,
     LASTING,
     OF_CPU_LIBRARIES,
+    OF_ROWS,
     RESERVES,
     SCRATCH,
     TRIED,
@@ -216,7 +218,8 @@ class Workspaces:
         tries = self.backend == "cpu" and (name in TRIED or is_new or writes)
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            may_take = self.backend == "cuda" and (self._place, "cublas") not in self._allocated
+            multiplies = self.backend == "cuda" and name not in OF_ROWS
+            may_take = multiplies and (self._place, "cublas") not in self._allocated
             workspace = LARGEST_LASTING if may_take else 0
             lasting = workspace if blas.are_workspaces_kept() else 0
             self._note(name, _reach(args, kwargs, out) + workspace - lasting, lasting=lasting)
@@ -348,5 +351,6 @@ def _guessed(phases: Any) -> tuple[Phase, ...] | Course:
 
 def _reach(*values: Any) -> int:
     """Return the most that an operator without a rule is assumed to use, by its arguments' and results' blocks."""
-    blocks = {id(tensor): round_up(tensor.numel() * tensor.element_size(), MIN_BLOCK) for tensor in all_tensors(values)}
+    with in_kernel():
+        blocks = {id(tensor): round_up(held_bytes(tensor), MIN_BLOCK) for tensor in all_tensors(values)}
     return DOUBT * sum(blocks.values()) + LEAST_DOUBT

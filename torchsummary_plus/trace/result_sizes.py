@@ -25,7 +25,8 @@ LARGEST = 1 << 27
 def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
     """Return fakes of the sizes that an operator returns on zeros; those of a GPU's halves as of float32 if need be.
 
-    Return None if the operator writes to its arguments, they are too large, or it fails on zeros.
+    Return None if the operator writes to its arguments, they are too large, it fails on zeros, or it returns sparse
+    tensors.
     """
     tensors = tensors_of((*args, *kwargs.values()))
     if func._schema.is_mutable or sum(tensor.numel() for tensor in tensors) > LARGEST:
@@ -38,8 +39,11 @@ def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> 
             func, args, kwargs, lambda tensor: _zeros(tensor, torch.float32 if tensor.dtype is half else None)
         )
         out = change_tensors(out, lambda tensor: tensor.to(half) if tensor.dtype is torch.float32 else tensor)
+    results = tensors_of(out)
+    if not results or any(tensor.layout is not torch.strided for tensor in results):
+        return None
     with in_kernel():
-        return change_tensors(out, lambda tensor: wrap(_empty(tensor), device)) if tensors_of(out) else None
+        return change_tensors(out, lambda tensor: wrap(_empty(tensor), device))
 
 
 def _computed(func: OpOverload, args: Any, kwargs: Any, change: Callable[[Tensor], Tensor]) -> Any:

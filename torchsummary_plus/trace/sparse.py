@@ -35,7 +35,19 @@ def _masked(dense: Tensor, mask: Tensor, accumulate_matches: bool = False) -> Te
     return torch.sparse_coo_tensor(mask._indices().clone(), values, dense.shape, is_coalesced=True)
 
 
-_ON_META: dict[Any, Callable[..., Tensor]] = {aten._coalesce.default: _coalesced, aten.sparse_mask.default: _masked}
+def _bag_gradient(*args: Any) -> Tensor:
+    """Return the gradient of a table of embeddings with a row for each index, also if it is the padding's."""
+    return aten._embedding_bag_backward.default(*args[:_PADDING])  # type: ignore[no-any-return]
+
+
+_PADDING = 11
+"""Position of ``padding_idx`` among the arguments of ``_embedding_bag_backward``."""
+
+_ON_META: dict[Any, Callable[..., Tensor]] = {
+    aten._coalesce.default: _coalesced,
+    aten.sparse_mask.default: _masked,
+    aten._embedding_bag_backward.default: _bag_gradient,
+}
 
 
 def by_sparse_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -129,8 +129,10 @@ RESERVES: dict[tuple[str, str], Rule] = {}
 LASTING: dict[tuple[str, str], Rule] = {}
 """-> (name, bytes) pairs; a name that is already allocated adds nothing."""
 
-_SPARSE = ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
-"""Sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
+OF_ROWS = frozenset(
+    f"aten::{name}" for name in ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
+)
+"""Operators on sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
 
 _OF_LIBRARIES = (
     *("_fft_r2c", "_fft_c2c", "_fft_c2r"),
@@ -143,7 +145,7 @@ _OF_LIBRARIES = (
 """CUDA operators of cuFFT, cuSPARSE and MAGMA, whose storage only a GPU can report, and others without a rule."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
-    "cpu": frozenset(
+    "cpu": OF_ROWS.union(
         f"aten::{name}"
         for name in (
             *(
@@ -156,10 +158,9 @@ UNMODELLED: dict[str, frozenset[str]] = {
             *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
             *("linalg_ldl_factor_ex", "linalg_ldl_solve"),
             *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
-            *_SPARSE,
         )
     ),
-    "cuda": frozenset(f"aten::{name}" for name in (*_SPARSE, *_OF_LIBRARIES)),
+    "cuda": OF_ROWS.union(f"aten::{name}" for name in _OF_LIBRARIES),
 }
 """Operators known to use scratch memory but without a rule.
 
