@@ -103,15 +103,29 @@ def _sound(dice: random.Random) -> Layer:
     return Layer(inner, width, kernel, (dice.choice((100, 500, 1500, 3000, 16000, 64000)),), stride, 1, dilation)
 
 
-def long_kernel(dice: random.Random) -> Layer:
+def _long(dice: random.Random) -> Layer:
     """Draw a convolution over a spectrogram or waveform, with a long kernel."""
     inner, outer = dice.choice(((1, 64), (64, 64), (128, 256), (256, 512), (512, 512), (512, 1024)))
     kernel, axis = dice.choice((11, 17, 25, 31, 41)), dice.choice((128, 256, 512, 1024, 2048, 8000))
     return Layer(inner, outer, kernel, (axis,), dice.choice((1, 1, 2, 4)))
 
 
+def _any(dice: random.Random) -> Layer:
+    """Draw a two-dimensional convolution of no particular network."""
+    inner, outer = (_multiple(dice, 3, 1024) for _ in range(2))
+    side, kernel = round(7 * 2 ** dice.uniform(0, 5)), dice.choice((1, 1, 3, 3, 3, 5, 7))
+    return Layer(inner, outer, kernel, (side, side), dice.choice((1, 1, 2)))
+
+
+def _multiple(dice: random.Random, least: int, most: int) -> int:
+    """Draw a number between two, spread evenly over their orders of magnitude, mostly a multiple of 4, 8 or 16."""
+    unit = dice.choice((1, 4, 8, 8, 16, 16))
+    return max(least, round(least * (most / least) ** dice.random() / unit) * unit)
+
+
 KINDS_OF_LAYERS = (
     *(_resnet, _vgg, _unet, _mobile, _grouped, _resnet, _stem, _volume, _unet, _mobile, _grouped, _sound, _dilated),
+    *(_any, _long),
 )
 """The kinds, drawn in turn. Their number is odd, because every other convolution is held out."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import estimate_memory, max_batch_size, measure_memory
-from torchsummary_plus.step import task
+from torchsummary_plus.step import draws, task
 
 numpy = pytest.importorskip("numpy")
 
@@ -215,3 +215,27 @@ def test_draws_of_other_allocations_are_told_apart_even_if_peaks_are_equal() -> 
     estimate = estimate_memory(Small(64, 64), (64,), 128, mode="eval", progress=False)
     assert estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
     assert any(LINE in line for line in estimate.assumptions)
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "of other lengths"])
+def test_a_shuffled_loader_is_run_with_few_other_draws_unless_its_items_differ(
+    alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int | None] = []
+    redrawn = task.Task.redrawn
+
+    def noted(self: task.Task, other: draws.Draws) -> task.Task:
+        seeds.append(other.seed)
+        return redrawn(self, other)
+
+    monkeypatch.setattr(task.Task, "redrawn", noted)
+    items = [torch.randn(8 if alike else 8 + number, 64) for number in range(32)]
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        (first, *_) = torch.utils.data.DataLoader(items, batch_size=None, shuffle=True)
+        model(first).sum().backward()
+        model.zero_grad()
+
+    estimate = estimate_memory(nn.Linear(64, 64), input_data=torch.randn(8, 64), train_step=step)
+    assert len(seeds) == (draws.FIRST_DRAWS if alike else draws.MOST_DRAWS)
+    assert (estimate.peak_range[0] == estimate.peak_range[1]) is alike

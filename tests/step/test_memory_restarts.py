@@ -156,6 +156,38 @@ def test_numbers_that_a_step_logged_are_ordinary_afterwards() -> None:
     assert type(copy.deepcopy(losses[0])) is float
 
 
+class Ring:
+    """The last transitions, as in tutorials on reinforcement learning."""
+
+    def __init__(self, capacity: int, count: int) -> None:
+        self.capacity, self.entries, self.position = capacity, list[Any](), 0
+        for _ in range(count):
+            self.push(np.zeros(64, np.float32), 0)
+
+    def push(self, *transition: Any) -> None:
+        if len(self.entries) < self.capacity:
+            self.entries.append(None)
+        self.entries[self.position] = transition
+        self.position = (self.position + 1) % self.capacity
+
+
+@pytest.mark.parametrize("call", [estimate_memory, measure_memory])
+def test_a_buffer_and_its_position_stay_together(call: Callable[..., Any]) -> None:
+    ring, priorities, position = Ring(100, 20), [1.0] * 20, 20
+    before = list(ring.entries)
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        nonlocal position
+        ring.push(np.ones(64, np.float32), learn(model, x))
+        priorities.append(0.5)
+        position += 1
+
+    call(network(), input_data=torch.randn(8, 64), train_step=step)
+    assert ring.position == position == 20
+    assert len(ring.entries) == 20 and all(now is then for now, then in zip(ring.entries, before))
+    assert priorities == [1.0] * 20
+
+
 def test_iterators_and_generators_are_where_they_were() -> None:
     data = [torch.randn(8, 64) for _ in range(6)]
     pairs, numbers, cycle = zip(data, data), counts(), itertools.cycle(data)

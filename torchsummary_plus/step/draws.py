@@ -17,6 +17,7 @@ from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..trace.embeddings import NeedsIntegerError
 from ..trace.growing import GrewError
+from ..trace.questions import Answers
 from ..trace.restore import global_resets
 
 LEAST_DRAWS, FEW_DRAWS, MOST_DRAWS = 2, 20, 38
@@ -42,7 +43,8 @@ MOST_REDRAWN = 5 * 10**10
 class Draws:
     """Whether random numbers may determine what a step runs, and the step's seed (None: the caller's state).
 
-    They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's or NumPy's.
+    They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's or NumPy's, or
+    those with which torch loads data.
     With ``highest`` the draw of the highest peak stands for the step, so that a limit holds for all of them.
     """
 
@@ -50,6 +52,11 @@ class Draws:
     highest: bool = False
     asks: bool = False
     foreign: bool = False
+
+    def note(self, answers: Answers) -> None:
+        """Note whether a pass asked for random values."""
+        self.asks |= answers.drew
+        self.foreign |= answers.loaded
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

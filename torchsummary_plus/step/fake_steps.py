@@ -313,7 +313,7 @@ def _record(task: Task) -> MemoryLog:
             steps.notes[IDLE_SCALER] = None
         steps.without_bytes = surroundings.without_bytes
         log = _run_steps(steps, task, answers, embeddings)
-        task.draws.asks |= answers.drew
+        task.draws.note(answers)
         if tree.size() != size and not task.grows:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..live.versions import since
 from ..trace.questions import OUTSIDE
 from ..trace.restore import restored_reach
 from ..trace.swap import swap_tensors
-from ..trace.user_logs import LOGS, added_to, items_of, keep
+from ..trace.user_logs import LOGS, Additions, added_to, items_of
 from .account import PriorTensor
 from .iterators import iterators_copied
 from .optimizers import stepping
@@ -82,14 +83,15 @@ class Surroundings:
     def restored(self) -> Iterator[None]:
         """Restore the model and all reachable objects that the steps change.
 
-        A list or dict that only grew, by items without tensors, is a user's log of the steps and is kept.
+        What they add to a user's logs is kept (:func:`restored_reach`).
         """
+        every = [*self.tree.modules, *self.modules]
         try:
             with (
-                restored_reach([*self.tree.modules, *self.modules], self.reach, self.stepping, self._hidden.mutable),
+                restored_reach(every, self.reach, self.stepping, self._hidden.mutable) as added,
                 without_cached_tensors(self._of_packages, self.reach.caches),
                 iterators_copied(self.reach),
-                self._lone.copied(_keep_log),
+                self._lone.copied(partial(_note_additions, added)),
             ):
                 yield
         finally:
@@ -167,11 +169,10 @@ class Surroundings:
         return known
 
 
-def _keep_log(original: Any, now: Any) -> None:
-    """Keep what was added to the copy of a user's log."""
-    added = added_to(now, items_of(original)) if type(now) is type(original) in LOGS else []
-    if added:
-        keep(original, added)
+def _note_additions(added: Additions, original: Any, now: Any) -> None:
+    """Note what was added to the copy of a user's log."""
+    if type(now) is type(original) in LOGS:
+        added.add(original, added_to(now, items_of(original)))
 
 
 def _on_meta(tensors: Iterable[Tensor]) -> set[int]:

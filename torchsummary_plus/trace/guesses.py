@@ -85,7 +85,10 @@ class Site(NamedTuple):
 
 
 _OURS = str(Path(__file__).parents[1])
-_BETWEEN = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "_ops.py", "overrides.py", "utils"))
+_TORCH = Path(torch.__file__).parent
+_CALLED = tuple(str(_TORCH / name) for name in ("_tensor.py", "_ops.py", "overrides.py"))
+_BETWEEN = (*_CALLED, str(_TORCH / "utils"))
+_LOADING = str(_TORCH / "utils" / "data")
 
 
 def asking_site() -> Site:
@@ -94,6 +97,14 @@ def asking_site() -> Site:
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *_BETWEEN)):
         frame = frame.f_back
     return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def loads_data() -> bool:
+    """Whether torch's own code for loading data asks, which draws seeds of generators and the order of items."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *_CALLED)):
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(_LOADING)
 
 
 Visit = tuple[Site, int]

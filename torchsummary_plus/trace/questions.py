@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from ..live.compat import no_dispatch
 from ..live.fakes import CPU, DataDependentError, defer_refusal
 from ..live.masks import masks_of
-from .guesses import Guesses
+from .guesses import Guesses, loads_data
 from .kernels import tensors_of
 from .passes import Frame, module_of
 from .result_sizes import INDEX, LARGEST, fakes_of, on_zeros
@@ -74,8 +74,8 @@ class Answers:
         """Number of the module that was first refused an answer."""
         self.is_over = False
         """Whether the pass has ended, after which numbers that the program kept may be used as they are."""
-        self.drew = False
-        """Whether a random value was asked for."""
+        self.drew = self.loaded = False
+        """Whether code asked for a random value, and whether torch's code for loading data did."""
         self.zeros: Zeros = "none"
         """How many zeros the products of elements contain that are differentiated."""
         self.is_search: Callable[[], bool] = lambda: False
@@ -189,7 +189,10 @@ class Answers:
     def assume(self, module: int, operator: str, how: str) -> None:
         """Record what was assumed for an operator."""
         if how is DRAWN:
-            self.drew = True
+            if loads_data():
+                self.loaded = True
+            else:
+                self.drew = True
             return
         self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
 

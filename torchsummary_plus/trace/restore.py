@@ -23,7 +23,7 @@ from ..live import compat
 from ..live.reach import Reached, content_of, emptied, queued
 from ..live.structures import behind_proxy, slot_names
 from .generator_variables import reset_of_generator
-from .user_logs import LOGS, added_to, holds_tensors, items_of, keep
+from .user_logs import LOGS, Additions, added_to, holds_tensors, items_of
 
 _LOCK = threading.RLock()
 
@@ -317,41 +317,48 @@ def script_tensors(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tens
 @contextmanager
 def restored_reach(
     modules: Sequence[nn.Module], reach: Reached, others: Sequence[Any] = (), alone: Sequence[Any] = ()
-) -> Iterator[None]:
+) -> Iterator[Additions]:
     """Restore all reachable objects on exit, even after an exception, and those of :func:`restored`.
 
-    A list or dict that only grew, by items without tensors, is a user's log and is kept.
+    A variable's list or dict that only grew, by items without tensors, is a user's log and is kept, if no variable was
+    rebound. Yield what copies of logs add to them.
     """
     contents = [(container, items_of(container)) for container in reach.mutable if type(container) in LOGS]
     objects = [*(value for value in reach.mutable if type(value) not in LOGS), *alone]
     cells = [(cell, content_of(cell)) for cell in reach.cells]
     names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
     classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes)]
+    added = Additions()
     try:
         with restored(modules, others, objects):
-            yield
+            yield added
     finally:
-        _put_all_back(contents, cells, names, classes)
+        _put_all_back(contents, cells, names, classes, added)
         for held in (contents, objects, cells, names, classes):
             held.clear()  # The next search counts references, even if an exception keeps this frame alive.
 
 
-def _put_all_back(contents: list[Any], cells: list[Any], names: list[Any], classes: list[Any]) -> None:
-    """Restore containers, closures' cells, globals and classes."""
-    added = [(container, added_to(container, content)) for container, content in contents]
+def _put_all_back(
+    contents: list[Any], cells: list[Any], names: list[Any], classes: list[Any], added: Additions
+) -> None:
+    """Restore containers, closures' cells, globals and classes; then keep what was added to logs."""
+    for container, content in contents:
+        added.add(container, added_to(container, content))
     for container, content in contents:
         refill(container, content)
-    for container, items in added:
-        if items:
-            keep(container, items)
+    rebound = False
     for cell, content in cells:
         if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
             _refill_cell(cell, content)
+            rebound = True
     for namespace, name, value in names:
         if namespace.get(name) is not value:
             namespace[name] = value
+            rebound = True
     for kind, attributes in classes:
         _reset_class(kind, attributes)
+    variables = [value for _, content in cells for value in content] + [value for _, _, value in names]
+    added.keep([] if rebound else variables)
 
 
 def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:

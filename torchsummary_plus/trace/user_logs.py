@@ -1,9 +1,13 @@
-"""A user's logs, such as a list of losses: what passes add to them is kept, but no other pass finds it there."""
+"""A user's logs, such as a list of losses: what passes add to them is kept, but no other pass finds it there.
+
+Only a list or dict of a variable is a log, or one in such a list or dict. One in an object goes with the object's other
+attributes, which are restored, such as the position in a ring buffer; and nothing is kept if a pass rebinds variables.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -15,40 +19,57 @@ LOGS = (list, deque, dict)
 """Containers in which a program may keep a log."""
 
 
-class _Added:
-    """What passes have added to logs, in order."""
+class Additions:
+    """What a pass, or several, have added to logs, in order."""
 
     def __init__(self) -> None:
-        self.items: dict[int, tuple[Any, list[Any]]] = {}
+        self._items: dict[int, tuple[Any, list[Any]]] = {}
 
     def add(self, log: Any, items: list[Any]) -> None:
-        self.items.setdefault(id(log), (log, []))[1].extend(items)
+        """Note items added to a log."""
+        if items:
+            self._items.setdefault(id(log), (log, []))[1].extend(items)
+
+    def keep(self, variables: Iterable[Any] | None = None) -> None:
+        """Add to the logs, or to those that variables hold: at once, or once the last pass has run."""
+        logs = self._items.keys() if variables is None else set(_containers(variables))
+        for number, (log, items) in self._items.items():
+            if number not in logs:
+                continue
+            if _set_aside:
+                _set_aside[-1].add(log, items)
+            elif isinstance(log, dict):
+                log.update(items)
+            else:
+                log.extend(items)
 
 
-_open: list[_Added] = []
+_set_aside: list[Additions] = []
 
 
 @contextmanager
 def logs_set_aside() -> Iterator[None]:
     """Take what each pass adds to a log out of it until the last one has run, so that all passes start alike."""
-    added = _Added()
-    _open.append(added)
+    added = Additions()
+    _set_aside.append(added)
     try:
         yield
     finally:
-        _open.pop()
-        for log, items in added.items.values():
-            keep(log, items)
+        _set_aside.pop()
+        added.keep()
 
 
-def keep(log: Any, items: list[Any]) -> None:
-    """Add items to a log, at once or once the last pass has run."""
-    if _open:
-        _open[-1].add(log, items)
-    elif isinstance(log, dict):
-        log.update(items)
-    else:
-        log.extend(items)
+def _containers(values: Iterable[Any]) -> Iterator[int]:
+    """Yield the ids of plain containers among values, and in those; each once."""
+    known: set[int] = set()
+    left = deque(values)
+    while left:
+        value = left.popleft()
+        if type(value) not in (*LOGS, tuple) or id(value) in known:
+            continue
+        known.add(id(value))
+        yield id(value)
+        left.extend(value.values() if isinstance(value, dict) else value)
 
 
 def items_of(container: Any) -> list[Any]:

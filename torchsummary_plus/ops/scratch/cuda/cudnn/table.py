@@ -1,10 +1,10 @@
 """cuDNN's workspaces where it cannot be queried, from ``table.json``, a table of its own answers.
 
-``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many networks on six GPUs and fits a small tree to the
-answers per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A
-workspace nearly always consists of copies of some of the three tensors, in the kernel's layout with padded channels per
-group, and of partial sums of the weights' gradient. A leaf names the copies and gives the remainder as a multiple of
-the weights; one of Winograd's or Fourier's transforms is a multiple of the three tensors.
+``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many networks on six GPUs and fits a tree to the answers
+per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A workspace
+nearly always consists of copies of some of the three tensors, in the kernel's layout with padded channels per group,
+and of partial sums of the weights' gradient, or of Winograd's transforms of the tensors. A leaf names the copies and
+gives the remainder as a multiple of the weights; Fourier's transforms are a multiple of the three tensors.
 
 Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes; for small convolutions, the
 upper one is what Fourier transforms or partial sums take at most. On convolutions held out of the fit, the guess is off
@@ -15,6 +15,7 @@ more or less), and the bounds contain 97.6 % of the answers.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from math import log2, prod
 from pathlib import Path
@@ -27,8 +28,12 @@ from .heuristics import Question
 
 TABLE = Path(__file__).parent / "table.json"
 
-TRANSFORMS = 8
-"""Marks a leaf of Winograd or Fourier transforms, a multiple of the three tensors, instead of the copied ones."""
+TRANSFORMS, WINOGRAD_WEIGHTS, WINOGRAD = 8, 9, 10
+"""Marks of leaves without copies: a multiple of the three tensors; Winograd's transforms of the weights alone, whose
+3 x 3 taps become 5 x 5 numbers, or of all three tensors, with 6 x 6 numbers for each tile of 4 x 4 results."""
+
+UNIT = 16
+"""A leaf's first number is this many times the unit to which channels are padded, and the copied tensors or a mark."""
 
 SMALL = 4 * MIB
 """Below this many bytes of the three tensors, the upper bound is a number of bytes; above, a multiple of theirs."""
@@ -43,8 +48,8 @@ LONGEST, TILE = 256, 32
 COPIES = 2
 """For small convolutions, and where the bounds coincide, the bounds are widened to this many copies of the tensors."""
 
-_COMPLEX = 8
-"""Bytes of a complex number of two float32."""
+_FP32, _COMPLEX = 4, 8
+"""Bytes of a float32, and of a complex number of two."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
@@ -59,12 +64,12 @@ class Guess(NamedTuple):
 
 def guess(question: Question, capability: Capability, tensor_cores: bool) -> Guess:
     """Return a convolution's workspace by the table, for the GPU with the nearest compute capability."""
-    trees = _table()["trees"]
     key = f"{_column(capability)} {_numbers(question.dtype, tensor_cores)} {'last' if question.last else 'first'}"
-    leaf = descend(trees[f"{key} {question.kind.name}"], features(question))
-    taken, unit, rest, low, high, most_kib = leaf
+    nodes, bounds = _tree(f"{key} {question.kind.name}")
+    formula, rest, place = descend(nodes, features(question))
+    low, high, most_kib = bounds[place]
     whole = sum(tensor_bytes(question, 1))
-    nbytes = leaf_bytes(question, taken, unit, rest)
+    nbytes = leaf_bytes(question, formula, rest)
     least, most = round(low * whole), round(high * whole)
     if whole < SMALL:
         least, most = 0, min(most_kib * KIB, max(PARTS * whole, transforms(question)))
@@ -73,13 +78,24 @@ def guess(question: Question, capability: Capability, tensor_cores: bool) -> Gue
     return Guess(nbytes, min(nbytes, least), max(nbytes, most))
 
 
-def leaf_bytes(question: Question, taken: int, unit: int, rest: float) -> int:
-    """Return the workspace that a leaf describes: copies of tensors and a remainder, or transforms of all three."""
+def leaf_bytes(question: Question, formula: int, rest: float) -> int:
+    """Return the workspace that a leaf describes: copies of tensors and a remainder, or transforms."""
+    unit, taken = divmod(formula, UNIT)
     plain = tensor_bytes(question, 1)
     if taken == TRANSFORMS:
         return round(rest * sum(plain))
-    copies = sum(part for part, bit in zip(tensor_bytes(question, unit), (1, 2, 4)) if taken & bit)
-    return copies + round(rest * plain[1])
+    return copied_bytes(question, taken, unit) + round(rest * plain[1])
+
+
+def copied_bytes(question: Question, taken: int, unit: int) -> int:
+    """Return the bytes of copies of tensors, the bits of ``taken``, or of Winograd's transforms."""
+    if taken < TRANSFORMS:
+        return sum(part for part, bit in zip(tensor_bytes(question, unit), (1, 2, 4)) if taken & bit)
+    outer, inner = question.w[:2]
+    if taken == WINOGRAD_WEIGHTS:
+        return 5 * 5 * outer * inner * _FP32
+    tiles = question.x[0] * prod(-(-size // 4) for size in question.y[2:])
+    return 6 * 6 * (outer * inner + (question.x[1] + outer) * tiles) * _FP32
 
 
 def tensor_bytes(question: Question, unit: int) -> tuple[int, int, int]:
@@ -121,23 +137,29 @@ def features(question: Question) -> tuple[float, ...]:
     """Return the trees' features: batch, channels, sizes, kernel, stride, groups and work, mostly as logarithms."""
     groups = question.x[1] // question.w[1]
     outer, inner = question.w[0] // groups, question.w[1]
-    pixels = prod(question.y[2:])
+    pixels, taps = prod(question.y[2:]), prod(question.w[2:])
     return (
         log2(question.x[0]),
         log2(inner),
         log2(outer),
         log2(pixels),
-        log2(prod(question.w[2:])),
+        log2(taps),
         max(question.stride),
         log2(groups),
         max(question.dilation),
         log2(question.x[0] * pixels),
-        log2(inner * prod(question.w[2:])),
-        log2(inner * outer * prod(question.w[2:]) * groups),
+        log2(inner * taps),
+        log2(inner * outer * taps * groups),
         float(inner % 8 != 0) + (inner % 4 != 0) + (inner % 2 != 0),
         float(outer % 8 != 0) + (outer % 4 != 0) + (outer % 2 != 0),
         len(question.stride),
         log2(question.x[2]),
+        log2(question.x[-1]),
+        log2(prod(question.x[2:])),
+        log2(question.x[0] * pixels * inner * outer * taps * groups),
+        log2(question.x[0] * pixels * outer),
+        log2(pixels * taps),
+        question.padding[-1] / question.w[-1],
     )
 
 
@@ -153,6 +175,14 @@ def _numbers(dtype: str, tensor_cores: bool) -> str:
     if dtype == "float32":
         return "tf32" if tensor_cores else "float32"
     return "float32" if dtype == "float64" else "float16"
+
+
+def _tree(name: str) -> tuple[Any, Sequence[tuple[float, float, int]]]:
+    """Return a tree and the bounds that its leaves refer to; equal trees are stored once."""
+    trees = _table()["trees"]
+    stored = trees[name]
+    nodes, bounds = trees[stored] if isinstance(stored, str) else stored
+    return nodes, bounds
 
 
 def _column(wanted: Capability) -> str:
