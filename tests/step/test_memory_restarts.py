@@ -8,6 +8,7 @@ import itertools
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,30 +163,53 @@ class Ring:
     def __init__(self, capacity: int, count: int) -> None:
         self.capacity, self.entries, self.position = capacity, list[Any](), 0
         for _ in range(count):
-            self.push(np.zeros(64, np.float32), 0)
+            self.push(0.0)
 
-    def push(self, *transition: Any) -> None:
+    def push(self, transition: Any) -> None:
         if len(self.entries) < self.capacity:
             self.entries.append(None)
         self.entries[self.position] = transition
         self.position = (self.position + 1) % self.capacity
 
 
+@pytest.mark.parametrize("count", [0, 20])
 @pytest.mark.parametrize("call", [estimate_memory, measure_memory])
-def test_a_buffer_and_its_position_stay_together(call: Callable[..., Any]) -> None:
-    ring, priorities, position = Ring(100, 20), [1.0] * 20, 20
-    before = list(ring.entries)
+def test_lists_stay_together_with_numbers_beside_them(call: Callable[..., Any], count: int) -> None:
+    ring, inner = Ring(100, count), {"of a dict": Ring(100, count)}
+    counted: dict[str, Any] = {"losses": [], "count": 0}
+    priorities, position = [1.0] * count, count
+    before = copy.deepcopy((vars(ring), vars(inner["of a dict"]), counted, priorities))
 
     def step(model: nn.Module, x: torch.Tensor) -> None:
         nonlocal position
-        ring.push(np.ones(64, np.float32), learn(model, x))
+        loss = learn(model, x)
+        for each in (ring, *inner.values()):
+            each.push(loss)
+        counted["losses"].append(loss)
+        counted["count"] += 1
         priorities.append(0.5)
         position += 1
 
     call(network(), input_data=torch.randn(8, 64), train_step=step)
-    assert ring.position == position == 20
-    assert len(ring.entries) == 20 and all(now is then for now, then in zip(ring.entries, before))
-    assert priorities == [1.0] * 20
+    assert (vars(ring), vars(inner["of a dict"]), counted, priorities) == before
+    assert position == count
+
+
+@pytest.mark.parametrize("call", [estimate_memory, measure_memory])
+def test_lists_of_plain_values_are_kept_and_those_of_arrays_are_not(call: Callable[..., Any]) -> None:
+    memory, log = deque[Any](maxlen=50), {"of a dict": list[Any]()}
+    meter = SimpleNamespace(losses=[])
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        loss = learn(model, x)
+        memory.append((np.zeros(4, np.float32), loss))
+        log["of a dict"].append(("loss", np.float32(loss)))
+        meter.losses.append(loss)
+
+    call(network(), input_data=torch.randn(8, 64), train_step=step, steps=2)
+    assert not memory
+    assert len(log["of a dict"]) == len(meter.losses) == 2
+    assert all(isinstance(loss, float) for loss in meter.losses)
 
 
 def test_iterators_and_generators_are_where_they_were() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from ..live.reach import Reached
-from ..trace.restore import INERT
 from ..trace.swap import MODULE_DICTS
+from ..trace.user_logs import INERT, has_new_number
 from .rebindable_objects import KINDS, duplicate, is_known_weakly, is_rebound, is_replaceable, items, parts
 from .rebindable_tensors import Entry, entries_on_the_way, is_tuple, put, value_of
 
@@ -119,12 +119,17 @@ class RebindableContainers:
 
     def _settle(self, original: Any, now: Any, settle: Settle) -> None:
         for part, entries in zip(parts(original), parts(now)):
-            for key, value in [] if isinstance(part, set) else items(part):
-                inner = value_of((entries, key))
+            pairs = [] if isinstance(part, set) else [(key, old, value_of((entries, key))) for key, old in items(part)]
+            numbered = has_new_number([old for _, old, _ in pairs], [new for _, _, new in pairs])
+            for key, value, inner in pairs:
                 if id(value) in self._lone and type(inner) is type(value):
-                    self._settle(value, inner, settle)
+                    self._settle(value, inner, _settle_nothing if numbered else settle)
                     entries[key] = value
         settle(original, now)
+
+
+def _settle_nothing(original: Any, now: Any) -> None:
+    """Let a container go with the number beside it, which the steps changed."""
 
 
 def _rebound(lone: dict[int, Entry], reach: Reached) -> dict[int, Entry]:

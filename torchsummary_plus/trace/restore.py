@@ -23,7 +23,7 @@ from ..live import compat
 from ..live.reach import Reached, content_of, emptied, queued
 from ..live.structures import behind_proxy, slot_names
 from .generator_variables import reset_of_generator
-from .user_logs import LOGS, Additions, added_to, holds_tensors, items_of
+from .user_logs import INERT, LOGS, Additions, Namespace, added_to, holds_tensors, items_of, numbers_watched
 
 _LOCK = threading.RLock()
 
@@ -168,7 +168,6 @@ class _SavedContents:
             record.clear()  # An exception may keep this object alive, which would count as a holder.
 
 
-INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 LARGEST_ARRAY = 64 << 20
 """Most bytes of a NumPy array that is copied to be restored."""
 
@@ -320,45 +319,58 @@ def restored_reach(
 ) -> Iterator[Additions]:
     """Restore all reachable objects on exit, even after an exception, and those of :func:`restored`.
 
-    A variable's list or dict that only grew, by items without tensors, is a user's log and is kept, if no variable was
-    rebound. Yield what copies of logs add to them.
+    A list or dict that only grew, by items without tensors, is a user's log and is kept, unless a number beside it
+    changed. Yield what copies of logs add to them.
     """
     contents = [(container, items_of(container)) for container in reach.mutable if type(container) in LOGS]
     objects = [*(value for value in reach.mutable if type(value) not in LOGS), *alone]
     cells = [(cell, content_of(cell)) for cell in reach.cells]
     names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
     classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes)]
-    added = Additions()
+    added, namespaces = Additions(), _namespaces([*reach.mutable, *alone], cells, names)
     try:
-        with restored(modules, others, objects):
+        with restored(modules, others, objects), numbers_watched(namespaces) as moved:
             yield added
     finally:
-        _put_all_back(contents, cells, names, classes, added)
-        for held in (contents, objects, cells, names, classes):
+        for container, content in contents:
+            added.add(container, added_to(container, content))
+        _put_all_back(contents, cells, names, classes)
+        added.keep(but=moved)
+        for held in (contents, objects, cells, names, classes, namespaces):
             held.clear()  # The next search counts references, even if an exception keeps this frame alive.
 
 
-def _put_all_back(
-    contents: list[Any], cells: list[Any], names: list[Any], classes: list[Any], added: Additions
-) -> None:
-    """Restore containers, closures' cells, globals and classes; then keep what was added to logs."""
-    for container, content in contents:
-        added.add(container, added_to(container, content))
+def _namespaces(objects: list[Any], cells: list[Any], names: list[Any]) -> list[Namespace]:
+    """Return each object's attributes, each dict's values, and all variables together."""
+
+    def variables() -> list[Any]:
+        contents = [[*content_of(cell), _UNSET][0] for cell, _ in cells]
+        return contents + [namespace.get(name) for namespace, name, _ in names]
+
+    namespaces: list[Namespace] = [(variables, variables())]
+    for value in objects:
+        attributes = value if type(value) is dict else getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and attributes:
+            namespaces.append((partial(_values_of, attributes, list(attributes)), list(attributes.values())))
+    return namespaces
+
+
+def _values_of(attributes: Mapping[str, Any], names: list[str]) -> list[Any]:
+    return [attributes.get(name) for name in names]
+
+
+def _put_all_back(contents: list[Any], cells: list[Any], names: list[Any], classes: list[Any]) -> None:
+    """Restore containers, closures' cells, globals and classes."""
     for container, content in contents:
         refill(container, content)
-    rebound = False
     for cell, content in cells:
         if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
             _refill_cell(cell, content)
-            rebound = True
     for namespace, name, value in names:
         if namespace.get(name) is not value:
             namespace[name] = value
-            rebound = True
     for kind, attributes in classes:
         _reset_class(kind, attributes)
-    variables = [value for _, content in cells for value in content] + [value for _, _, value in names]
-    added.keep([] if rebound else variables)
 
 
 def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:

@@ -13,7 +13,8 @@ from ..live.fakes import Fake
 from ..live.offloading import AS_THEY_ARE, Away, absent, swap_offloaded
 from ..live.structures import is_wrapper
 from .kernels import SMALL
-from .restore import DEEPEST, INERT, OPAQUE, PLAIN, script_tensors
+from .restore import DEEPEST, OPAQUE, PLAIN, script_tensors
+from .user_logs import INERT
 
 Swap = Callable[[torch.Tensor], torch.Tensor]
 

@@ -1,19 +1,24 @@
 """A user's logs, such as a list of losses: what passes add to them is kept, but no other pass finds it there.
 
-Only a list or dict of a variable is a log, or one in such a list or dict. One in an object goes with the object's other
-attributes, which are restored, such as the position in a ring buffer; and nothing is kept if a pass rebinds variables.
+A list whose object has a number that the pass changed is no log: it is restored with the number, which may be the
+position in a ring buffer. The step's variables go together like an object's attributes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import torch
+
 from ..live.reach import Reached
 from ..live.structures import all_tensors
+
+INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+"""Types of plain values, which cannot change."""
 
 LOGS = (list, deque, dict)
 """Containers in which a program may keep a log."""
@@ -30,11 +35,10 @@ class Additions:
         if items:
             self._items.setdefault(id(log), (log, []))[1].extend(items)
 
-    def keep(self, variables: Iterable[Any] | None = None) -> None:
-        """Add to the logs, or to those that variables hold: at once, or once the last pass has run."""
-        logs = self._items.keys() if variables is None else set(_containers(variables))
+    def keep(self, but: Container[int] = ()) -> None:
+        """Add everything to the logs, at once or once the last pass has run, except to those with certain ids."""
         for number, (log, items) in self._items.items():
-            if number not in logs:
+            if number in but:
                 continue
             if _set_aside:
                 _set_aside[-1].add(log, items)
@@ -59,6 +63,27 @@ def logs_set_aside() -> Iterator[None]:
         added.keep()
 
 
+Namespace = tuple[Callable[[], Iterable[Any]], list[Any]]
+"""A way to read the values of an object's attributes or a step's variables, and the values before the pass."""
+
+
+@contextmanager
+def numbers_watched(namespaces: Sequence[Namespace]) -> Iterator[set[int]]:
+    """Yield a set, filled at the end with the ids of all containers in a namespace that has a changed plain value."""
+    moved: set[int] = set()
+    try:
+        yield moved
+    finally:
+        for read, before in namespaces:
+            if has_new_number(before, read()):
+                moved.update(_containers(before))
+
+
+def has_new_number(before: Iterable[Any], now: Iterable[Any]) -> bool:
+    """Whether a plain value, such as a number, was replaced by another."""
+    return any(new is not old and type(new) in INERT and type(old) in INERT for old, new in zip(before, now))
+
+
 def _containers(values: Iterable[Any]) -> Iterator[int]:
     """Yield the ids of plain containers among values, and in those; each once."""
     known: set[int] = set()
@@ -78,11 +103,11 @@ def items_of(container: Any) -> list[Any]:
 
 
 def added_to(container: Any, before: list[Any]) -> list[Any]:
-    """Return what has been added to a log after its earlier items; nothing if it is none, or holds tensors."""
+    """Return what has been added to a log after its earlier items; nothing if it is none, with tensors or arrays."""
     now = items_of(container) if type(container) in LOGS else []
     parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
     grew = len(now) > len(before) and all(a is b for a, b in parts)
-    return now[len(before) :] if grew and not holds_tensors(now) else []
+    return now[len(before) :] if grew and not holds_tensors(now) and not _holds_arrays(now[len(before) :]) else []
 
 
 def holds_tensors(items: list[Any]) -> bool:
@@ -91,6 +116,11 @@ def holds_tensors(items: list[Any]) -> bool:
         return True
     reached = Reached(items)
     return bool(reached.tensors or reached.modules or reached.optimizers)
+
+
+def _holds_arrays(items: list[Any]) -> bool:
+    """Whether items are, contain or reach NumPy's arrays, as the observations do that an agent remembers."""
+    return any(type(value).__module__ == "numpy" and hasattr(value, "__setitem__") for value in Reached(items).mutable)
 
 
 def _parts(item: Any) -> tuple[Any, ...]:
