@@ -1,6 +1,6 @@
 """cuDNN's workspaces where torch ships cuDNN, and how torch uses them.
 
-benchmarks/data/cudnn_answers.json holds what the real cuDNN answered.
+benchmarks/data/cudnn_answers.json.xz holds what the real cuDNN answered.
 """
 
 from __future__ import annotations

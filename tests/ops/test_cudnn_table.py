@@ -23,31 +23,34 @@ RECORDINGS = ((RECORDED, CARDS), (read(OLD_ANSWERS), OLD_CARDS))
 
 @pytest.mark.parametrize(("recorded", "cards"), RECORDINGS, ids=["current", "volta"])
 def test_the_table_holds_convolutions_that_it_was_not_fitted_to(recorded: Any, cards: tuple[str, ...]) -> None:
-    assert len(recorded["answers"]) >= 200
-    items = list(errors(recorded["answers"][1::2], cards))
+    assert len(recorded["answers"]) == 4800
+    items = list(errors(recorded["answers"][1::8], cards))
     offs = sorted(off for _, off, _ in items)
-    assert len(items) > 1_000 and statistics.median(offs) < 0.01
-    assert sum(holds for _, _, holds in items) / len(items) > 0.96
-    assert offs[len(offs) * 3 // 4] < 0.25
+    assert len(items) > 10_000 and statistics.median(offs) < 0.001
+    assert sum(holds for _, _, holds in items) / len(items) > 0.98
+    assert offs[len(offs) * 3 // 4] < 0.02
+    assert offs[len(offs) * 9 // 10] < 0.5
 
 
 @pytest.mark.parametrize(("recorded", "cards"), RECORDINGS, ids=["current", "volta"])
-def test_a_small_convolution_takes_at_most_parts_or_transforms(recorded: Any, cards: tuple[str, ...]) -> None:
-    for (card, numbers, last, kind), *answers in zip(columns(cards), *(row for _, row in recorded["answers"])):
+def test_nearly_all_small_convolutions_take_at_most_parts_or_transforms(recorded: Any, cards: tuple[str, ...]) -> None:
+    chosen, within = recorded["answers"][::6], []
+    for (card, numbers, last, kind), *answers in zip(columns(cards), *(row for _, row in chosen)):
         dtype, tensor_cores = NUMBERS[numbers]
-        for (conv, _), answer in zip(recorded["answers"], answers):
+        for (conv, _), answer in zip(chosen, answers):
             question = question_of(conv, dtype, last, kind)
             whole = sum(tensor_bytes(question, 1))
             if answer is None or whole >= SMALL:
                 continue
             most = max(PARTS * whole, transforms(question))
             result = guess(question, known_cards()[card].capability, tensor_cores)
-            assert answer <= most
             assert result.low <= result.nbytes <= result.high <= max(most, result.nbytes + COPIES * whole)
+            within.append(answer <= most)
+    assert len(within) > 1_000 and sum(within) / len(within) > 0.998
 
 
 def test_the_table_is_small() -> None:
-    assert TABLE.stat().st_size < 300_000
+    assert TABLE.stat().st_size < 450_000
     assert json.loads(TABLE.read_text())["cudnn"] == RECORDED["cudnn"]
 
 
