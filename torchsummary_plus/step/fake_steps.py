@@ -362,7 +362,7 @@ def _exchanged(
         return exchange.put(tensor, make)
 
     def other(tensor: Tensor) -> Tensor:
-        make = kernels.of_module if id(tensor) in surroundings.of_modules else kernels.other
+        make = kernels.of_module if id(tensor) in surroundings.moving else kernels.other
         return kernels.of_package(tensor) if id(tensor) in surroundings.reach.of_packages else make(tensor)
 
     def stand_in(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from ..live import compat
 from ..live.exchange import Exchange, Make, StandIns
@@ -56,8 +57,12 @@ class Surroundings:
         self._lone = RebindableContainers(self.reach)
         self.alone = RebindableTensors(self.reach, references_in_graphs(self.reach.tensors), self._lone.parameters)
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
-        self.of_modules = {id(tensor) for tensor in tensors_in(self.modules)}
-        """Ids of other modules' own tensors, which move with the model."""
+        counters = {id(module.n_averaged) for module in self.modules if isinstance(module, AveragedModel)}
+        self.moving = {id(tensor) for tensor in tensors_in(self.modules)} - counters
+        """Ids of tensors outside the model that move with it, single numbers too: those of other modules, and states.
+
+        ``AveragedModel`` makes its counter on the CPU, wherever the model is.
+        """
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
         self.without_bytes = _on_meta(self.reach.tensors) if any(not t.is_meta for t in tree.tensors()) else set()
@@ -69,6 +74,8 @@ class Surroundings:
             if any(id(p) in parameters for g in optimizer.param_groups for p in g["params"])
         ]
         self._hidden = Reached([optimizer.state for optimizer in of_model])
+        for optimizer in {*self.reach.optimizers, *of_model}:
+            self.moving.update(map(id, _moving_states(optimizer)))
         away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
         self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
         self._lone.restrict_to(self.alone.ids)
@@ -173,6 +180,19 @@ def _note_additions(added: Additions, original: Any, now: Any) -> None:
     """Note what was added to the copy of a user's log."""
     if type(now) is type(original) in LOGS:
         added.add(original, added_to(now, items_of(original)))
+
+
+def _moving_states(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Yield the state that lies where its parameters do: all but counts of steps that the CPU reads.
+
+    Source: torch/optim/optimizer.py, ``_process_value_according_to_param_policy``.
+    """
+    on_card = {id(p) for g in optimizer.param_groups if g.get("fused") or g.get("capturable") for p in g["params"]}
+    for parameter, state in optimizer.state.items():
+        named = state.items() if isinstance(state, dict) else ()
+        for name, value in named:
+            if isinstance(value, Tensor) and (name != "step" or id(parameter) in on_card):
+                yield value
 
 
 def _on_meta(tensors: Iterable[Tensor]) -> set[int]:
