@@ -228,15 +228,13 @@ def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, devic
         scaled = at_batch({2: two, 3: three}, batch)
         assert scaled.mult_adds == traced.mult_adds
         assert of_tensors(scaled) == of_tensors(traced)
-        if scales(two, traced):
+        if (name, device) != ("cnn", "cuda"):
             assert replace(scaled, doubts=()) == replace(traced, doubts=())
             assert [doubt.event for doubt in scaled.doubts] == [doubt.event for doubt in traced.doubts]
-        else:
-            assert (name, device) == ("cnn", "cuda")
 
 
 def of_tensors(log: MemoryLog) -> list[tuple[int, int]]:
-    """The events without kernels' scratch memory: with the batch, cuDNN may choose a kernel that takes some or none."""
+    """The events without kernels' scratch memory: cuDNN may choose another kernel for another batch."""
     return [(moment, nbytes) for moment, storage, nbytes in log.events if log.storages[storage].kind != "workspace"]
 
 
