@@ -30,7 +30,7 @@ ONE_PRODUCT = frozenset(
     f"aten::{name}"
     for name in (
         *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
-        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm"),
+        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "affine_grid_generator"),
         *INTO_ANOTHER_DTYPE,
     )
 )
