@@ -247,7 +247,7 @@ def test_a_bound_comes_on_top_of_known_scratch_memory(monkeypatch: pytest.Monkey
 
 def test_a_small_peak_is_at_least_what_is_requested() -> None:
     model = nn.Sequential(nn.Conv1d(24, 64, 1, groups=4, bias=False), nn.ReLU(), nn.ConvTranspose1d(64, 32, 5, 2, 2))
-    options: dict[str, Any] = {"device": "cuda", "gpu": "RTX 4090", "optimizer": "adamw", "cudnn": "rule"}
+    options: dict[str, Any] = {"device": "cuda", "gpu": "A100 40GB", "optimizer": "adamw", "cudnn": "rule"}
     estimate = estimate_memory(model, (24, 100), 5, **options)
     certain = sum(estimate.at_peak[kind] for kind in ("parameters", "gradients", "optimizer_state", "inputs"))
-    assert certain < estimate.peak_range[0] <= estimate.peak_bytes < estimate.peak_range[1]
+    assert certain < estimate.peak_range[0] < estimate.peak_bytes < estimate.peak_range[1]

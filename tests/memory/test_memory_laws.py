@@ -228,14 +228,21 @@ def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, devic
         scaled = at_batch({2: two, 3: three}, batch)
         assert scaled.mult_adds == traced.mult_adds
         assert of_tensors(scaled) == of_tensors(traced)
-        if (name, device) != ("cnn", "cuda"):
+        if of_kernels(scaled) == of_kernels(traced):
             assert replace(scaled, doubts=()) == replace(traced, doubts=())
             assert [doubt.event for doubt in scaled.doubts] == [doubt.event for doubt in traced.doubts]
+        else:
+            assert (name, device) == ("cnn", "cuda")
 
 
 def of_tensors(log: MemoryLog) -> list[tuple[int, int]]:
     """The events without kernels' scratch memory: cuDNN may choose another kernel for another batch."""
     return [(moment, nbytes) for moment, storage, nbytes in log.events if log.storages[storage].kind != "workspace"]
+
+
+def of_kernels(log: MemoryLog) -> list[StorageSpec]:
+    """The scratch memory of kernels."""
+    return [storage for storage in log.storages if storage.kind == "workspace"]
 
 
 @pytest.mark.parametrize("name", MODELS)
