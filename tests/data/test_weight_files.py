@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from torchsummary_plus import InputError, WeightsFile, weights
 from torchsummary_plus.api.cli.main import main
-from torchsummary_plus.data.weight_files import MOST_HEADER_BYTES
+from torchsummary_plus.data.weight_files import BLOCKS, MOST_HEADER_BYTES
 
 STATE = {"a.weight": torch.zeros(4, 3), "a.bias": torch.zeros(4), "b.weight": torch.zeros(2, 4, dtype=torch.bfloat16)}
 
@@ -87,10 +88,11 @@ def text(value: str) -> bytes:
 def gguf(
     tensors: list[tuple[str, tuple[int, ...], int]], entries: bytes = b"", count: int = 0, data: int = 4096
 ) -> bytes:
-    body = b"".join(
-        text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, 0)
-        for name, shape, kind in tensors
-    )
+    body, offset = b"", 0
+    for name, shape, kind in tensors:
+        body += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, offset)
+        _, elements, nbytes = BLOCKS.get(kind, ("", 1, 1))
+        offset += -(-prod(shape) // elements * nbytes // 32) * 32
     return b"GGUF" + struct.pack("<IQQ", 3, len(tensors), count) + entries + body + bytes(data)
 
 
@@ -107,6 +109,9 @@ def test_a_gguf_header_is_read(tmp_path: Path) -> None:
     assert result.total_params == 320
 
 
+ONE_AXIS, OTHER_AXIS = (struct.pack("<IQ", 1, size) for size in (32, 64))
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -120,7 +125,11 @@ def test_a_gguf_header_is_read(tmp_path: Path) -> None:
             "array of the unknown type 9",
         ),
         (gguf([("w", (1 << 40, 64), 0)]), "outside the file"),
-        (gguf([("w", (3,), 2)]), "do not match its shape"),
+        (gguf([("w", (3,), 2)]), "whole blocks of 32"),
+        (gguf([("w", (32,), 0), ("w", (32,), 0)]), "two tensors of one name"),
+        (gguf([("v", (32,), 0), ("w", (32,), 0)]).replace(text("v") + ONE_AXIS, text("v") + OTHER_AXIS), "overlap"),
+        (gguf([("w", (32,), 0)], text("general.alignment") + struct.pack("<II", 4, 3), 1), "not a power of 2"),
+        (gguf([("w", (2048,), 0)]), "lie outside the file"),
         (gguf([("w", (3,), 999)]), "unknown type 999"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 0), "ends inside the header"),
     ],

@@ -5,14 +5,17 @@ Source: the ONNX format (github.com/onnx/onnx, onnx/onnx.proto: ``TensorProto``,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .errors import InputError
 from .extras import need_extra
-from .units import describe
+from .onnx_uses import control_values
+from .regular_files import content
+from .units import describe, one_line
 from .weight_files import MOST_AXES, MOST_ITEMS, WeightEntry
 
 MOST_BYTES = 2**31 - 1
@@ -26,6 +29,29 @@ BITS = {
 }  # fmt: skip
 """Bits per element of each ONNX type except strings."""
 
+FIELDS = {
+    "FLOAT": ("float_data", 1, 1), "COMPLEX64": ("float_data", 2, 1), "DOUBLE": ("double_data", 1, 1),
+    "COMPLEX128": ("double_data", 2, 1), "INT64": ("int64_data", 1, 1), "UINT32": ("uint64_data", 1, 1),
+    "UINT64": ("uint64_data", 1, 1), "UINT4": ("int32_data", 1, 2), "INT4": ("int32_data", 1, 2),
+    "FLOAT4E2M1": ("int32_data", 1, 2), "UINT2": ("int32_data", 1, 4), "INT2": ("int32_data", 1, 4),
+}  # fmt: skip
+"""The field of each type without raw data, its numbers per element, and how many elements may share a number.
+
+Other types have one number of ``int32_data`` per element.
+"""
+
+NUMBERS = {
+    "value_float": ("f", "FLOAT"), "value_floats": ("floats", "FLOAT"), "value_int": ("i", "INT64"),
+    "value_ints": ("ints", "INT64"),
+}  # fmt: skip
+"""The attributes of a ``Constant`` that are plain numbers, with the field and type of their values."""
+
+LEARNED = "ai.onnx.ml"
+"""The domain of trees, support vectors and linear models, whose weights are lists of floats in attributes."""
+
+HYPERPARAMETERS = ("kernel_params", "nodes_hitrates", "class_nodehitrates")
+"""Lists of floats that are no weights."""
+
 
 def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
     """Return the initializers and constants of an ONNX file, including those of nested graphs and functions.
@@ -34,46 +60,43 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
     :class:`MissingExtraError` without the ``onnx`` package.
     """
     onnx = need_extra("onnx", "onnx")
+    data = content(path, MOST_BYTES, ": save its tensors as external data")
+    model = onnx.ModelProto()
     try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise refused(
-                path, f"it has {size:,} bytes; the limit is {MOST_BYTES:,}: save its tensors as external data"
-            )
-        model = onnx.ModelProto()
-        model.ParseFromString(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except InputError:
-        raise
+        model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError, whose module differs between its releases.
         raise refused(path, str(error) or type(error).__name__) from None
     if not model.ir_version or not model.HasField("graph"):
         raise refused(path, "it is not an ONNX model: it has no version or no graph")
-    reader = _Reader(onnx, path)
+    reader = _Reader(onnx, path, control_values(model))
     nodes = [node for function in model.functions for node in function.node]
     return (*reader.graph(model.graph), *reader.nodes(nodes))
 
 
 def refused(path: Path, why: str) -> InputError:
     """Return the error for a file that is malformed or exceeds a limit."""
-    return InputError(f"{path.name} cannot be read: {why}")
+    return InputError(f"{one_line(path.name)} cannot be read: {why}")
 
 
 class _Reader:
     """Walks through a model's graphs, within the limits."""
 
-    def __init__(self, onnx: Any, path: Path) -> None:
+    def __init__(self, onnx: Any, path: Path, control: Collection[str | bytes]) -> None:
         self.onnx = onnx
         self.path = path
+        self.control = control
         self.items = 0
 
     def graph(self, graph: Any) -> Iterator[WeightEntry]:
+        names = set()
+        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+            if tensor.name in names:
+                raise refused(self.path, f"it has two tensors named {describe(tensor.name)} in one graph")
+            names.add(tensor.name)
         for tensor in graph.initializer:
             yield self.entry(tensor, tensor.name)
         for sparse in graph.sparse_initializer:
-            yield self.entry(sparse.values, sparse.values.name)
-            yield self.entry(sparse.indices, f"{sparse.values.name} (indices)")
+            yield from self.sparse(sparse, sparse.values.name)
         yield from self.nodes(graph.node)
 
     def nodes(self, nodes: Any) -> Iterator[WeightEntry]:
@@ -81,10 +104,43 @@ class _Reader:
         for node in nodes:
             self.count()
             for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield self.entry(attribute.t, node.output[0] if node.output else node.name)
+                yield from self.attribute(attribute, node)
                 for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
                     yield from self.graph(inner)
+
+    def attribute(self, attribute: Any, node: Any) -> Iterator[WeightEntry]:
+        """Yield the tensors of an attribute; a constant's and a learned model's may be plain numbers."""
+        name = node.output[0] if node.output else node.name
+        for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
+            yield self.entry(tensor, name)
+        if attribute.HasField("sparse_tensor"):
+            yield from self.sparse(attribute.sparse_tensor, name)
+        plain = NUMBERS.get(attribute.name) if node.op_type == "Constant" else self._learned(node, attribute)
+        if plain is not None:
+            field, dtype = plain
+            values = getattr(attribute, field)
+            shape = (len(values),) if field.endswith("s") else ()
+            yield self.stored(name, shape, dtype, prod(shape) * BITS[dtype] // 8, self.path.name)
+
+    def _learned(self, node: Any, attribute: Any) -> tuple[str, str] | None:
+        """Return the field and type of an attribute that holds weights of a learned model such as a tree."""
+        is_learned = node.domain == LEARNED and attribute.name not in HYPERPARAMETERS
+        return ("floats", "FLOAT") if is_learned and attribute.floats else None
+
+    def sparse(self, tensor: Any, name: str) -> Iterator[WeightEntry]:
+        yield self.entry(tensor.values, name)
+        yield replace(self.entry(tensor.indices, f"{self.text(name)} (indices)"), params=0)
+
+    def stored(self, name: str | bytes, shape: tuple[int, ...], dtype: str, nbytes: int, file: str) -> WeightEntry:
+        """Return an entry; integers that are only shapes, axes or indices are no parameters."""
+        is_control = dtype in ("INT32", "INT64") and name in self.control
+        return WeightEntry(self.text(name), shape, dtype, nbytes, file, 0 if is_control else None)
+
+    def text(self, value: str | bytes) -> str:
+        """Return a string; protobuf gives one that is not UTF-8 as bytes. Raises :class:`InputError` for these."""
+        if isinstance(value, bytes):
+            raise refused(self.path, f"the name {describe(value)} is not UTF-8")
+        return value
 
     def count(self) -> None:
         self.items += 1
@@ -99,16 +155,18 @@ class _Reader:
         if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
             raise refused(self.path, f"{describe(name)} has an invalid shape")
         if dtype == "STRING":
-            return WeightEntry(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
+            if len(tensor.string_data) != prod(shape):
+                raise refused(self.path, f"the strings of {describe(name)} do not match its shape")
+            return self.stored(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
         if dtype not in BITS:
             raise refused(self.path, f"{describe(name)} has the unknown type {dtype}")
         nbytes = -(-prod(shape) * BITS[dtype] // 8)
-        return WeightEntry(name, shape, dtype, nbytes, self._file(tensor, name, nbytes))
+        return self.stored(name, shape, dtype, nbytes, self._file(tensor, name, nbytes, dtype))
 
-    def _file(self, tensor: Any, name: str, nbytes: int) -> str:
+    def _file(self, tensor: Any, name: str, nbytes: int, dtype: str) -> str:
         """Return the file with a tensor's bytes. Raises :class:`InputError` if they do not match its shape."""
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
-            external = {entry.key: entry.value for entry in tensor.external_data}
+            external = {self.text(entry.key): self.text(entry.value) for entry in tensor.external_data}
             place = PurePosixPath(external.get("location", "").replace("\\", "/"))
             if not place.name or place.is_absolute() or ".." in place.parts:
                 raise refused(
@@ -117,12 +175,14 @@ class _Reader:
             if external.get("length", str(nbytes)) != str(nbytes):
                 raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
             return str(place)
-        if tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
-            raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
-        if not tensor.HasField("raw_data") and prod(tensor.dims) and not self._has_fields(tensor):
-            raise refused(self.path, f"{describe(name)} has a shape but no data")
+        if tensor.HasField("raw_data"):
+            matches = len(tensor.raw_data) == nbytes
+        else:
+            field, numbers, elements = FIELDS.get(dtype, ("int32_data", 1, 1))
+            count = len(getattr(tensor, field))
+            if prod(tensor.dims) and not count:
+                raise refused(self.path, f"{describe(name)} has a shape but no data")
+            matches = count in {-(-numbers * prod(tensor.dims) // each) for each in (1, elements)}
+        if not matches:
+            raise refused(self.path, f"the data of {describe(name)} do not match its shape")
         return self.path.name
-
-    def _has_fields(self, tensor: Any) -> bool:
-        fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
-        return any(len(getattr(tensor, field)) for field in fields)

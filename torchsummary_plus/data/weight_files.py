@@ -6,16 +6,19 @@ safetensors/src/tensor.rs) and GGUF (github.com/ggml-org/ggml, docs/gguf.md; blo
 
 from __future__ import annotations
 
-import json
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import InputError
-from .units import describe
+from .json_text import parsed_object
+from .regular_files import content, opened
+from .units import describe, one_line
+from .warned import warn
 
 MOST_HEADER_BYTES = 100_000_000
 """Maximum length of a header: safetensors' own limit."""
@@ -24,6 +27,9 @@ MOST_ITEMS = 10_000_000
 """Maximum number of tensors, entries and array elements in a GGUF header."""
 
 MOST_AXES = 64
+
+SHARD = re.compile(r"[^/\\:\0\ud800-\udfff]{,200}\.safetensors")
+"""The name of a shard: that of a file in the index's folder, in characters that names of files can have."""
 
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
@@ -49,13 +55,23 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class WeightEntry:
-    """A tensor in a file: its name, shape, dtype as the format calls it, and stored bytes."""
+    """A tensor in a file: its name, shape, dtype as the format calls it, and stored bytes.
+
+    ``params`` counts the parameters of the model that it stores: the elements of a packed weight, 0 for its scales and
+    for shapes; None if they are its own elements.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
     file: str
+    params: int | None = None
+
+    @property
+    def num_params(self) -> int:
+        """The number of the model's parameters that it stores."""
+        return self.numel if self.params is None else self.params
 
     @property
     def numel(self) -> int:
@@ -72,54 +88,71 @@ def read_weights(path: Path) -> tuple[WeightEntry, ...]:
 
     Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits.
     """
+    if path.name.endswith(".index.json"):
+        return tuple(_indexed(path))
+    read = _gguf if path.suffix == ".gguf" else _safetensors
     try:
-        if path.name.endswith(".index.json"):
-            return tuple(_indexed(path))
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            read = _gguf if path.suffix == ".gguf" else _safetensors
+        with opened(path) as (file, size):
             return tuple(read(file, size, path.name))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (struct.error, UnicodeDecodeError, RecursionError) as error:
+    except (struct.error, UnicodeDecodeError) as error:
         raise _refused(path.name, str(error)) from None
 
 
 def _refused(name: str, why: str) -> InputError:
-    return InputError(f"{name} has no valid header: {why}")
+    return InputError(f"{one_line(name)} has no valid header: {why}")
 
 
 def _indexed(path: Path) -> Iterator[WeightEntry]:
     """Yield the tensors of every shard that an index names; shards are in its folder."""
-    if path.stat().st_size > MOST_HEADER_BYTES:
-        raise _refused(path.name, f"it has more than {MOST_HEADER_BYTES:,} bytes")
-    index = _json(path.read_bytes(), path.name)
-    shards = index.get("weight_map")
+    shards = _json(content(path, MOST_HEADER_BYTES), path.name).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise _refused(path.name, "it has no weight_map from names to files")
     for shard in sorted(set(shards.values())):
-        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+        if not SHARD.fullmatch(shard):
             raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
-        yield from (entry for entry in read_weights(path.parent / shard) if shards.get(entry.name) == shard)
+    missing, left_out = dict(shards), []
+    for shard in sorted(set(shards.values())):
+        for entry in read_weights(path.parent / shard):
+            if shards.get(entry.name) == shard:
+                del missing[entry.name]
+                yield entry
+            else:
+                left_out.append(entry.name)
+    if missing:
+        raise _refused(path.name, f"its shards do not have {_first_of(missing)}")
+    if left_out:
+        warn(f"{path.name} does not list {_first_of(left_out)} of its shards, which the figures leave out")
+
+
+def _first_of(names: Collection[str]) -> str:
+    """Return the first of some tensors, and how many more there are."""
+    more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    return f"{describe(next(iter(names)))}{more}"
 
 
 def _json(data: bytes, name: str) -> dict[str, Any]:
     try:
-        header = json.loads(data)
+        return parsed_object(data)
     except ValueError as error:
         raise _refused(name, str(error)) from None
-    if not isinstance(header, dict):
-        raise _refused(name, "it is not a JSON object")
-    return header
 
 
 def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
-    for tensor, entry in _json(file.read(length), name).items():
-        if tensor != "__metadata__":
-            yield _entry(tensor, entry, size - 8 - length, name)
+    end = 0
+    header = _json(file.read(length), name)
+    header.pop("__metadata__", None)
+    tensors = {tensor: _entry(tensor, entry, size - 8 - length, name) for tensor, entry in header.items()}
+    for tensor in sorted(tensors, key=lambda tensor: header[tensor]["data_offsets"]):
+        begin, after = header[tensor]["data_offsets"]
+        if begin != end:
+            raise _refused(name, f"the bytes of {describe(tensor)} overlap others, or follow bytes of no tensor")
+        end = after
+    if end != size - 8 - length:
+        raise _refused(name, f"the last {size - 8 - length - end:,} bytes of the file belong to no tensor")
+    yield from tensors.values()
 
 
 def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
@@ -148,14 +181,33 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
     if version not in (2, 3):
         raise _refused(name, f"its version is {version}; accepted: 2, 3")
     reader.count(tensors + entries)
+    alignment = 32
     for _ in range(entries):
-        reader.string()
-        reader.skip(*reader.unpack("I"))
-    for _ in range(tensors):
-        yield _gguf_tensor(reader, size, name)
+        key = reader.string()
+        value = reader.value(*reader.unpack("I"))
+        if key == "general.alignment":
+            alignment = value if isinstance(value, int) else 0
+    if alignment <= 0 or alignment & (alignment - 1):
+        raise _refused(name, "its general.alignment is not a power of 2")
+    found = [_gguf_tensor(reader, name) for _ in range(tensors)]
+    if len({entry.name for entry, _ in found}) != tensors:
+        raise _refused(name, "it has two tensors of one name")
+    end = 0
+    for entry, offset in sorted(found, key=lambda each: (each[1], each[0].nbytes)):
+        if offset != end:
+            raise _refused(name, f"the bytes of {describe(entry.name)} overlap others, or follow bytes of no tensor")
+        end = _aligned(end + entry.nbytes, alignment)
+        if _aligned(reader.read, alignment) + offset + entry.nbytes > size:
+            raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
+    yield from (entry for entry, _ in found)
 
 
-def _gguf_tensor(reader: _Reader, size: int, name: str) -> WeightEntry:
+def _aligned(place: int, alignment: int) -> int:
+    return -(-place // alignment) * alignment
+
+
+def _gguf_tensor(reader: _Reader, name: str) -> tuple[WeightEntry, int]:
+    """Return a tensor and its offset in bytes from the end of the header."""
     tensor = reader.string()
     (axes,) = reader.unpack("I")
     if axes > MOST_AXES:
@@ -165,9 +217,9 @@ def _gguf_tensor(reader: _Reader, size: int, name: str) -> WeightEntry:
     if kind not in BLOCKS:
         raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
     dtype, elements, nbytes = BLOCKS[kind]
-    if (shape[-1] if shape else 1) % elements or (stored_bytes := prod(shape) // elements * nbytes) + offset > size:
-        raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
-    return WeightEntry(tensor, shape, dtype, stored_bytes, name)
+    if (shape[-1] if shape else 1) % elements:
+        raise _refused(name, f"the shape of {describe(tensor)} does not consist of whole blocks of {elements}")
+    return WeightEntry(tensor, shape, dtype, prod(shape) // elements * nbytes, name), offset
 
 
 class _Reader:
@@ -199,13 +251,14 @@ class _Reader:
     def string(self) -> str:
         return self.bytes(*self.unpack("Q")).decode()
 
-    def skip(self, kind: int) -> None:
-        """Skip a value, or an array of plain values or strings. Raises :class:`InputError` for other arrays."""
+    def value(self, kind: int) -> str | float | None:
+        """Return a plain value or string, and None for an array. Raises :class:`InputError` for arrays of arrays."""
         if kind == _STRING:
-            self.string()
-        elif kind in _PLAIN:
-            self.unpack(_PLAIN[kind])
-        elif kind == _ARRAY:
+            return self.string()
+        if kind in _PLAIN:
+            (value,) = self.unpack(_PLAIN[kind])
+            return value
+        if kind == _ARRAY:
             inner, count = self.unpack("IQ")
             self.count(count)
             if inner in _PLAIN:
@@ -215,5 +268,5 @@ class _Reader:
                     self.string()
             else:
                 raise _refused(self.name, f"it has an array of the unknown type {inner}")
-        else:
-            raise _refused(self.name, f"it has a value of the unknown type {kind}")
+            return None
+        raise _refused(self.name, f"it has a value of the unknown type {kind}")

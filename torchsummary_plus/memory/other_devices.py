@@ -10,15 +10,12 @@ Sources: the makers' datasheets for the memory. Of Apple's unified memory, Metal
 from __future__ import annotations
 
 import re
-import sys
-import warnings
 from dataclasses import dataclass
 from fractions import Fraction
 
 from ..data.errors import InputError
 from ..data.units import GIB, describe
-
-PACKAGE = __name__.partition(".")[0]
+from ..data.warned import warn
 
 AMD = {
     "MI355X": 288, "MI350X": 288, "MI325X": 256, "MI300X": 192, "MI300A": 128, "MI250X": 64, "MI250": 64, "MI210": 64,
@@ -62,16 +59,7 @@ class OtherDevice:
 
     def warn(self) -> None:
         """Warn that an answer counts tensors only, at the line that called this package."""
-        message = f"{self.words}; the answer counts tensors only"
-        warnings.warn(message, NotModelledWarning, stacklevel=_level_of_the_caller())
-
-
-def _level_of_the_caller() -> int:
-    """Return the stack level of the innermost frame outside this package, as :func:`warnings.warn` counts."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}."):
-        level, frame = level + 1, frame.f_back
-    return level
+        warn(f"{self.words}; the answer counts tensors only", NotModelledWarning)
 
 
 def other_device(name: object) -> OtherDevice | None:

@@ -39,5 +39,5 @@ def _cells(entries: Sequence[WeightEntry]) -> tuple[Cell, ...]:
 
 
 def _counts(entries: Sequence[WeightEntry]) -> tuple[int, int]:
-    """Return the elements and the stored bytes."""
-    return sum(entry.numel for entry in entries), sum(entry.nbytes for entry in entries)
+    """Return the parameters and the stored bytes."""
+    return sum(entry.num_params for entry in entries), sum(entry.nbytes for entry in entries)

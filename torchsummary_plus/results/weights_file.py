@@ -30,8 +30,8 @@ class WeightsFile(Views):
 
     @property
     def total_params(self) -> int:
-        """Elements of all tensors, including those stored in blocks or packed."""
-        return sum(entry.numel for entry in self.tensors)
+        """Parameters of the model: packed weights count unpacked, and scales, shapes and indices do not count."""
+        return sum(entry.num_params for entry in self.tensors)
 
     @property
     def total_bytes(self) -> int:

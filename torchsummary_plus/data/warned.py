@@ -1,0 +1,16 @@
+"""Warnings at the line that called this package."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line outside this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
