@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,10 @@ from torch.nn.modules import module as modules
 
 from ..data.errors import InputError, UnsupportedError
 from ..data.extras import need_extra
+from ..data.json_text import parsed_object
+from ..data.model_configs import checked
+from ..data.offline import offline
+from ..data.regular_files import content
 from ..data.units import describe
 
 MOST_BYTES = 10_000_000
@@ -22,7 +25,7 @@ MOST_BYTES = 10_000_000
 DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
 """How to get a ``config.json`` of the Hub."""
 
-MOST_MODULES = 500_000
+MOST_MODULES = 200_000
 """Maximum number of modules of a model that a config describes."""
 
 
@@ -36,10 +39,11 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     """Return the transformers model that a folder's ``config.json`` describes, on the meta device: it has no weights.
 
     ``changes`` replace entries of the config. The dtype is the config's; a ``quantization_config`` is not applied (for
-    the stored bytes, call :func:`weights` on the files). Weight files are not opened, code in the folder is not run,
-    and nothing is downloaded. Raises :class:`InputError` for a config that is malformed, has entries that transformers
-    refuses, or describes more than 500,000 modules, :class:`UnsupportedError` for a model that transformers does not
-    have, and :class:`MissingExtraError` without transformers.
+    the stored bytes, call :func:`weights` on the files), and a flash attention package is replaced by torch's own.
+    Weight files are not opened, code in the folder is not run, and nothing is downloaded: entries that name
+    repositories or files are refused. Raises :class:`InputError` for a config that is malformed, has entries that
+    transformers refuses, or describes more than 200,000 modules, :class:`UnsupportedError` for a model that
+    transformers does not have, and :class:`MissingExtraError` without transformers.
 
     >>> import json, pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,30 +67,27 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     unknown = sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"})
     if unknown:
         raise InputError(f"{unknown[0]} cannot be changed; accepted: entries of {place}")
-    entries = {name: value for name, value in entries.items() if name not in ("auto_map", "quantization_config")}
     try:
-        config = transformers.CONFIG_MAPPING[kind].from_dict({**entries, **changes})
-        return _built(transformers, config).eval()
-    except (InputError, UnsupportedError):
-        raise
-    except Exception as error:
-        raise InputError(f"no model can be built from {place}: {type(error).__name__}: {error}") from error
+        entries = checked({**entries, **changes}, MOST_MODULES)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    with offline() as attempts:
+        try:
+            config = transformers.CONFIG_MAPPING[kind].from_dict(entries)
+            return _built(transformers, config).eval()
+        except InputError:
+            raise
+        except Exception as error:
+            why = f"it is not built offline: {attempts[0]}" if attempts else f"{type(error).__name__}: {error}"
+            raise InputError(f"no model can be built from {place}: {why}") from error
 
 
 def _read(place: Path) -> dict[str, Any]:
+    data = content(place, MOST_BYTES, hint=f"; it is a local folder: {DOWNLOAD}")
     try:
-        size = place.stat().st_size
-        if size > MOST_BYTES:
-            raise InputError(f"{place} has {size:,} bytes; the limit is {MOST_BYTES:,}")
-        entries = json.loads(place.read_bytes())
-    except OSError as error:
-        on_hub = f"; it is a local folder: {DOWNLOAD}" if isinstance(error, FileNotFoundError) else ""
-        raise InputError(f"{place} cannot be read: {error.strerror or error}{on_hub}") from None
-    except (ValueError, RecursionError) as error:
+        return parsed_object(data)
+    except ValueError as error:
         raise InputError(f"{place} is not valid JSON: {error}") from None
-    if not isinstance(entries, Mapping):
-        raise InputError(f"{place} is not a JSON object")
-    return dict(entries)
 
 
 def _built(transformers: Any, config: Any) -> nn.Module:

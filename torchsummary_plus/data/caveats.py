@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .units import one_line
+
 SHOWN_ASSUMPTIONS = 3
 """How many assumptions are shown."""
 
@@ -19,11 +21,11 @@ def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> l
 
 def not_confirmed(unknown: Sequence[tuple[str, int]]) -> str:
     """Return the line that lists the operators without a scratch-memory rule."""
-    return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in unknown)
+    return "Scratch memory not confirmed: " + ", ".join(f"{one_line(name)} x {count:,}" for name, count in unknown)
 
 
 def assumed(assumptions: Sequence[str], most: int | None = SHOWN_ASSUMPTIONS) -> list[str]:
     """Return a line for each of the first ``most`` assumptions; None means all."""
-    lines = [f"Assumed: {assumption}" for assumption in assumptions[:most]]
+    lines = [f"Assumed: {one_line(assumption)}" for assumption in assumptions[:most]]
     others = len(assumptions) - len(lines)
     return [*lines, f"Assumed: {others:,} more; see assumptions"] if others > 0 else lines

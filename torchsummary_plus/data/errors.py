@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from .units import describe
+from .units import describe, one_line
 
 
 class SummaryError(Exception):
@@ -47,7 +47,7 @@ class ForwardError(SummaryError, RuntimeError):
         if self.reached:
             shown = self.reached[-5:]
             more = len(self.reached) - len(shown)
-            lines.append("Rows reached before it: " + (f"({more} more), " if more else "") + ", ".join(shown))
+            lines.append("Rows reached before it: " + (f"({more} more), " if more else "") + one_line(", ".join(shown)))
         if self.hint:
             lines.append(f"Hint: {self.hint}")
         return "\n".join(lines)
@@ -55,7 +55,7 @@ class ForwardError(SummaryError, RuntimeError):
     @property
     def where(self) -> str:
         """The failing module as text, e.g. ``layer1.0.conv2 (Conv2d)``."""
-        return f"{self.path} ({self.class_name})" if self.path else f"the model itself ({self.class_name})"
+        return one_line(f"{self.path or 'the model itself'} ({self.class_name})")
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from unicodedata import category
@@ -49,15 +50,37 @@ def size_text(nbytes: int) -> str:
     return " ".join(in_unit(nbytes, "auto"))
 
 
-def one_line(text: str) -> str:
-    r"""Return a name that fits in a table cell: control and other non-printing characters are escaped.
+INVISIBLE = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that count as printing but show nothing: joiners, fillers, variation selectors and the Braille blank."""
 
-    >>> one_line("conv"), one_line("a\nb")
-    ('conv', 'a\\nb')
+
+def one_line(text: str) -> str:
+    r"""Return a text on one line, without surprises: characters that do not print, or not in order, are escaped.
+
+    These are control and bidirectional characters, those without width, and surrogates.
+
+    >>> one_line("conv"), one_line("a\nb"), one_line("a\u200bb")
+    ('conv', 'a\\nb', 'a\\u200bb')
     """
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c.isprintable() or category(c) == "Zs" else ascii(c)[1:-1] for c in text)
+    return "".join(map(_visible, text))
+
+
+def _visible(c: str) -> str:
+    prints = (c.isprintable() or category(c) == "Zs") and not INVISIBLE.match(c)
+    return c if prints else ascii(c)[1:-1]
+
+
+def visible(text: str) -> str:
+    r"""Return a text of several lines, each as :func:`one_line` returns it.
+
+    >>> visible("a\nb\tc")
+    'a\nb\\tc'
+    """
+    return "\n".join(map(one_line, text.split("\n")))
 
 
 def describe(value: object) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 
 from ..data.caveats import caveats
 from ..data.memory_records import MemoryLog, StepInfo
-from ..data.units import mebibytes
+from ..data.units import mebibytes, one_line
 from .scaling import at_batch, scales
 
 LARGEST_BATCH = 1 << 24
@@ -91,7 +91,7 @@ class BatchSizeLimit:
         return (
             f"Largest batch: {more}{self.batch_size:,} (peak {self._peak} MB; "
             f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB)",
-            f"Largest share of the peak: {self.held_by}",
+            f"Largest share of the peak: {one_line(self.held_by)}",
         )
 
     @property

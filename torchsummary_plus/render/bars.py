@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..data.errors import choice_error
 from ..data.integers import integer
+from ..data.units import one_line
 from ..memory.estimate import Estimate
 from ..report.report import Report
 from .columns import COLUMNS, check_view
@@ -136,7 +137,7 @@ def _draw(
 
 def _label(name: str) -> str:
     """Return a name that a legend shows: matplotlib hides names that begin with an underscore."""
-    return f" {name}" if name.startswith("_") else name
+    return one_line(f" {name}" if name.startswith("_") else name)
 
 
 def height_of(bars: int, names: int) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
+from ..data.units import one_line
 from ..report.comparison import Compared
 from .comparison_tables import figures_table
 from .figure import (
@@ -116,7 +117,7 @@ def wrapped(name: str, width: int) -> str:
     'facebook/\\nconvnext-tiny-\\n224'
     """
     lines = [""]
-    for part in BREAKS.split(name):
+    for part in BREAKS.split(one_line(name)):
         if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
             lines.append("")
         while len(part.rstrip()) > width:

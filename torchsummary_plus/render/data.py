@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..data.extras import need_extra
-from .table import Table
+from .table import Table, Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,19 +16,29 @@ if TYPE_CHECKING:
 DTYPES = {"": "string", "%": "Float64", "ratio": "Float64"}
 """pandas dtypes by unit; counts and bytes are Int64."""
 
-NUL, REPLACEMENT = "\0", "\ufffd"
-"""A character not allowed in CSV (some readers end the field there, Python 3.10 rejects it), and its replacement."""
+NO_TEXT, REPLACEMENT = re.compile(r"[\0\ud800-\udfff]"), "\ufffd"
+"""Characters not allowed in CSV (NUL ends the field for some readers, surrogates have no encoding), and theirs."""
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What text begins with that spreadsheets run as a formula (owasp.org/www-community/attacks/CSV_Injection)."""
 
 
 def csv_text(table: Table) -> str:
     """Return a table's rows as CSV (RFC 4180), headed by the field names; missing values are empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow([_label_name(table), "path", "level", *(field.name for field in table.fields)])
+    writer.writerow(map(_plain_text, [_label_name(table), "path", "level", *(field.name for field in table.fields)]))
     for row in table.rows:
-        values = [row.label, row.path, row.level, *(cell.value for cell in row.cells)]
-        writer.writerow([value.replace(NUL, REPLACEMENT) if isinstance(value, str) else value for value in values])
+        writer.writerow(map(_plain_text, [row.label, row.path, row.level, *(cell.value for cell in row.cells)]))
     return file.getvalue()
+
+
+def _plain_text(value: Value) -> Value:
+    """Return text as spreadsheets and encodings take it: no formula, with an apostrophe in front, and no surrogate."""
+    if not isinstance(value, str):
+        return value
+    text = NO_TEXT.sub(REPLACEMENT, value)
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def data_frame(table: Table) -> pd.DataFrame:

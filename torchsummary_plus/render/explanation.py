@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..data.records import TensorSpec
-from ..data.units import in_unit
+from ..data.units import in_unit, one_line
 from .arithmetic import Expr, number, product
 from .latex import escape
 from .printing import printable
@@ -50,7 +50,7 @@ class Explanation(Mapping[str, int]):
         return len(self.steps)
 
     def __str__(self) -> str:
-        return printable("\n".join([self.title, *(f"  {step}" for step in self.steps)]))
+        return printable("\n".join(map(one_line, [self.title, *(f"  {step}" for step in self.steps)])))
 
     __repr__ = __str__
 

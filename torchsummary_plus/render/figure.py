@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ..data.extras import need_extra
+from ..data.units import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,6 +177,7 @@ def elided(text: str, room: int) -> str:
     >>> elided("model.decoder.layers.11.mlp.down_proj", 24)
     'model.d…11.mlp.down_proj'
     """
+    text = one_line(text)
     if len(text) <= room:
         return text
     head = (room - 1) // 3

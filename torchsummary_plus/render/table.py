@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from ..data.units import in_unit
+from ..data.units import in_unit, one_line
 
 Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
@@ -91,6 +91,32 @@ class Table:
     settings: tuple[str, ...] = ()
     widest: int = WIDEST
     """Maximum characters of a cell without a unit, and of a label if set, in formats that cannot show the rest."""
+
+
+def on_lines(table: Table) -> Table:
+    """Return a table for a plain text: each title, heading, label, cell, total and note is on one line."""
+    return replace(
+        table,
+        title=one_line(table.title),
+        fields=tuple(map(_field_on_a_line, table.fields)),
+        rows=tuple(
+            replace(
+                row,
+                label=one_line(row.label),
+                cells=tuple(replace(cell, text=one_line(cell.text)) for cell in row.cells),
+            )
+            for row in table.rows
+        ),
+        totals=tuple(
+            Total(_field_on_a_line(t.field), replace(t.cell, text=one_line(t.cell.text)), one_line(t.where))
+            for t in table.totals
+        ),
+        notes=tuple(map(one_line, table.notes)),
+    )
+
+
+def _field_on_a_line(field: Field) -> Field:
+    return replace(field, heading=one_line(field.heading))
 
 
 def with_short_cells(table: Table) -> Table:

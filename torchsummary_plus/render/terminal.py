@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ..data.extras import need_extra
-from ..data.units import one_line
+from ..data.units import visible
 from .rows import NARROWEST
-from .table import Table, TableRow, guides, with_short_cells
+from .table import Table, TableRow, guides, on_lines, with_short_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,7 @@ def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -
     Raises :class:`MissingExtraError` without rich.
     """
     console: Console = need_extra("rich.console", "rich").Console(file=stream)
-    table = with_short_cells(table)
+    table = with_short_cells(on_lines(table))
     names = [table.labels, *(field.heading for field in table.fields)]
     grid = need_extra("rich.table", "rich").Table(box=None, pad_edge=False)
     widths = _widths(table, console.width)
@@ -72,10 +72,10 @@ def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -
     for number, (row, guide) in enumerate(zip(table.rows, guides([row.level for row in table.rows]))):
         if number and number % every == 0:
             grid.add_row(*(text(name, "bold") for name in names))
-        grid.add_row(_label(row, guide, text), *(text(one_line(cell.text)) for cell in row.cells))
+        grid.add_row(_label(row, guide, text), *(text(cell.text) for cell in row.cells))
     with console.capture() as captured:
         console.print(grid)
-        console.print(text("\n".join(after)))
+        console.print(text("\n".join(map(visible, after))))
     return captured.get().rstrip("\n")
 
 
@@ -100,6 +100,6 @@ def _label(row: TableRow, guide: str, text: Callable[..., Text]) -> Text:
     name, bracket, rest = row.label.partition(" (")
     label = text()
     label.append(guide, "dim")
-    label.append(one_line(name), "bold" if row.level == 0 or bracket else "")
-    label.append(one_line(bracket + rest), "cyan")
+    label.append(name, "bold" if row.level == 0 or bracket else "")
+    label.append(bracket + rest, "cyan")
     return label

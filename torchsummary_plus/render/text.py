@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..data.units import one_line
 from .printing import ASCII
-from .table import Table, Total, guides, total_with_unit, with_short_cells, with_units
+from .table import Table, Total, guides, on_lines, total_with_unit, with_short_cells, with_units
 
 FLAT_WIDTH = 64
 """The minimum width of torchsummary's table."""
@@ -21,6 +20,7 @@ def summary_text(table: Table, style: str, units: str | None = None, is_ascii: b
 
     Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
+    table = on_lines(table)
     scaled = with_short_cells(with_units(table, units or "MiB"))
     if units is None:
         fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
@@ -30,25 +30,20 @@ def summary_text(table: Table, style: str, units: str | None = None, is_ascii: b
     branches = guides([row.level for row in table.rows])
     if is_ascii:
         branches = [guide.translate(ASCII) for guide in branches]
-    cells = [
-        [guide + one_line(row.label), *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)
-    ]
+    cells = [[guide + row.label, *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)]
     return (_flat if style == "torchsummary" else _tree)(table, headings, cells, units)
 
 
 def table_text(table: Table) -> str:
     """Return any table as text: title, indented rows, totals and notes; * marks the best values."""
-    table = with_short_cells(table)
+    table = with_short_cells(on_lines(table))
     headings = [table.labels, *(field.heading for field in table.fields)]
-    cells = [
-        ["  " * row.level + one_line(row.label), *("*" * cell.best + one_line(cell.text) for cell in row.cells)]
-        for row in table.rows
-    ]
+    cells = [["  " * row.level + row.label, *("*" * cell.best + cell.text for cell in row.cells)] for row in table.rows]
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
     after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
     below = ["\n".join([*after, "-" * width])] if after else []
-    return "\n".join([one_line(table.title), _ruled(headings, cells, widths, width, _tree_row), *below])
+    return "\n".join([table.title, _ruled(headings, cells, widths, width, _tree_row), *below])
 
 
 def list_text(table: Table, width: int, units: str | None = None) -> str:
@@ -56,7 +51,7 @@ def list_text(table: Table, width: int, units: str | None = None) -> str:
 
     Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
-    rule = "-" * width
+    table, rule = on_lines(table), "-" * width
     return "\n".join([table.title, rule, *(_total(total, units) for total in table.totals), *table.notes, rule])
 
 

@@ -43,7 +43,7 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
             heights = [(value or 0) / size for value in known[name]]
             handles += ax.plot(at, heights, color=fill_on(color, ax), linestyle=dashes, linewidth=1)
             labels.append(name)
-    ax.set_xticks(list(at), [elided(point.label or f"line {point.line}", 16) for point in points])
+    ax.set_xticks(list(at), [elided(point.label or f"line {point.line}", 16) for point in points], parse_math=False)
     ax.tick_params(axis="x", labelrotation=45 if len(points) > 4 else 0)
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"{tracking.device} ({unit})", fontsize=TEXT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..data.tracking_records import TensorGroup, TrackPoint
-from ..data.units import size_text
+from ..data.units import one_line, size_text
 
 MOST_OWNERS = 3
 """Maximum number of owners named on a line."""
@@ -21,6 +21,7 @@ def point_text(point: TrackPoint, detail: bool = True) -> str:
     changes = [("+", group) for group in point.appeared] + [("-", group) for group in point.gone]
     widths = [max([least, *(len(_cells(group)[place]) for _, group in changes)]) for place, least in enumerate(WIDTHS)]
     where = f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else "")
+    where = one_line(where)
     lines = [_change(sign, group, widths) for sign, group in changes] if detail else []
     return "".join(f"{line}\n" for line in [*lines, "", f"At {where:<50} {_totals(point)}", ""])
 
@@ -45,7 +46,7 @@ def _change(sign: str, group: TensorGroup, widths: Sequence[int]) -> str:
         f"torch.{group.dtype}",
         *([", ".join(owners)] if owners else []),
     ]
-    return " | ".join(cells)
+    return one_line(" | ".join(cells))
 
 
 def _totals(point: TrackPoint) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..data.errors import InputError, choice_error
 from ..data.graph_records import GraphEdge, GraphNode
 from ..data.records import Run
+from ..data.units import one_line
 from ..render.columns import check_layout
 from ..render.graph_tables import graph_tables
 from ..render.printing import printable
@@ -78,7 +79,7 @@ class ModelGraph(Views):
         return printable(self.to_text())
 
     def __repr__(self) -> str:
-        return f"<ModelGraph of {self.name}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"
+        return f"<ModelGraph of {one_line(self.name)}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"
 
 
 register_format(".dot", "to_dot")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
+from ..data.units import one_line
 from ..render.columns import FRAME_COLUMNS, memory_columns
 from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
@@ -236,7 +237,7 @@ class ModelSummary(Report, Views, Figures):
 
     def __repr__(self) -> str:
         if is_echo(self):
-            return f"<ModelSummary of {self.rows[0].class_name}: {self.total_params:,} parameters>"
+            return f"<ModelSummary of {one_line(self.rows[0].class_name)}: {self.total_params:,} parameters>"
         return printable(self.render())
 
     def _ipython_display_(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import ForwardError, InputError, SummaryError
+from ...data.units import visible
 from ...render.printing import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
@@ -215,7 +216,7 @@ def fit_line(estimate: Estimate, gpu: str) -> str:
 
 def fail(error: SummaryError, code: int) -> int:
     """Print an error to stderr and return the exit code."""
-    print(f"torchsummary-plus: {printable(str(error), sys.stderr)}", file=sys.stderr)
+    print(f"torchsummary-plus: {printable(visible(str(error)), sys.stderr)}", file=sys.stderr)
     return code
 
 

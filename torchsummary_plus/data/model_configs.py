@@ -1,0 +1,79 @@
+"""Entries of a model's config.json that are refused or bounded before anything is built from them.
+
+transformers trusts a config: entries name repositories and files to load, and counts become loops and lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import InputError
+from .units import describe
+
+LEFT_OUT = ("auto_map", "trust_remote_code", "quantization_config")
+"""Entries that name code to run, or how weights are packed; at any depth they are left out."""
+
+LOADS = ("use_pretrained_backbone", "pretrained", "checkpoint_path", "use_kernels", "kernel_config")
+"""Entries that load weights or kernels unless they are false."""
+
+NAMES = ("backbone", "architecture")
+"""Entries whose names may be those of timm's and transformers' own models; others are repositories and files."""
+
+IMPLEMENTATION = re.compile(r"_?\w+_implementation(_internal)?")
+"""Entries that choose an implementation by name; names with a slash are kernels of the Hub."""
+
+MOST_DEPTH = 5
+"""Maximum depth of nested objects, which are the configs of a model's parts."""
+
+MOST_ENTRIES = 100_000
+"""Maximum number of entries of an object or array, and of labels."""
+
+MODULES_OF_A_LAYER = 100
+"""Modules that a layer of each kind counts for, before any is built; most have 5 to 40."""
+
+LAYERS = re.compile(r"(^|_)(n|num|number)_\w*(layer|block|stage|level)s?(_|$)|(layers?|depths?|blocks)(_|$)")
+COUNTS = re.compile(r"(^|_)(n|num|number)_(?!positions|ctx|embed|mel|vocab|embeddings|parameters|tokens)")
+
+
+def checked(entries: Mapping[str, Any], most_modules: int, depth: int = 0) -> dict[str, Any]:
+    """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name."""
+    if depth > MOST_DEPTH:
+        raise InputError(f"its parts are nested more than {MOST_DEPTH} deep")
+    return {
+        name: _entry(name, value, most_modules, depth)
+        for name, value in entries.items()
+        if name not in LEFT_OUT and not _is_kernel_of_choice(name, value)
+    }
+
+
+def _is_kernel_of_choice(name: str, value: Any) -> bool:
+    """Return whether an entry asks for a flash attention package, without which torch's own attention is used."""
+    return bool(IMPLEMENTATION.fullmatch(name)) and isinstance(value, str) and value.startswith("flash_")
+
+
+def _entry(name: str, value: Any, most_modules: int, depth: int) -> Any:
+    _refuse_loading(name, value)
+    if isinstance(value, Mapping | list) and len(value) > MOST_ENTRIES:
+        raise InputError(f"{name} has {len(value):,} entries; the limit is {MOST_ENTRIES:,}")
+    if isinstance(value, Mapping):
+        return checked(value, most_modules, depth + 1)
+    if isinstance(value, list):
+        return [_entry(name, item, most_modules, depth) for item in value]
+    if isinstance(value, int | float):
+        if LAYERS.search(name) and value * MODULES_OF_A_LAYER > most_modules:
+            raise InputError(f"{name} is {describe(value)}: the config describes more than {most_modules:,} modules")
+        if COUNTS.search(name) and value > MOST_ENTRIES:
+            raise InputError(f"{name} is {describe(value)}; the limit is {MOST_ENTRIES:,}")
+    return value
+
+
+def _refuse_loading(name: str, value: Any) -> None:
+    """Raise :class:`InputError` for an entry that names something to load."""
+    if name in LOADS and value:
+        raise InputError(f"{name} is {describe(value)}, which loads weights or code; pass {name}={type(value)()!r}")
+    names = value.values() if isinstance(value, Mapping) else [value]
+    for word in names if name in NAMES or IMPLEMENTATION.fullmatch(name) else ():
+        if isinstance(word, str) and re.search(r"[/\\:@]|\.\.", word):
+            raise InputError(f"{name} is {describe(word)}, a repository or file: nothing is downloaded or loaded")
