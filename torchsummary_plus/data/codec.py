@@ -2,6 +2,9 @@
 
 Dataclasses and mappings become objects, tuples become arrays. A tuple of a type written ``by_column`` becomes one
 object with an array per field. Within a union of dataclasses, the keys of the object determine the class.
+
+A dataclass whose fields can contradict one another has a method ``contradiction``, which says what is wrong in data
+that was read, or returns "". It covers the classes written ``by_column`` inside it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from .units import describe
 Schema = dict[str, Any]
 
 UNIONS = (Union, types.UnionType)
+
+MOST_INT = 1 << 63
 
 PRIMITIVES: dict[type, Schema] = {
     bool: {"type": "boolean"},
@@ -98,7 +103,11 @@ class Codec:
         def back(data: Any) -> Any:
             if not isinstance(data, dict) or not is_alike(data):
                 raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
-            return kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
+            value = kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
+            wrong = value.contradiction() if hasattr(value, "contradiction") else ""
+            if wrong:
+                raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
+            return value
 
         return Way(out, back)
 
@@ -216,6 +225,8 @@ def _primitive(kind: type) -> Way:
     def back(data: Any) -> Any:
         if type(data) is not kind:
             raise InputError(f"{describe(data)} is not of type {kind.__name__}")
+        if kind is int and abs(data) >= MOST_INT:
+            raise InputError(f"{describe(data)} has more than 64 bits")
         return data
 
     return Way(lambda value: value, back, plain=True)

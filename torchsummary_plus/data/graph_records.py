@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from .records import Structure, TensorSpec
 
+NODE_KINDS = ("input", "output", "module", "function", "group")
+
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:

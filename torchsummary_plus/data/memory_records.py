@@ -144,6 +144,9 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     return tuple(finished)
 
 
+MOST_BAND, MOST_LIVE = 100, 1 << 56
+"""The largest error band, and the most bytes allocated in a log that was read."""
+
 LEAST_DOUBT = 4096
 """Minimum uncertainty in bytes of a step with an operator without a rule, even if its operands are small."""
 
@@ -196,9 +199,57 @@ class MemoryLog:
     spread: tuple[int, int] = (0, 0)
     """Bytes by which a further draw of random numbers may be below and above the logs."""
 
+    def contradiction(self) -> str:
+        """Return what is wrong in a log that was read; "" if nothing is."""
+        return _contradiction_of_parts(self) or _contradiction_of_events(self)
+
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
         return self.streams[storage] if storage < len(self.streams) else 0
+
+
+def _contradiction_of_parts(log: MemoryLog) -> str:
+    """Return what is wrong in a log's moments, storages, calls and doubts: numbers of others that do not exist."""
+    modules, events = len(log.module_paths), len(log.events)
+    if not log.moments or log.module_paths[:1] != ("",) or not log.communicators >= 0:
+        return "it has no moments or no root"
+    if not all(-1 <= moment.module < modules for moment in log.moments):
+        return "a moment is in no module"
+    numbers = {path: number for number, path in enumerate(log.module_paths)}
+    if any(numbers.get(path.rpartition(".")[0], 0) >= number > 0 for number, path in enumerate(log.module_paths)):
+        return "a module is listed before the one that it is in"
+    for storage in log.storages:
+        if storage.kind not in (None, *ALL_KINDS) or not -1 <= storage.owner < modules or storage.nbytes < 0:
+            return "a storage has no known kind, owner or size"
+        if not (0 <= storage.band <= MOST_BAND and all(0 <= size <= storage.nbytes for size in storage.lesser)):
+            return "a storage has an impossible error band or other size"
+    for number, call in enumerate(log.calls):
+        if not (0 <= call.module < modules and -1 <= call.outer < number and 0 <= call.start <= call.stop <= events):
+            return "a call is in no module, or ends before it begins"
+        if not all(0 <= output < len(log.storages) for output in call.outputs):
+            return "a call returns an unknown storage"
+    last = 0
+    for doubt in log.doubts:
+        if not (last <= doubt.event <= events and 0 <= doubt.moment < len(log.moments)):
+            return "a doubt is at no event"
+        if not 0 <= doubt.lasting <= doubt.nbytes < MOST_LIVE:
+            return "a doubt has an impossible size"
+        last = doubt.event
+    return ""
+
+
+def _contradiction_of_events(log: MemoryLog) -> str:
+    """Return what is wrong in a log's events: each storage is allocated and freed in turn, and has one size."""
+    live: set[int] = set()
+    total = 0
+    for moment, storage, nbytes in log.events:
+        if not (0 <= moment < len(log.moments) and 0 <= storage < len(log.storages)):
+            return "an event has an unknown moment or storage"
+        if nbytes not in (0, log.storages[storage].nbytes) or (storage in live) != (not nbytes):
+            return f"storage {storage} is allocated while it is live, freed while it is not, or of another size"
+        (live.discard if storage in live else live.add)(storage)
+        total += nbytes
+    return "" if total < MOST_LIVE else "it allocates more than any device can address"
 
 
 def without(log: MemoryLog, storages: Collection[int]) -> MemoryLog:

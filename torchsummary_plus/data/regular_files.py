@@ -37,9 +37,11 @@ def opened(path: Path, hint: str = "") -> Iterator[tuple[BinaryIO, int]]:
 def content(path: Path, most: int, cure: str = "", hint: str = "") -> bytes:
     """Return a file's bytes. Raises :class:`InputError`, ending in ``cure``, if there are more than ``most``."""
     with opened(path, hint) as (file, size):
-        data = file.read(most + 1) if size <= most else b""
-    if size > most or len(data) > most:
-        raise InputError(f"{one_line(str(path))} has {max(size, len(data)):,} bytes; the limit is {most:,}{cure}")
+        if size > most:
+            raise InputError(f"{one_line(str(path))} has {size:,} bytes; the limit is {most:,}{cure}")
+        data = file.read(size + 1)
+    if len(data) > size:
+        raise _unreadable(path, "it is longer than its size, and grows while it is read")
     return data
 
 

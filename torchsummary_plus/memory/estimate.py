@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate, compress
 
 from ..data.errors import InputError
-from ..data.memory_records import COMPILED, LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
+from ..data.memory_records import ALL_KINDS, COMPILED, LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
 from .allocator import Allocator
 from .allocator_options import AllocatorOptions
@@ -83,6 +83,16 @@ class Estimate:
     backend: str
     options: AllocatorOptions
     log: MemoryLog
+
+    def contradiction(self) -> str:
+        """Return what is wrong in an estimate that was read; "" if nothing is."""
+        if self.backend not in ("cpu", "cuda") or not self.at_peak.keys() <= set(ALL_KINDS):
+            return "it is of no known device, or has unknown kinds of memory"
+        if tuple(module.path for module in self.by_module) != self.log.module_paths:
+            return "its modules are not those of its log"
+        sizes = (self.peak_bytes, self.reserved_bytes, self.steady_bytes, self.outside_bytes, *self.at_peak.values())
+        known_gpu = not self.info.gpu or named_gpu(self.info.gpu) is not None
+        return "" if known_gpu and min(sizes) >= 0 else "it has a negative size, or an unknown GPU"
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ storages, calls and doubts of a memory log and the links of a graph are written 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ..data.codec import Codec, Schema
 from ..data.errors import InputError
+from ..data.json_text import parsed
 from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
 from ..data.records import Link
 from ..data.units import describe
@@ -37,9 +37,9 @@ def as_plain(value: Any, names: Mapping[str, Any], derived: tuple[str, ...]) -> 
 
 
 def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result:
-    """Parse a result from JSON. Raises :class:`InputError` for another type or major version."""
+    """Parse a result from JSON. Raises :class:`InputError` for another type or major version, and contradictions."""
     try:
-        data = json.loads(text)
+        data = parsed(text)
     except ValueError as error:
         raise InputError(f"the text is not valid JSON: {error}") from None
     name, version = (data.pop("type", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
@@ -49,7 +49,10 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
             f"accepted: {kind.__name__}, {VERSION} or another {MAJOR}.x"
         )
     data.pop("derived", None)
-    result: Result = Codec(BY_COLUMN, names, is_exact=version == VERSION).decode(kind, data)
+    try:
+        result: Result = Codec(BY_COLUMN, names, is_exact=version == VERSION).decode(kind, data)
+    except RecursionError:
+        raise InputError("the text is not valid JSON: it is nested too deeply") from None
     return result
 
 

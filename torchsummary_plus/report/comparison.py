@@ -50,3 +50,7 @@ class Compared:
     entries: tuple[Entry, ...]
     ratios: bool = False
     changes_only: bool = False
+
+    def contradiction(self) -> str:
+        """Return what is wrong in a comparison that was read; "" if nothing is."""
+        return "" if self.entries else "it has no entries"

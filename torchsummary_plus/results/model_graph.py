@@ -7,9 +7,9 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.errors import InputError, choice_error
-from ..data.graph_records import GraphEdge, GraphNode
+from ..data.graph_records import NODE_KINDS, GraphEdge, GraphNode
 from ..data.records import Run
-from ..data.units import one_line
+from ..data.units import describe, one_line
 from ..render.columns import check_layout
 from ..render.graph_tables import graph_tables
 from ..render.printing import printable
@@ -41,6 +41,18 @@ class ModelGraph(Views):
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
     run: Run
+
+    def contradiction(self) -> str:
+        """Return what is wrong in a graph that was read; "" if nothing is."""
+        known: set[int | None] = {None}
+        for node in self.nodes:
+            if node.index in known or node.parent not in known or min(node.repeats, node.call, node.calls) < 1:
+                return f"node {node.index} is there twice, before the group that it is in, or a part of a call"
+            if node.kind not in NODE_KINDS:
+                return f"{describe(node.kind)} is no kind of node"
+            known.add(node.index)
+        ends = {end for edge in self.edges for end in (edge.source, edge.target)}
+        return "" if ends <= known else "an edge ends at no node"
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart, which GitHub draws from a ``mermaid`` block (up to 500 edges)."""
