@@ -22,7 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from torchsummary_plus import SummaryError, from_config, weights
+from torchsummary_plus import MemoryEstimate, ModelSummary, SummaryError, explain, from_config, weights
 
 MOST_SECONDS = 10
 MOST_BYTES = 1 << 30
@@ -312,6 +312,21 @@ def show(result: Any) -> None:
     for view in ("to_mermaid", "to_dot"):
         if hasattr(result, view):
             texts.append(getattr(result, view)())
+    if isinstance(result, ModelSummary):
+        texts += [str(explain(row)) for row in result.rows]
+        texts += [
+            str(result.render(style=style, depth=depth)) for style in ("tree", "torchsummary") for depth in (1, None)
+        ]
+        texts += [
+            str(result.graph()),
+            result.to_csv(columns=["params_arithmetic", "mult_adds_arithmetic", "connected_to"]),
+        ]
+    if isinstance(result, MemoryEstimate):
+        texts += [
+            result.to_csv(columns=["peak_own_bytes", "saved_bytes"]),
+            str(result.fits("24GiB")),
+            str(result.by_call),
+        ]
     for text in texts:
         text.encode()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
     [
         (b"{", "not valid JSON"),
         (b"[1]", "not a JSON object"),
-        (b"[" * 200_000, "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
         (json.dumps({**LLAMA, "num_attention_heads": 0}).encode(), "no model can be built"),
         (json.dumps({**LLAMA, "hidden_size": "wide"}).encode(), "no model can be built"),
         (json.dumps({**LLAMA, "hidden_size": 1 << 62}).encode(), "no model can be built"),
@@ -78,6 +80,46 @@ def test_hostile_configs_are_refused(tmp_path: Path, text: bytes, said: str) -> 
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(InputError, match=said):
         from_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"use_pretrained_backbone": True}, "use_pretrained_backbone is True, which loads weights"),
+        ({"backbone": "org/name"}, "backbone is 'org/name', a repository or file"),
+        ({"text_config": {"backbone_kwargs": {"checkpoint_path": "x.pt"}}}, "checkpoint_path is 'x.pt', which loads"),
+        ({"architecture": "hf-hub:org/name"}, "architecture is 'hf-hub:org/name'"),
+        ({"attn_implementation": "someone/kernel"}, "attn_implementation is 'someone/kernel', a repository"),
+        ({"parts": [{"_attn_implementation": {"": "paged|a/b"}}]}, "_attn_implementation is 'paged|a/b'"),
+        ({"experts_implementation": "a/b@main:c"}, "experts_implementation is 'a/b@main:c'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000: the config describes more than 100,000 modul"),
+        ({"depths": [2, 10**9]}, "depths is 1000000000: the config describes more"),
+        ({"num_labels": 10**10}, "num_labels is 10000000000; the limit is 100,000"),
+        ({"id2label": dict.fromkeys(map(str, range(100_001)), "a")}, "id2label has 100,001 entries"),
+        (json.loads('{"text_config": ' * 60 + "{}" + "}" * 60), "nested more than"),
+        (json.loads('{"parts": ' + "[" * 200 + "]" * 200 + "}"), "nested more than"),
+    ],
+)
+def test_what_would_load_or_never_end_is_refused_by_name(tmp_path: Path, entries: Any, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        from_config(folder(tmp_path, **entries))
+
+
+def test_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: Any, **__: Any) -> None:
+        socket.create_connection(("127.0.0.1", 9), 1)
+
+    monkeypatch.setattr(transformers.LlamaConfig, "from_dict", connect)
+    with pytest.raises(InputError, match=r"no model can be built from .*: it needs a download, socket\."):
+        from_config(folder(tmp_path))
+    assert not __import__("huggingface_hub").constants.HF_HUB_OFFLINE
+    with pytest.raises(OSError):
+        connect()
+
+
+def test_a_flash_attention_package_is_not_needed(tmp_path: Path) -> None:
+    model: Any = from_config(folder(tmp_path, _attn_implementation="flash_attention_2"))
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_endless_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

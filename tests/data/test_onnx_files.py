@@ -70,11 +70,63 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
         (onnx.TensorProto(name="w", dims=[-1], data_type=1), "has an invalid shape"),
         (onnx.TensorProto(name="w", dims=[1] * 1000, data_type=1), "has an invalid shape"),
         (onnx.TensorProto(name="w", dims=[1], data_type=77), "unknown type 77"),
+        (onnx.TensorProto(name="w", dims=[10**6, 10**6], data_type=1, float_data=[1.0]), "data of 'w' do not match"),
+        (onnx.TensorProto(name="w", dims=[2], data_type=8, string_data=[b"a"]), "strings of 'w' do not match"),
     ],
 )
 def test_hostile_tensors_are_refused(tmp_path: Path, tensors: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         weights(saved(tmp_path / "m.onnx", tensors))
+
+
+def test_names_are_text_and_unique(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", tensor("qqqq", [1]))
+    path.write_bytes(path.read_bytes().replace(b"qqqq", b"q\xff\xfeq"))
+    with pytest.raises(InputError, match=r"the name b'q\\xff\\xfeq' is not UTF-8"):
+        weights(path)
+    with pytest.raises(InputError, match="two tensors named 'w' in one graph"):
+        weights(saved(path, tensor("w", [1]), tensor("w", [2])))
+
+
+@pytest.mark.parametrize(("values", "params"), [
+    ({"value_floats": [1.0] * 4}, 4), ({"value_float": 1.0}, 1), ({"value_ints": [1] * 5}, 5), ({"value_int": 1}, 1),
+])  # fmt: skip
+def test_constants_may_be_plain_numbers(tmp_path: Path, values: Any, params: int) -> None:
+    node = onnx.helper.make_node("Constant", [], ["k"], **values)
+    assert weights(saved(tmp_path / "m.onnx", nodes=(node,))).total_params == params
+
+
+@pytest.mark.parametrize(("kind", "values", "params"), [
+    ("LinearRegressor", {"coefficients": [1.0] * 4, "intercepts": [1.0]}, 5),
+    ("TreeEnsembleRegressor", {"nodes_values": [1.0] * 3, "target_weights": [1.0] * 2, "nodes_hitrates": [1.0] * 3,
+                               "nodes_featureids": [0, 1, 2]}, 5),
+    ("SVMRegressor", {"support_vectors": [1.0] * 3, "coefficients": [1.0] * 2, "kernel_params": [1.0] * 3}, 5),
+    ("Scaler", {"offset": [1.0] * 2, "scale": [1.0] * 2}, 4),
+])  # fmt: skip
+def test_learned_models_have_weights(tmp_path: Path, kind: str, values: Any, params: int) -> None:
+    node = onnx.helper.make_node(kind, ["x"], ["y"], domain="ai.onnx.ml", **values)
+    result = weights(saved(tmp_path / "m.onnx", nodes=(node,)))
+    assert (result.total_params, result.total_bytes) == (params, 4 * params)
+
+
+def test_shapes_and_axes_are_no_parameters(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = (
+        node("Constant", [], ["axes"], value_ints=[0]),
+        node("Constant", [], ["part"], value=tensor("", [1], "INT64")),
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "part"], ["batch"]),
+        node("Concat", ["batch", "rest"], ["target"], axis=0),
+        node("Reshape", ["table", "target"], ["y"]),
+        node("Unsqueeze", ["y", "axes"], ["z"]),
+        node("Add", ["z", "numbers"], ["out"]),
+    )
+    tensors = (tensor("rest", [2], "INT64"), tensor("table", [6, 4]), tensor("numbers", [3], "INT64"))
+    result = weights(saved(tmp_path / "m.onnx", *tensors, nodes=nodes))
+    assert {entry.name: entry.num_params for entry in result.tensors} == {
+        "rest": 0, "table": 24, "numbers": 3, "axes": 0, "part": 0,
+    }  # fmt: skip
+    assert result.total_params == 27
 
 
 def test_files_that_are_no_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from math import prod
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from torchsummary_plus import InputError, WeightsFile, weights
+from torchsummary_plus import InputError, WeightsFile, from_config, weights
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.weight_files import BLOCKS, MOST_HEADER_BYTES
 
 STATE = {"a.weight": torch.zeros(4, 3), "a.bias": torch.zeros(4), "b.weight": torch.zeros(2, 4, dtype=torch.bfloat16)}
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
 def stored(path: Path, header: object, data: int = 0, length: int | None = None) -> Path:
@@ -45,13 +48,42 @@ def test_an_index_reads_its_shards(tmp_path: Path, capsys: pytest.CaptureFixture
     assert weights(index).total_params == 24
     assert main([str(index), "--depth", "1"]) == 0
     assert "Total params: 24" in capsys.readouterr().out
-    for outside in ("../1.safetensors", "/etc/passwd", "1.bin"):
+    for outside in ("../1.safetensors", "/etc/passwd", "1.bin", "\0.safetensors", "\ud800.safetensors", "x" * 300):
         index.write_text(json.dumps({"weight_map": {"a": outside}}))
         with pytest.raises(InputError, match=r"is not a \.safetensors file in its folder"):
             weights(index)
 
 
-ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+def test_an_index_and_its_shards_agree(tmp_path: Path) -> None:
+    stored(tmp_path / "1.safetensors", {"a": ONE, "b": {**ONE, "data_offsets": [8, 16]}}, 16)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors"}}))
+    with pytest.warns(UserWarning, match="does not list 'b' of its shards, which the figures leave out") as told:
+        assert weights(index).total_params == 2
+    assert [warning.filename for warning in told] == [__file__]
+    index.write_text(json.dumps({"weight_map": dict.fromkeys("abcd", "1.safetensors")}))
+    with pytest.raises(InputError, match="its shards do not have 'c' and 1 more"):
+        weights(index)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
+@pytest.mark.parametrize("name", ["m.safetensors", "m.gguf", "m.onnx", "m.safetensors.index.json", "config.json"])
+def test_only_regular_files_are_read(tmp_path: Path, name: str) -> None:
+    def read(path: Path) -> object:
+        return from_config(path) if name == "config.json" else weights(path)
+
+    os.mkfifo(fifo := tmp_path / name)
+    zero = tmp_path / "of_zeros" / name
+    zero.parent.mkdir()
+    zero.symlink_to("/dev/zero")
+    folder = tmp_path / "folder" / name
+    folder.mkdir(parents=True)
+    for path in (fifo, zero, folder):
+        with pytest.raises(InputError, match="it is not a regular file"):
+            read(path)
+    for odd in ("a\0", "a\ud800"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read(tmp_path / odd / name)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +100,12 @@ ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         ({"w": {**ONE, "shape": [1] * 10_000 + [2]}}, "has an invalid shape or invalid offsets"),
         ({"w": {**ONE, "dtype": "F7"}}, "unknown dtype"),
         ({"w": {"dtype": "F32"}}, "does not have exactly"),
+        (b'{"w": {"dtype": "F32"}, "w": {"dtype": "F32"}}', "has the key 'w' more than once"),
+        ({"v": ONE, "w": ONE}, "the bytes of 'w' overlap others"),
+        ({"w": {**ONE, "data_offsets": [4, 8], "shape": [1]}}, "follow bytes of no tensor"),
+        ({"w": {**ONE, "data_offsets": [0, 4], "shape": [1]}}, "the last 4 bytes of the file belong to no tensor"),
+        (b'{"\xff": 1}', "can't decode"),
+        (b"[" + b"{}," * 1_000_000 + b"1]", "more than 2,000,000 items"),
     ],
 )
 def test_hostile_headers_are_refused(tmp_path: Path, header: object, why: str) -> None:

@@ -25,7 +25,7 @@ MOST_BYTES = 10_000_000
 DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
 """How to get a ``config.json`` of the Hub."""
 
-MOST_MODULES = 200_000
+MOST_MODULES = 100_000
 """Maximum number of modules of a model that a config describes."""
 
 
@@ -42,7 +42,7 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     the stored bytes, call :func:`weights` on the files), and a flash attention package is replaced by torch's own.
     Weight files are not opened, code in the folder is not run, and nothing is downloaded: entries that name
     repositories or files are refused. Raises :class:`InputError` for a config that is malformed, has entries that
-    transformers refuses, or describes more than 200,000 modules, :class:`UnsupportedError` for a model that
+    transformers refuses, or describes more than 100,000 modules, :class:`UnsupportedError` for a model that
     transformers does not have, and :class:`MissingExtraError` without transformers.
 
     >>> import json, pathlib, tempfile
@@ -75,10 +75,10 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
         try:
             config = transformers.CONFIG_MAPPING[kind].from_dict(entries)
             return _built(transformers, config).eval()
-        except InputError:
-            raise
         except Exception as error:
-            why = f"it is not built offline: {attempts[0]}" if attempts else f"{type(error).__name__}: {error}"
+            if isinstance(error, InputError) and not attempts:
+                raise
+            why = f"it needs a download, {attempts[0]}" if attempts else f"{type(error).__name__}: {error}"
             raise InputError(f"no model can be built from {place}: {why}") from error
 
 

@@ -24,7 +24,7 @@ NAMES = ("backbone", "architecture")
 IMPLEMENTATION = re.compile(r"_?\w+_implementation(_internal)?")
 """Entries that choose an implementation by name; names with a slash are kernels of the Hub."""
 
-MOST_DEPTH = 5
+MOST_DEPTH = 6
 """Maximum depth of nested objects, which are the configs of a model's parts."""
 
 MOST_ENTRIES = 100_000
@@ -33,19 +33,34 @@ MOST_ENTRIES = 100_000
 MODULES_OF_A_LAYER = 100
 """Modules that a layer of each kind counts for, before any is built; most have 5 to 40."""
 
-LAYERS = re.compile(r"(^|_)(n|num|number)_\w*(layer|block|stage|level)s?(_|$)|(layers?|depths?|blocks)(_|$)")
-COUNTS = re.compile(r"(^|_)(n|num|number)_(?!positions|ctx|embed|mel|vocab|embeddings|parameters|tokens)")
+LAYERS = re.compile(
+    r"(^|_)(n|num|number)_\w*(layer|block|stage|level|flow)s?(_|$)"
+    r"|(^|_)(layers|(?<!max_)(?<!min_)depths?|blocks|cycles)(_per_|$)"
+)
+"""Entries that count layers; each item of an array does."""
+
+LABELS = re.compile(r"(^|_)num_(labels|classes)$")
+
+MOST_COUNT = 1_000_000
+"""Maximum of an integer that is neither of :data:`LARGE`: it may be the length of a loop."""
+
+LARGE = re.compile(r"theta|base|seed|ids?$|index|length|position|token|param|size|bytes|freq|dim|hidden|intermediate")
+"""Entries that may be larger: sizes of tensors, which are not allocated, and numbers that count nothing."""
 
 
 def checked(entries: Mapping[str, Any], most_modules: int, depth: int = 0) -> dict[str, Any]:
     """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name."""
     if depth > MOST_DEPTH:
-        raise InputError(f"its parts are nested more than {MOST_DEPTH} deep")
+        raise _too_deep()
     return {
         name: _entry(name, value, most_modules, depth)
         for name, value in entries.items()
         if name not in LEFT_OUT and not _is_kernel_of_choice(name, value)
     }
+
+
+def _too_deep() -> InputError:
+    return InputError(f"its parts are nested more than {MOST_DEPTH} deep")
 
 
 def _is_kernel_of_choice(name: str, value: Any) -> bool:
@@ -60,12 +75,15 @@ def _entry(name: str, value: Any, most_modules: int, depth: int) -> Any:
     if isinstance(value, Mapping):
         return checked(value, most_modules, depth + 1)
     if isinstance(value, list):
-        return [_entry(name, item, most_modules, depth) for item in value]
-    if isinstance(value, int | float):
+        if depth > MOST_DEPTH:
+            raise _too_deep()
+        return [_entry(name, item, most_modules, depth + 1) for item in value]
+    if isinstance(value, int):
         if LAYERS.search(name) and value * MODULES_OF_A_LAYER > most_modules:
             raise InputError(f"{name} is {describe(value)}: the config describes more than {most_modules:,} modules")
-        if COUNTS.search(name) and value > MOST_ENTRIES:
-            raise InputError(f"{name} is {describe(value)}; the limit is {MOST_ENTRIES:,}")
+        most = MOST_ENTRIES if LABELS.search(name) else None if LARGE.search(name) else MOST_COUNT
+        if most is not None and value > most:
+            raise InputError(f"{name} is {describe(value)}; the limit is {most:,}")
     return value
 
 

@@ -13,14 +13,14 @@ from .errors import InputError
 from .units import describe
 
 CONNECTING = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.sendmsg")
-STARTING = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.startfile")
+"""Python's audit events for connections."""
 
 _attempts: ContextVar[list[str] | None] = ContextVar("attempts", default=None)
 
 
 @contextmanager
 def offline() -> Iterator[list[str]]:
-    """Refuse the network and new processes to the code inside the block, in this thread; yield what it attempted.
+    """Refuse connections to the code inside the block, in this thread; yield what it attempted.
 
     Python's audit events see every connection, whichever library opens it. They do not see one that is open already:
     the Hub's client, which keeps its own open, is told to stay offline as well.
@@ -47,9 +47,6 @@ def _watch() -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    if event in EVENTS and (attempts := _attempts.get()) is not None:
-        attempts.append(f"{event} {describe(args[-1])}")
-        raise InputError(f"{attempts[-1]}: refused, as nothing is downloaded and nothing is run")
-
-
-EVENTS = frozenset(CONNECTING + STARTING)
+    if event in CONNECTING and (attempts := _attempts.get()) is not None:
+        attempts.append(f"{event} {describe(args[1:])}")
+        raise InputError(f"{attempts[-1]}: nothing is downloaded")

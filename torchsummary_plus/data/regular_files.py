@@ -20,11 +20,12 @@ def opened(path: Path, hint: str = "") -> Iterator[tuple[BinaryIO, int]]:
     Raises :class:`InputError` for a pipe, a device or a folder, and for a file that cannot be read.
     """
     try:
-        _check(os.stat(path), path)  # Before opening: opening a device can have effects of its own.
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _unreadable(path, f"{error.strerror}{hint}") from None
     except (OSError, ValueError) as error:  # A name with a NUL, or with characters that no file has, is a ValueError.
         raise _unreadable(path, getattr(error, "strerror", None) or "its name is not valid") from None
+    _check(status, path)  # Before opening: opening a device can have effects of its own.
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())

@@ -15,7 +15,7 @@ from .explanation import ExplainedFigure, Explanation, bytes_of, in_words
 
 Part = TypeVar("Part")
 
-UNLIKE = (LookupError, TypeError, ValueError)
+UNLIKE = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a rule may raise for a layer without an expected setting or parameter."""
 
 MOST_PARTS = 6
@@ -177,5 +177,5 @@ def _itemsize(dtype: str) -> int:
     >>> [_itemsize(name) for name in ("float32", "bfloat16", "bool", "complex64", "float8_e4m3fn")]
     [4, 2, 1, 8, 1]
     """
-    bits = re.search(r"\d+", dtype)
+    bits = re.search(r"\d{1,4}", dtype)
     return int(bits[0]) // 8 if bits else 1

@@ -8,7 +8,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import one_line
-from ..render.columns import FRAME_COLUMNS, memory_columns
+from ..render.columns import FRAME_COLUMNS, check_layout, memory_columns
 from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
@@ -42,6 +42,11 @@ class Presentation:
     depth: int | None = None
     col_names: tuple[str, ...] | None = None
     lines: RowView = ALL_ROWS
+
+    def contradiction(self) -> str:
+        """Return "": a style or depth that was read and is unknown raises :class:`InputError`."""
+        check_layout(self.style, self.depth)
+        return ""
 
     def with_look(
         self, columns: Columns, depth: Depth, style: str | None
