@@ -225,7 +225,7 @@ def _primitive(kind: type) -> Way:
     def back(data: Any) -> Any:
         if type(data) is not kind:
             raise InputError(f"{describe(data)} is not of type {kind.__name__}")
-        if kind is int and abs(data) >= MOST_INT:
+        if isinstance(data, int) and not -MOST_INT < data < MOST_INT:
             raise InputError(f"{describe(data)} has more than 64 bits")
         return data
 
