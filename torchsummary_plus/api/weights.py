@@ -31,7 +31,7 @@ def weights(path: str | Path) -> WeightsFile:
 
     ``path`` is a ``.safetensors`` or ``.gguf`` file, the ``.index.json`` of ``.safetensors`` shards, or an ``.onnx``
     file (the extra ``onnx``; data beside it is not read). Raises :class:`InputError` for another kind of file, and for
-    a header that is malformed, contradicts the file's size, or declares more than 100,000,000 bytes or 10,000,000
+    a header that is malformed, contradicts the file's size, or declares more than 100,000,000 bytes or 4,000,000
     items, and for an ``.onnx`` file of more than 2 GiB.
 
     >>> import json, pathlib, tempfile

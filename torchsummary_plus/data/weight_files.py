@@ -23,8 +23,8 @@ from .warned import warn
 MOST_HEADER_BYTES = 100_000_000
 """Maximum length of a header: safetensors' own limit."""
 
-MOST_ITEMS = 10_000_000
-"""Maximum number of tensors, entries and array elements in a GGUF header."""
+MOST_ITEMS = 4_000_000
+"""Maximum number of entries and array elements in a GGUF header; a tensor counts as 20."""
 
 MOST_AXES = 64
 
@@ -185,7 +185,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
     version, tensors, entries = reader.unpack("IQQ")
     if version not in (2, 3):
         raise _refused(name, f"its version is {version}; accepted: 2, 3")
-    reader.count(tensors + entries)
+    reader.count(20 * tensors + entries)
     alignment = 32
     for _ in range(entries):
         key = reader.string()
@@ -270,7 +270,7 @@ class _Reader:
                 self.bytes(count * struct.calcsize(f"<{_PLAIN[inner]}"))
             elif inner == _STRING:
                 for _ in range(count):
-                    self.string()
+                    self.bytes(int.from_bytes(self.bytes(8), "little"))
             else:
                 raise _refused(self.name, f"it has an array of the unknown type {inner}")
             return None
