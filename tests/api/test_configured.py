@@ -14,6 +14,7 @@ import torch
 from torchsummary_plus import InputError, MissingExtraError, UnsupportedError, estimate_memory, from_config, summary
 from torchsummary_plus.api import configured
 from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.data.model_configs import packing_of
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -103,6 +104,32 @@ def test_hostile_configs_are_refused(tmp_path: Path, text: bytes, said: str) -> 
 def test_what_would_load_or_never_end_is_refused_by_name(tmp_path: Path, entries: Any, said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         from_config(folder(tmp_path, **entries))
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "quantization_config ('gptq', 4 bits) is left out",
+        ),
+        ({"quantization": {"group_size": 64, "bits": 8}}, "quantization (8 bits) is left out"),
+    ],
+)
+def test_packed_weights_are_said_to_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], entries: Any, said: str
+) -> None:
+    with pytest.warns(UserWarning, match=re.escape(said)) as told:
+        model = from_config(folder(tmp_path, **entries))
+    assert [warning.filename for warning in told] == [__file__]
+    assert {parameter.element_size() for parameter in model.parameters()} == {2}
+    assert main([str(tmp_path), "16"]) == 0
+    shown = capsys.readouterr()
+    assert (
+        packing_of({"text_config": {"quantization_config": {"quant_method": "fp8"}}}) == "quantization_config ('fp8')"
+    )
+    (line,) = [line for line in shown.err.splitlines() if "left out" in line]
+    assert line.startswith("torchsummary-plus: ") and said in line and "weights(folder)" in line
 
 
 def test_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

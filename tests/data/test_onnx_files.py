@@ -129,6 +129,36 @@ def test_shapes_and_axes_are_no_parameters(tmp_path: Path) -> None:
     assert result.total_params == 27
 
 
+def test_quantised_weights_count_unpacked(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = (
+        node("DequantizeLinear", ["q", "scale", "zero"], ["w"]),
+        node(
+            "MatMulNBits",
+            ["x", "b", "scales", "zeros"],
+            ["y"],
+            domain="com.microsoft",
+            K=64,
+            N=8,
+            bits=4,
+            block_size=32,
+        ),
+        node("Mul", ["y", "shared"], ["z"]),
+        node("QuantizeLinear", ["z", "shared"], ["out"]),
+    )
+    tensors = (
+        tensor("q", [8, 8], "INT8"), tensor("scale", [8]), tensor("zero", [8], "INT8"),
+        tensor("b", [8, 2, 16], "UINT8"), tensor("scales", [16]), tensor("zeros", [8], "UINT8"), tensor("shared", [1]),
+    )  # fmt: skip
+    result = weights(saved(tmp_path / "m.onnx", *tensors, nodes=nodes))
+    assert {entry.name: entry.num_params for entry in result.tensors if entry.num_params} == {
+        "q": 64, "b": 64 * 8, "shared": 1,
+    }  # fmt: skip
+    wide = node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=1 << 30, N=1 << 30)
+    with pytest.raises(InputError, match="'b' cannot hold"):
+        weights(saved(tmp_path / "m.onnx", tensor("b", [8, 2, 16], "UINT8"), nodes=(wide,)))
+
+
 def test_files_that_are_no_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     for data in (b"", b"no protobuf at all", bytes(1000)):

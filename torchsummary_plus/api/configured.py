@@ -14,13 +14,11 @@ from torch.nn.modules import module as modules
 from ..data.errors import InputError, UnsupportedError
 from ..data.extras import need_extra
 from ..data.json_text import parsed_object
-from ..data.model_configs import checked
+from ..data.model_configs import MOST_BYTES, checked, packing_of
 from ..data.offline import offline
 from ..data.regular_files import content
-from ..data.units import describe
-
-MOST_BYTES = 10_000_000
-"""Maximum size of a config.json in bytes."""
+from ..data.units import describe, one_line
+from ..data.warned import warn
 
 DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
 """How to get a ``config.json`` of the Hub."""
@@ -38,10 +36,10 @@ def is_config(path: str | Path) -> bool:
 def from_config(path: str | Path, **changes: Any) -> nn.Module:
     """Return the transformers model that a folder's ``config.json`` describes, on the meta device: it has no weights.
 
-    ``changes`` replace entries of the config. The dtype is the config's; a ``quantization_config`` is not applied (for
-    the stored bytes, call :func:`weights` on the files), and a flash attention package is replaced by torch's own.
-    Weight files are not opened, code in the folder is not run, and nothing is downloaded: entries that name
-    repositories or files are refused. Raises :class:`InputError` for a config that is malformed, has entries that
+    ``changes`` replace entries of the config. The dtype is the config's. A ``quantization_config`` is left out, with a
+    warning (for the stored bytes, call :func:`weights` on the folder), and flash attention packages are replaced by
+    torch's own. Weight files are not opened, code in the folder is not run, and nothing is downloaded: entries that
+    name repositories or files are refused. Raises :class:`InputError` for a config that is malformed, has entries that
     transformers refuses, or describes more than 100,000 modules, :class:`UnsupportedError` for a model that
     transformers does not have, and :class:`MissingExtraError` without transformers.
 
@@ -67,6 +65,12 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     unknown = sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"})
     if unknown:
         raise InputError(f"{unknown[0]} cannot be changed; accepted: entries of {place}")
+    packed = packing_of(entries)
+    if packed:
+        warn(
+            f"{one_line(str(place))}: {packed} is left out: every parameter is unpacked, in the config's dtype; "
+            "weights(folder) counts the stored bytes"
+        )
     try:
         entries = checked({**entries, **changes}, MOST_MODULES)
     except InputError as error:

@@ -2,8 +2,10 @@
 
 - Records: ``records`` (a pass), ``memory_records`` (a step), ``graph_records``, ``tracking_records``; ``batches``
   joins passes at several batch sizes, ``codec`` writes and reads all of them as JSON.
-- Text: ``units``, ``caveats``.
+- Text: ``units``, ``caveats``, ``warned``.
 - Arguments and their errors: ``arguments``, ``choices``, ``integers``, ``errors``, ``extras``, ``registered``.
-- Files of weights: ``weight_files``, ``onnx_files``.
+- Files from others: ``regular_files`` and ``json_text`` (bounded reading); weights in ``weight_entries``,
+  ``weight_files``, ``weight_folders``, ``quantised_weights``, ``onnx_files``, ``onnx_uses``; configs in
+  ``model_configs``, built ``offline``.
 - Small things: ``capability``, ``collection``, ``rounding``.
 """

@@ -12,6 +12,9 @@ from typing import Any
 from .errors import InputError
 from .units import describe
 
+MOST_BYTES = 10_000_000
+"""Maximum size of a config.json in bytes."""
+
 LEFT_OUT = ("auto_map", "trust_remote_code", "quantization_config")
 """Entries that name code to run, or how weights are packed; at any depth they are left out."""
 
@@ -46,6 +49,20 @@ MOST_COUNT = 1_000_000
 
 LARGE = re.compile(r"theta|base|seed|ids?$|index|length|position|token|param|size|bytes|freq|dim|hidden|intermediate")
 """Entries that may be larger: sizes of tensors, which are not allocated, and numbers that count nothing."""
+
+
+def packing_of(entries: Mapping[str, Any]) -> str:
+    """Return the name and settings of the quantisation that a config asks for, of any of its parts; "" for none."""
+    parts = [entries, *(part for part in entries.values() if isinstance(part, Mapping))]
+    for name in ("quantization_config", "quantization"):
+        for part in parts:
+            settings = part.get(name)
+            if isinstance(settings, Mapping):
+                method = settings.get("quant_method") or settings.get("quant_algo") or settings.get("mode")
+                bits = settings.get("bits")
+                words = [describe(method)] * bool(method) + [f"{describe(bits)} bits"] * bool(bits)
+                return f"{name} ({', '.join(words)})" if words else name
+    return ""
 
 
 def checked(entries: Mapping[str, Any], most_modules: int, depth: int = 0) -> dict[str, Any]:

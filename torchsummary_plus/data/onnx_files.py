@@ -13,10 +13,12 @@ from typing import Any
 
 from .errors import InputError
 from .extras import need_extra
-from .onnx_uses import control_values
+from .onnx_uses import control_values, packed, scales
+from .quantised_weights import MOST_PER_BYTE
 from .regular_files import content
 from .units import describe, one_line
-from .weight_files import MOST_AXES, MOST_ITEMS, WeightEntry
+from .weight_entries import WeightEntry
+from .weight_files import MOST_AXES, MOST_ITEMS
 
 MOST_BYTES = 2**31 - 1
 """Maximum size of a file in bytes: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``)."""
@@ -68,7 +70,7 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
         raise refused(path, str(error) or type(error).__name__) from None
     if not model.ir_version or not model.HasField("graph"):
         raise refused(path, "it is not an ONNX model: it has no version or no graph")
-    reader = _Reader(onnx, path, control_values(model))
+    reader = _Reader(onnx, path, model)
     nodes = [node for function in model.functions for node in function.node]
     return (*reader.graph(model.graph), *reader.nodes(nodes))
 
@@ -81,10 +83,11 @@ def refused(path: Path, why: str) -> InputError:
 class _Reader:
     """Walks through a model's graphs, within the limits."""
 
-    def __init__(self, onnx: Any, path: Path, control: Collection[str | bytes]) -> None:
+    def __init__(self, onnx: Any, path: Path, model: Any) -> None:
         self.onnx = onnx
         self.path = path
-        self.control = control
+        self.control: Collection[str | bytes] = control_values(model)
+        self.params = packed(model) | dict.fromkeys(scales(model), 0)
         self.items = 0
 
     def graph(self, graph: Any) -> Iterator[WeightEntry]:
@@ -132,9 +135,12 @@ class _Reader:
         yield replace(self.entry(tensor.indices, f"{self.text(name)} (indices)"), params=0)
 
     def stored(self, name: str | bytes, shape: tuple[int, ...], dtype: str, nbytes: int, file: str) -> WeightEntry:
-        """Return an entry; integers that are only shapes, axes or indices are no parameters."""
+        """Return an entry; scales, and integers that are only shapes, axes or indices, are no parameters."""
         is_control = dtype in ("INT32", "INT64") and name in self.control
-        return WeightEntry(self.text(name), shape, dtype, nbytes, file, 0 if is_control else None)
+        params = 0 if is_control else self.params.get(self.text(name))
+        if params is not None and params > MOST_PER_BYTE * nbytes:
+            raise refused(self.path, f"{describe(name)} cannot hold {params:,} elements")
+        return WeightEntry(self.text(name), shape, dtype, nbytes, file, params)
 
     def text(self, value: str | bytes) -> str:
         """Return a string; protobuf gives one that is not UTF-8 as bytes. Raises :class:`InputError` for these."""

@@ -21,6 +21,13 @@ CONTROL = {
 }  # fmt: skip
 """The inputs of operators that are shapes, axes, counts or indices."""
 
+SCALES = {
+    "ConvInteger": (2, 3), "DequantizeLinear": (1, 2), "GatherBlockQuantized": (2, 3), "MatMulInteger": (2, 3),
+    "MatMulNBits": (2, 3, 4), "QGemm": (1, 2, 4, 5, 7, 8), "QLinearConv": (1, 2, 4, 5, 6, 7),
+    "QLinearMatMul": (1, 2, 4, 5, 6, 7), "QuantizeLinear": (1, 2),
+}  # fmt: skip
+"""The inputs of operators that are scales, zero points and orders of quantised values."""
+
 ARITHMETIC = frozenset(
     {
         "Abs", "Add", "Cast", "CastLike", "Concat", "Div", "Equal", "Expand", "Flatten", "Gather", "Identity", "Less",
@@ -33,8 +40,8 @@ ARITHMETIC = frozenset(
 
 def control_values(model: Any) -> set[str]:
     """Return the names of values that everything which reads them uses as a shape, axis, count or index."""
-    results: list[str] = []
-    nodes = [*_nodes(model.graph, results), *(node for function in model.functions for node in function.node)]
+    results: set[str] = set()
+    nodes = list(all_nodes(model, results))
     computed = {output: node for node in nodes if node.op_type in ARITHMETIC for output in node.output}
     read = {name for node in nodes for name in node.input}
     pending = [*results, *(name for name in computed if name not in read)]
@@ -50,15 +57,41 @@ def control_values(model: Any) -> set[str]:
     return read - data
 
 
+def scales(model: Any) -> set[str]:
+    """Return the names of values that everything which reads them uses as a scale, zero point or order."""
+    data: set[str] = set()
+    described: set[str] = set()
+    for node in all_nodes(model, data):
+        for place, name in enumerate(node.input):
+            (described if place in SCALES.get(node.op_type, ()) else data).add(name)
+    return described - data
+
+
+def packed(model: Any) -> dict[str, int]:
+    """Return the elements of weights that are packed into bytes, by name: those of onnxruntime's ``MatMulNBits``."""
+    found: dict[str, int] = {}
+    for node in all_nodes(model, set()):
+        sizes = {attribute.name: attribute.i for attribute in node.attribute}
+        if node.op_type == "MatMulNBits" and len(node.input) > 1 and min(sizes.get("K", 0), sizes.get("N", 0)) > 0:
+            found[node.input[1]] = sizes["K"] * sizes["N"]
+    return found
+
+
 def _operands(node: Any) -> list[str]:
     """Return a node's inputs other than shapes, axes, counts and indices."""
     control = CONTROL.get(node.op_type, ())
     return [name for place, name in enumerate(node.input) if place not in control]
 
 
-def _nodes(graph: Any, results: list[str]) -> Iterator[Any]:
-    """Yield the nodes of a graph and of those inside it, adding the graphs' results to ``results``."""
-    results += (output.name for output in graph.output)
+def all_nodes(model: Any, results: set[str]) -> Iterator[Any]:
+    """Yield the nodes of a model's graphs and functions, adding the graphs' results to ``results``."""
+    yield from _nodes(model.graph, results)
+    for function in model.functions:
+        yield from function.node
+
+
+def _nodes(graph: Any, results: set[str]) -> Iterator[Any]:
+    results.update(output.name for output in graph.output)
     for node in graph.node:
         yield node
         for attribute in node.attribute:

@@ -8,7 +8,11 @@ import warnings
 PACKAGE = __name__.partition(".")[0]
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
+class LeftOutWarning(UserWarning):
+    """Something in a file is left out of an answer; the message says what."""
+
+
+def warn(message: str, category: type[Warning] = LeftOutWarning) -> None:
     """Warn at the innermost line outside this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}."):

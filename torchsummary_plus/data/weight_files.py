@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import InputError
 from .json_text import parsed_object
+from .model_configs import MOST_BYTES
+from .quantised_weights import SHAPES, Checkpoint, is_quantised, with_parameters
 from .regular_files import content, opened
 from .units import describe, one_line
 from .warned import warn
+from .weight_entries import WeightEntry
 
 MOST_HEADER_BYTES = 100_000_000
 """Maximum length of a header: safetensors' own limit."""
@@ -38,6 +40,9 @@ BITS = {
 }  # fmt: skip
 """Bits of an element of each safetensors dtype."""
 
+INTEGERS = {"U8": "B", "I8": "b", "I16": "h", "U16": "H", "I32": "i", "U32": "I", "I64": "q", "U64": "Q"}
+"""The struct code of each integer dtype."""
+
 BLOCKS = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
@@ -53,52 +58,56 @@ _PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q
 _STRING, _ARRAY = 8, 9
 
 
-@dataclass(frozen=True, slots=True)
-class WeightEntry:
-    """A tensor in a file: its name, shape, dtype as the format calls it, and stored bytes.
+def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
+    """Return the tensors of .safetensors files, .gguf files, or an index of .safetensors shards, all in one folder.
 
-    ``params`` counts the parameters of the model that it stores: the elements of a packed weight, 0 for its scales and
-    for shapes; None if they are its own elements.
+    Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits, and
+    for files that have a tensor in common.
     """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    file: str
-    params: int | None = None
-
-    def contradiction(self) -> str:
-        """Return what is wrong in an entry that was read; "" if nothing is."""
-        sizes = (*self.shape, self.nbytes, self.num_params)
-        return "" if all(0 <= size < 1 << 63 for size in sizes) else f"no tensor has the shape {self.shape}"
-
-    @property
-    def num_params(self) -> int:
-        """The number of the model's parameters that it stores."""
-        return self.numel if self.params is None else self.params
-
-    @property
-    def numel(self) -> int:
-        """The number of elements, even if they are stored in blocks.
-
-        >>> WeightEntry("w", (2, 32), "Q4_0", 36, "").numel
-        64
-        """
-        return prod(self.shape)
+    stored: Stored = {}
+    for path in paths:
+        found = stored_in(path)
+        if twice := stored.keys() & found.keys():
+            raise _refused(path.name, f"another file has {_first_of(sorted(twice))} too")
+        stored |= found
+    return _with_parameters(stored, paths[0].parent)
 
 
-def read_weights(path: Path) -> tuple[WeightEntry, ...]:
-    """Return the tensors of a .safetensors file, a .gguf file, or an index of .safetensors shards.
+Stored = dict[str, tuple[WeightEntry, "tuple[int, ...]"]]
+"""Tensors by name, each with its integers if it holds a shape or a number of bits."""
 
-    Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits.
-    """
+
+def _with_parameters(stored: Stored, folder: Path) -> tuple[WeightEntry, ...]:
+    """Return tensors with the parameters that packed ones stand for, by their names and the folder's config.json."""
+    tensors = {name: entry for name, (entry, _) in stored.items()}
+    if not is_quantised(tensors):
+        return tuple(tensors.values())
+    integers = {name: values for name, (_, values) in stored.items() if values}
+    return with_parameters(Checkpoint(tensors, integers, _settings(folder / "config.json")))
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    """Return what a config says about quantisation; nothing without one."""
+    if not path.exists():
+        return {}
+    try:
+        config = parsed_object(content(path, MOST_BYTES))
+    except ValueError as error:
+        warn(f"{one_line(path.name)} is left out, though packed weights may need it: {error}")
+        return {}
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    named = (part.get(name) for part in parts for name in ("quantization_config", "quantization"))
+    return next((settings for settings in named if isinstance(settings, dict)), {})
+
+
+def stored_in(path: Path) -> Stored:
+    """Return the tensors of a file or an index as they are stored. Raises :class:`InputError`."""
     if path.name.endswith(".index.json"):
-        return tuple(_indexed(path))
+        return _indexed(path)
     read = _gguf if path.suffix == ".gguf" else _safetensors
     try:
         with opened(path) as (file, size):
-            return tuple(read(file, size, path.name))
+            return {entry.name: (entry, integers) for entry, integers in read(file, size, path.name)}
     except (struct.error, UnicodeDecodeError) as error:
         raise _refused(path.name, str(error)) from None
 
@@ -107,26 +116,27 @@ def _refused(name: str, why: str) -> InputError:
     return InputError(f"{one_line(name)} has no valid header: {why}")
 
 
-def _indexed(path: Path) -> Iterator[WeightEntry]:
-    """Yield the tensors of every shard that an index names; shards are in its folder."""
+def _indexed(path: Path) -> Stored:
+    """Return the tensors of every shard that an index names; shards are in its folder."""
     shards = _json(content(path, MOST_HEADER_BYTES), path.name).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise _refused(path.name, "it has no weight_map from names to files")
     for shard in sorted(set(shards.values())):
         if not SHARD.fullmatch(shard):
             raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
-    missing, left_out = dict(shards), []
+    found: Stored = {}
+    left_out = []
     for shard in sorted(set(shards.values())):
-        for entry in read_weights(path.parent / shard):
-            if shards.get(entry.name) == shard:
-                del missing[entry.name]
-                yield entry
+        for name, tensor in stored_in(path.parent / shard).items():
+            if shards.get(name) == shard:
+                found[name] = tensor
             else:
-                left_out.append(entry.name)
-    if missing:
+                left_out.append(name)
+    if missing := [name for name in shards if name not in found]:
         raise _refused(path.name, f"its shards do not have {_first_of(missing)}")
     if left_out:
         warn(f"{path.name} does not list {_first_of(left_out)} of its shards, which the figures leave out")
+    return found
 
 
 def _first_of(names: Collection[str]) -> str:
@@ -142,7 +152,7 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
         raise _refused(name, str(error)) from None
 
 
-def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
+def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, tuple[int, ...]]]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
@@ -157,7 +167,12 @@ def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
         end = after
     if end != size - 8 - length:
         raise _refused(name, f"the last {size - 8 - length - end:,} bytes of the file belong to no tensor")
-    yield from tensors.values()
+    for tensor, entry in tensors.items():
+        integers: tuple[int, ...] = ()
+        if entry.dtype in INTEGERS and entry.numel <= MOST_AXES and SHAPES.search(tensor):
+            file.seek(8 + length + header[tensor]["data_offsets"][0])
+            integers = struct.unpack(f"<{entry.numel}{INTEGERS[entry.dtype]}", file.read(entry.nbytes))
+        yield entry, integers
 
 
 def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
@@ -178,7 +193,7 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
-def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
+def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, tuple[int, ...]]]:
     reader = _Reader(file, name)
     if reader.bytes(4) != b"GGUF":
         raise _refused(name, "it does not begin with GGUF")
@@ -204,7 +219,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
         end = _aligned(end + entry.nbytes, alignment)
         if _aligned(reader.read, alignment) + offset + entry.nbytes > size:
             raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
-    yield from (entry for entry, _ in found)
+    yield from ((entry, ()) for entry, _ in found)
 
 
 def _aligned(place: int, alignment: int) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..data.units import mebibytes
-from ..data.weight_files import WeightEntry
+from ..data.weight_entries import WeightEntry
 from .table import Cell, Field, Table, TableRow, Total
 
 FIELDS = (

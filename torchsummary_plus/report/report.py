@@ -9,8 +9,6 @@ from fractions import Fraction
 
 from ..data.memory_records import RowMemory
 from ..data.records import (
-    FROM_INPUT,
-    RETURNED,
     Adapter,
     Call,
     Experts,
@@ -24,6 +22,7 @@ from ..data.records import (
     Trace,
     tensors,
 )  # fmt: skip
+from .contradictions import flow_contradiction, rows_contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,9 @@ class Report:
     def contradiction(self) -> str:
         """Return what is wrong in a report that was read; "" if nothing is."""
         return (
-            _contradiction_of_rows(self.rows)
+            rows_contradiction(self.rows)
             or ("" if len(self.row_memory) in (0, len(self.rows)) else "the memory is not that of its rows")
-            or ("" if self.flow is None else _contradiction_of_flow(self.flow, self.rows))
+            or ("" if self.flow is None else flow_contradiction(self.flow, self.rows))
             or ("" if sum(row.num_params for row in self.rows) == self.total_params else "its rows add up to others")
             or ("" if all(size >= 0 for size in self._sizes()) else "a count or size is negative")
         )
@@ -130,28 +129,6 @@ class Report:
     def total_bytes(self) -> int:
         """The sum of input, forward/backward pass and parameters, as in torchsummary; buffers are not included."""
         return self.input_bytes + self.forward_backward_bytes + self.param_bytes
-
-
-def _contradiction_of_rows(rows: Sequence[Row]) -> str:
-    """Return what is wrong in rows that were read, which are listed as a tree in pre-order; "" if nothing is."""
-    around: list[int | None] = [None]
-    for place, row in enumerate(rows):
-        while around and around[-1] != row.parent:
-            around.pop()
-        if row.index != place or not around or row.depth != len(around) - 1 or (row.parent is None) != (place == 0):
-            return f"row {place} is not where its parent and depth say"
-        if row.called != (row.finished is not None) or not (row.user is None or 0 <= row.user < len(rows)):
-            return f"row {place} has the end of another's call, or is used by no row"
-        figures = (row.num_params, row.trainable_params, row.total_params, row.own_mult_adds, row.mult_adds)
-        if min(*figures, row.output_bytes, row.active_params, row.param_bytes) < 0:
-            return f"a count of row {place} is negative"
-        around.append(place)
-    return "" if rows else "it has no rows"
-
-
-def _contradiction_of_flow(flow: Flow, rows: Sequence[Row]) -> str:
-    owners = [owner for owner in flow.owners if owner not in (FROM_INPUT, RETURNED)]
-    return "" if all(0 <= owner < len(rows) and rows[owner].called for owner in owners) else "a step belongs to no call"
 
 
 def build_report(trace: Trace) -> Report:

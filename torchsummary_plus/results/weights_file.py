@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
-from ..data.weight_files import WeightEntry
+from ..data.weight_entries import WeightEntry
 from ..render.printing import printable
 from ..render.weights_table import weights_table
 from .views import Columns, Depth, Views

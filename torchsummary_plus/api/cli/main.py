@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...data.errors import ForwardError, InputError, SummaryError
 from ...data.units import visible
+from ...data.warned import LeftOutWarning
 from ...render.printing import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_intermixed_args(with_bare_memory(words))
     arguments.stream = sys.stdout
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # The model's own prints are not part of the table.
+        with contextlib.redirect_stdout(sys.stderr), plain_warnings():  # The model's own prints are not of the table.
             text = run(arguments)
     except InputError as error:
         return fail(error, 2)
@@ -114,7 +116,7 @@ def summary_parser() -> argparse.ArgumentParser:
 
 def table(arguments: argparse.Namespace) -> str:
     """Return the table for parsed arguments. Raises :class:`SummaryError`."""
-    if is_weights(arguments.model):
+    if is_weights(arguments.model) and not is_config(arguments.model):
         stored = weights(arguments.model)
         return "\n".join([stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)])
     if arguments.max_batch and arguments.gpu is None:
@@ -212,6 +214,21 @@ def fit_line(estimate: Estimate, gpu: str) -> str:
     """Return a line on whether the step fits in ``--gpu``."""
     batch = f"{gpu}: a batch of {estimate.info.batch_size:,}"
     return f"{batch} fits" if estimate.fits(gpu) else f"{batch} does not fit"
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print this package's warnings as lines of the command, without a place in its code."""
+
+    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
+        if issubclass(category, LeftOutWarning):
+            print(f"torchsummary-plus: {printable(visible(str(message)), sys.stderr)}", file=sys.stderr)
+        else:
+            shown(message, category, *where, **others)
+
+    with warnings.catch_warnings():
+        shown, warnings.showwarning = warnings.showwarning, show_warning
+        yield
 
 
 def fail(error: SummaryError, code: int) -> int:
