@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..data.records import FROM_INPUT, RETURNED, Flow
 
-if TYPE_CHECKING:
-    from .report import Row
+Row = Any
+"""A row of a :class:`Report`, whose file imports this one."""
 
 
 def rows_contradiction(rows: Sequence[Row]) -> str:
