@@ -79,6 +79,15 @@ def test_hostile_tensors_are_refused(tmp_path: Path, tensors: Any, said: str) ->
         weights(saved(tmp_path / "m.onnx", tensors))
 
 
+def test_tensors_in_another_file_do_not_overlap(tmp_path: Path) -> None:
+    far = [external(name, [8], location="w.bin", offset=str(at)) for name, at in (("a", 0), ("b", 32), ("again", 32))]
+    assert weights(saved(tmp_path / "m.onnx", *far)).total_bytes == 96
+    with pytest.raises(InputError, match="the bytes of 'c' overlap others"):
+        weights(saved(tmp_path / "m.onnx", *far, external("c", [8], location="w.bin", offset="40")))
+    with pytest.raises(InputError, match="the bytes of 'c' do not match its shape"):
+        weights(saved(tmp_path / "m.onnx", external("c", [8], location="w.bin", offset="-1")))
+
+
 def test_names_are_text_and_unique(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", tensor("qqqq", [1]))
     path.write_bytes(path.read_bytes().replace(b"qqqq", b"q\xff\xfeq"))

@@ -92,7 +92,7 @@ class Codec:
         ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
         writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
         readers = {name: way.back for name, way in ways.items()}
-        needed = _needed(kind)
+        needed, is_checked = _needed(kind), hasattr(kind, "contradiction")
 
         def is_alike(data: Any) -> bool:
             return bool(data.keys() == readers.keys() if self.is_exact else needed <= data.keys())
@@ -104,8 +104,7 @@ class Codec:
             if not isinstance(data, dict) or not is_alike(data):
                 raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
             value = kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
-            wrong = value.contradiction() if hasattr(value, "contradiction") else ""
-            if wrong:
+            if is_checked and (wrong := value.contradiction()):
                 raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
             return value
 

@@ -72,7 +72,9 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
         raise refused(path, "it is not an ONNX model: it has no version or no graph")
     reader = _Reader(onnx, path, model)
     nodes = [node for function in model.functions for node in function.node]
-    return (*reader.graph(model.graph), *reader.nodes(nodes))
+    entries = (*reader.graph(model.graph), *reader.nodes(nodes))
+    reader.check_outside()
+    return entries
 
 
 def refused(path: Path, why: str) -> InputError:
@@ -89,6 +91,8 @@ class _Reader:
         self.control: Collection[str | bytes] = control_values(model)
         self.params = packed(model) | dict.fromkeys(scales(model), 0)
         self.items = 0
+        self.outside: list[tuple[str, int, int, str]] = []
+        """The parts of other files that hold tensors: the file, where it begins and ends, and the tensor."""
 
     def graph(self, graph: Any) -> Iterator[WeightEntry]:
         names = set()
@@ -142,6 +146,13 @@ class _Reader:
             raise refused(self.path, f"{describe(name)} cannot hold {params:,} elements")
         return WeightEntry(self.text(name), shape, dtype, nbytes, file, params)
 
+    def check_outside(self) -> None:
+        """Raise :class:`InputError` if tensors in another file overlap; equal parts are one tensor used twice."""
+        parts = sorted(self.outside)
+        for (file, begin, end, _), (other, start, stop, name) in zip(parts, parts[1:]):
+            if file == other and start < end and (begin, end) != (start, stop):
+                raise refused(self.path, f"the bytes of {describe(name)} overlap others")
+
     def text(self, value: str | bytes) -> str:
         """Return a string; protobuf gives one that is not UTF-8 as bytes. Raises :class:`InputError` for these."""
         if isinstance(value, bytes):
@@ -178,8 +189,10 @@ class _Reader:
                 raise refused(
                     self.path, f"{describe(name)} is stored at {describe(str(place))}, outside the file's folder"
                 )
-            if external.get("length", str(nbytes)) != str(nbytes):
+            begin, length = external.get("offset", "0"), external.get("length", str(nbytes))
+            if length != str(nbytes) or not (begin.isascii() and begin.isdigit() and len(begin) < 20):
                 raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
+            self.outside.append((str(place), int(begin), int(begin) + nbytes, name))
             return str(place)
         if tensor.HasField("raw_data"):
             matches = len(tensor.raw_data) == nbytes

@@ -26,8 +26,8 @@ class TensorSpec:
 
     def contradiction(self) -> str:
         """Return what is wrong in a tensor that was read; "" if nothing is."""
-        sizes_fit = all(size >= 0 for size in (*self.shape, self.nbytes)) and prod(filter(None, self.shape)) < 1 << 63
-        axes_exist = all(0 <= axis < len(self.shape) for axis in self.batch_axes)
+        sizes_fit = min(*self.shape, self.nbytes, 0) == 0 and prod(filter(None, self.shape)) < 1 << 63
+        axes_exist = min(self.batch_axes, default=0) >= 0 and max(self.batch_axes, default=-1) < len(self.shape)
         return "" if sizes_fit and axes_exist else f"no tensor has the shape {self.shape}, or these bytes or batch axes"
 
     @property

@@ -99,20 +99,20 @@ def on_lines(table: Table) -> Table:
         table,
         title=one_line(table.title),
         fields=tuple(map(_field_on_a_line, table.fields)),
-        rows=tuple(
-            replace(
-                row,
-                label=one_line(row.label),
-                cells=tuple(replace(cell, text=one_line(cell.text)) for cell in row.cells),
-            )
-            for row in table.rows
-        ),
+        rows=tuple(map(_row_on_a_line, table.rows)),
         totals=tuple(
             Total(_field_on_a_line(t.field), replace(t.cell, text=one_line(t.cell.text)), one_line(t.where))
             for t in table.totals
         ),
         notes=tuple(map(one_line, table.notes)),
     )
+
+
+def _row_on_a_line(row: TableRow) -> TableRow:
+    if all(text.isascii() and text.isprintable() for text in (row.label, *[cell.text for cell in row.cells])):
+        return row  # As nearly all rows are.
+    cells = tuple(replace(cell, text=one_line(cell.text)) for cell in row.cells)
+    return replace(row, label=one_line(row.label), cells=cells)
 
 
 def _field_on_a_line(field: Field) -> Field:
