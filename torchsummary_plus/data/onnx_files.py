@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -149,7 +150,7 @@ class _Reader:
     def check_outside(self) -> None:
         """Raise :class:`InputError` if tensors in another file overlap; equal parts are one tensor used twice."""
         parts = sorted(self.outside)
-        for (file, begin, end, _), (other, start, stop, name) in zip(parts, parts[1:]):
+        for (file, begin, end, _), (other, start, stop, name) in pairwise(parts):
             if file == other and start < end and (begin, end) != (start, stop):
                 raise refused(self.path, f"the bytes of {describe(name)} overlap others")
 
@@ -192,7 +193,7 @@ class _Reader:
             begin, length = external.get("offset", "0"), external.get("length", str(nbytes))
             if length != str(nbytes) or not (begin.isascii() and begin.isdigit() and len(begin) < 20):
                 raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
-            self.outside.append((str(place), int(begin), int(begin) + nbytes, name))
+            self.outside.append((str(place), int(begin), int(begin) + nbytes, self.text(name)))
             return str(place)
         if tensor.HasField("raw_data"):
             matches = len(tensor.raw_data) == nbytes
