@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.fire.mutants import judged
 from torchsummary_plus import InputError, MissingExtraError, UnsupportedError, estimate_memory, from_config, summary
 from torchsummary_plus.api import configured
 from torchsummary_plus.api.cli.main import main
@@ -155,6 +157,12 @@ def test_endless_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         from_config(folder(tmp_path, num_hidden_layers=1_000_000_000))
     monkeypatch.undo()
     assert summary(from_config(folder(tmp_path)), verbose=0).total_params > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it limits the memory of forked processes")
+def test_mutants_are_refused_or_built() -> None:
+    failed, answered, _, _ = judged("config", 60)
+    assert not failed and answered
 
 
 def test_without_transformers_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
