@@ -11,7 +11,7 @@ import json
 import os
 import random
 import resource
-import select
+import signal
 import struct
 import tempfile
 import time
@@ -85,17 +85,16 @@ def _of_a_child(
         finally:
             os._exit(0)
     os.close(writer)
+    done = 0
     with os.fdopen(reader) as lines:
-        for _ in numbers:
-            ready, _, _ = select.select([lines], [], [], MOST_SECONDS)
-            line = lines.readline() if ready else ""
-            if not line:
-                os.kill(child, 9)
-                yield "the process died" if ready else f"more than {MOST_SECONDS} s", MOST_SECONDS, 0
-                break
+        for line in lines:
             outcome, seconds, nbytes = json.loads(line)
             yield outcome, seconds, nbytes
-    os.waitpid(child, 0)
+            done += 1
+    _, status = os.waitpid(child, 0)
+    if done < len(numbers):
+        is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+        yield f"more than {MOST_SECONDS} s" if is_late else f"the process died: {status}", MOST_SECONDS, 0
 
 
 def _read_all(name: str, mutate: Mutate, read: Read, numbers: range, folder: Path, writer: int) -> None:
@@ -108,10 +107,13 @@ def _read_all(name: str, mutate: Mutate, read: Read, numbers: range, folder: Pat
     room = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (room, room))
     before = _resident_bytes()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # It ends the process, whatever code is running.
     for number in numbers:
         _write(mutate, f"{name} {number}", folder)
+        signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
         start = time.perf_counter()
         outcome = _outcome(read, folder)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         line = [outcome, time.perf_counter() - start, _resident_bytes() - before]
         os.write(writer, f"{json.dumps(line)}\n".encode())
 

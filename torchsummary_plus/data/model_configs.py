@@ -37,8 +37,8 @@ MODULES_OF_A_LAYER = 100
 """Modules that a layer of each kind counts for, before any is built; most have 5 to 40."""
 
 LAYERS = re.compile(
-    r"(^|_)(n|num|number)_\w*(layer|block|stage|level|flow)s?(_|$)"
-    r"|(^|_)(layers|(?<!max_)(?<!min_)depths?|blocks|cycles)(_per_|$)"
+    r"(^|_)(n|num|number)_\w*(layer|block|stage|level|flow|group)s?(_|$)"
+    r"|(^|_)(layers|(?<!max_)(?<!min_)depths?|blocks|cycles|(layer|block|group)_num)(_per_|$)"
 )
 """Entries that count layers; each item of an array does."""
 
