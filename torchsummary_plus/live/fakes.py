@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from .cuda_statistics import statistics_answered
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .older_kernels import older_kernels
 from .streams import streams_alone
+from .unguarded import cuda_without_guard
 from .versions import since
 
 META = torch.device("meta")
@@ -358,6 +359,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
     try:
         with (
             cuda_guard() as Fake.cuda_is_guarded,
+            nullcontext() if Fake.cuda_is_guarded else cuda_without_guard(),
             _cuda_kernels(),
             wrappers_reported(),
             older_kernels(),

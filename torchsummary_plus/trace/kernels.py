@@ -66,6 +66,8 @@ class FakeKernels(Access):
             raise DataDependentError(f"{func} has no fake kernel")
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
             raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
+        if kwargs.get("device") == META and self.is_gpu_unseen():
+            kwargs = {**kwargs, "device": self.device}  # C++ asked a tensor for its device.
         key: list[Any] = [id(func), torch.get_default_dtype()]
         operands: list[torch.Tensor] = []
         _read(args, key, operands)
@@ -91,6 +93,10 @@ class FakeKernels(Access):
         out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
         choice = None if self.routers is None else self.routers.choice(func, args, kwargs)
         return out if choice is None else with_choice(out, self.choice_of(choice))
+
+    def is_gpu_unseen(self) -> bool:
+        """Return whether C++ sees fakes on the pass's GPU as being on meta all the time."""
+        return self.device.type == "cuda" and not Fake.cuda_is_guarded
 
     def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Return a router's assumed choice as a tensor of this pass."""

@@ -21,6 +21,7 @@ from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
+from ..live.unguarded import composite_kernel
 from .kernels import tensors_of
 from .real_kernels import Kernel
 from .state import State
@@ -178,8 +179,8 @@ class Pass(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             return self._run(func, args, kwargs)
         with compat.no_function():
-            composite = compat.composite_kernel(func)
-            if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
+            composite = composite_kernel(func, args) if self._is_below_autograd(args) else None
+            if composite is not None and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             within = compat.python_kernel(func) if self.state.on_cuda else None

@@ -246,11 +246,32 @@ _setitem: Any = torch.Tensor.__setitem__
 
 def _get_item(tensor: torch.Tensor, index: Any) -> Any:
     """Index by sequences of fake numbers, whose values torch reads out of a mode's sight."""
-    return _getitem(tensor, _as_numbers(index, inside=isinstance(index, list)))
+    return _getitem(tensor, _index_of(tensor, index))
 
 
 def _set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    _setitem(tensor, _as_numbers(index, inside=isinstance(index, list)), value)
+    if isinstance(value, (bool, int, float, complex)) and _is_unseen_on_gpu(tensor):
+        value = torch.tensor(value, dtype=tensor.dtype)  # For CUDA, torch makes it on the CPU.
+    _setitem(tensor, _index_of(tensor, index), value)
+
+
+def _index_of(tensor: torch.Tensor, index: Any) -> Any:
+    index = _as_numbers(index, inside=isinstance(index, list))
+    return _moved(index, tensor.device) if _is_unseen_on_gpu(tensor) else index
+
+
+def _is_unseen_on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether C++ sees a fake on a GPU as one on meta, where it would also create what it reads from Python."""
+    return not Fake.cuda_is_guarded and isinstance(tensor, Fake) and tensor.fake_device.type == "cuda"
+
+
+def _moved(index: Any, device: torch.device) -> Any:
+    """Return an index with its lists of numbers as tensors."""
+    if isinstance(index, tuple):
+        return tuple(_moved(item, device) for item in index)
+    if isinstance(index, list) and index and all(type(item) in (int, bool) for item in index):
+        return torch.tensor(index, device=device)
+    return index
 
 
 def _as_numbers(index: Any, inside: bool) -> Any:
