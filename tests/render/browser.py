@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, which are skipped without one."""
+"""A headless Chromium for tests, which are skipped without one, and without selenium."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.remote.webdriver import WebDriver
 
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
+
+webdriver: Any = pytest.importorskip("selenium.webdriver")
+ActionChains, By, Keys = webdriver.ActionChains, pytest.importorskip("selenium.webdriver.common.by").By, webdriver.Keys
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
@@ -26,12 +27,12 @@ def chromium(profile: Path, width: int = 1200, height: int = 900) -> Iterator[We
     """A browser with an empty profile in a folder."""
     if None in PROGRAMS:
         pytest.skip("chromium and chromedriver are not installed")
-    options = Options()
+    options = webdriver.ChromeOptions()
     options.binary_location = str(PROGRAMS[0])
     for flag in (*FLAGS.split(), f"--user-data-dir={profile}", f"--window-size={width},{height}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(executable_path=str(PROGRAMS[1])))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=str(PROGRAMS[1])))
     try:
         yield driver
     finally:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webdriver import WebDriver
 
 from examples.resnet import resnet18
-from tests.render.browser import media, processor_time, settle
+from tests.render.browser import ActionChains, By, Keys, media, processor_time, settle
 from torchsummary_plus import ModelSummary, summary
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
 
 COLUMNS = ["output_size", "num_params", "params_percent", "mult_adds", "saved_bytes", "peak_bytes"]
 

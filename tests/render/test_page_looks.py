@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from selenium.webdriver.remote.webdriver import WebDriver
 from torch import nn
 
 from examples.resnet import resnet18
 from tests.render.browser import media, settle
 from torchsummary_plus import Comparison, ModelSummary, compare, summary
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
 
 PHONE, DESK = 420, 1100
 

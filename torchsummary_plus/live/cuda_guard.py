@@ -15,13 +15,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..data.capability import Capability
 from . import compat
 
 _CUDA = 1
@@ -36,10 +35,6 @@ _METHODS = 64
 _OLDER_METHODS = 23
 """Virtual methods of a device guard in torch 2.8, the first three of which return its type, its device before it was
 changed, and its device (c10/core/impl/DeviceGuardImplInterface.h)."""
-
-_CAPABILITY = (75, 76)
-"""``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR``."""
-
 
 @contextmanager
 def cuda_guard() -> Iterator[bool]:
@@ -137,23 +132,6 @@ class Slot:
     def put_one_that_counts(self) -> None:
         """Register a guard that reports the number of GPUs present, as the build's own would."""
         self.put(self.own if self.has_cards else self._stub)
-
-
-@cache
-def capability_of(index: int) -> Capability | None:
-    """Return a GPU's compute capability from the driver, without allocating on the GPU; None if there is none.
-
-    Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.
-    """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    card, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
-    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(card), index)
-    for value, attribute in zip(values, _CAPABILITY):
-        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, card)
-    return None if failed else (values[0].value, values[1].value)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
-from ..live.cuda_guard import capability_of
+from ..live.cuda_driver import capability_of
 from ..live.exchange import Exchange, Make, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.exports import exporting

@@ -15,7 +15,7 @@ from typing import Any
 
 from .....data.capability import Capability
 from .....data.units import MIB
-from .....live.cuda_guard import capability_of
+from .....live.cuda_driver import capability_of, cuda_driver
 from ..chips import MULTIPROCESSORS
 
 CARD_FILES = Path(__file__).parent / "card_files"
@@ -109,7 +109,7 @@ def local_card(index: int = 0) -> Card | None:
     capability = capability_of(index)
     if capability is None:
         return None
-    driver, device, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t()
+    driver, device, total = cuda_driver(), ctypes.c_int(), ctypes.c_size_t()
     failed = driver.cuDeviceGet(ctypes.byref(device), index)
     failed = failed or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     figures: dict[str, Any] = {"memory_mib": total.value // MIB}

@@ -8,7 +8,7 @@ from math import prod
 from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....data.units import MIB
-from .....live.cuda_guard import capability_of
+from .....live.cuda_driver import capability_of
 from . import worker_client
 from .backend import Kind
 from .cards import Card
