@@ -1,4 +1,8 @@
-"""Build the package. ``REPOSITORY_URL=https://... python -m build`` makes the README's links and images absolute."""
+"""Build the package.
+
+``REPOSITORY_URL=https://... python -m build`` names the project's pages, and makes the README's links and images
+absolute.
+"""
 
 import os
 import re
@@ -24,10 +28,16 @@ def long_description(text: str, repository: str) -> str:
     return IMAGE.sub(rf"\g<1>{base}/raw/HEAD/", LINK.sub(rf"\g<1>({base}/blob/HEAD/\g<2>)", text))
 
 
+def project_urls(repository: str) -> dict[str, str]:
+    """Return the links that a package index shows beside the README; none without a repository."""
+    base = repository.rstrip("/")
+    return {"Source": base, "Changelog": f"{base}/blob/HEAD/CHANGELOG.md"} if base else {}
+
+
 if __name__ == "__main__":
     REPOSITORY = os.environ.get("REPOSITORY_URL", "")
     setup(
         long_description=long_description(README.read_text(encoding="utf-8"), REPOSITORY),
         long_description_content_type="text/markdown",
-        **({"url": REPOSITORY} if REPOSITORY else {}),
+        project_urls=project_urls(REPOSITORY),
     )
