@@ -4,8 +4,9 @@ Composite operators, autocast and indexing ask C++ for a tensor's device and the
 has no CUDA guard, and the process aborts. A CUDA build has one that calls the driver: without a GPU it fails, with one
 it allocates a CUDA context. torch can install a fake guard (``_ensureCUDADeviceGuardSet``), but only over a guard that
 counts no devices; without a guard, a stub that returns 0 from every call is registered first. If any step is
-unavailable (another platform), nothing changes and :func:`cuda_guard` yields False: fake tensors then carry only CUDA's
-dispatch keys. :mod:`cuda_engine` handles a backward's queries on a CUDA build.
+unavailable, nothing changes and :func:`cuda_guard` yields False: C++ then sees fakes on meta, with CUDA's dispatch
+keys, and :mod:`unguarded` does what depends on the device. :mod:`cuda_engine` handles a backward's queries on a CUDA
+build.
 
 A process that already uses CUDA has contexts, and perhaps threads that need the guard, so its guard is left in place.
 """
@@ -13,6 +14,7 @@ A process that already uses CUDA has contexts, and perhaps threads that need the
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -27,14 +29,28 @@ _CUDA = 1
 _META = 14
 """Device numbers in ``c10::DeviceType``."""
 
-_REGISTER = "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
-_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+_ITANIUM = (
+    "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE",
+    "_ZN3c104impl26device_guard_impl_registryE",
+)
+_LIBRARIES = {
+    "linux": ("libc10.so", *_ITANIUM),
+    "darwin": ("libc10.dylib", *_ITANIUM),
+    "win32": (
+        "c10.dll",
+        "??0DeviceGuardImplRegistrar@impl@c10@@QEAA@W4DeviceType@2@PEBUDeviceGuardImplInterface@12@@Z",
+        "?device_guard_impl_registry@impl@c10@@3V?$array@U?$atomic@PEBUDeviceGuardImplInterface@impl@c10@@@std@@$0BF@@std@@A",
+    ),
+}
+"""By platform: c10's library, and its names for the constructor that registers a guard and for the registry of 21
+guards. They are those of the wheels of torch 2.6 to 2.13; nothing has run on macOS or Windows yet."""
 _METHODS = 64
 """An upper bound on the virtual methods of a device guard."""
 
 _OLDER_METHODS = 23
 """Virtual methods of a device guard in torch 2.8, the first three of which return its type, its device before it was
 changed, and its device (c10/core/impl/DeviceGuardImplInterface.h)."""
+
 
 @contextmanager
 def cuda_guard() -> Iterator[bool]:
@@ -61,12 +77,12 @@ class Slot:
     filled: Slot | None = None
     """The entry that currently holds torch's fake guard."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._register = getattr(library, _REGISTER)
+    def __init__(self, library: ctypes.CDLL, register: str, registry: str) -> None:
+        self._register = getattr(library, register)
         self._register.argtypes = [ctypes.c_void_p, ctypes.c_int8, ctypes.c_void_p]
         self._register.restype = None
-        registry = ctypes.c_void_p.in_dll(library, _REGISTRY)
-        self._slots = (ctypes.c_void_p * (_META + 1)).from_address(ctypes.addressof(registry))
+        guards = ctypes.c_void_p.in_dll(library, registry)
+        self._slots = (ctypes.c_void_p * (_META + 1)).from_address(ctypes.addressof(guards))
         self.own = self.holds()
         self.has_cards = torch.backends.cuda.is_built() and compat.cuda_device_count() > 0
         answer_zero = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: 0)
@@ -79,9 +95,9 @@ class Slot:
     @classmethod
     def find(cls) -> Slot | None:
         """Return this build's entry, or None if it cannot be found."""
-        path = Path(torch.__file__).parent / "lib" / "libc10.so"
+        name, *symbols = _LIBRARIES.get(sys.platform, _LIBRARIES["linux"])
         try:
-            return cls(ctypes.CDLL(str(path)))
+            return cls(ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name)), *symbols)
         except (OSError, AttributeError, ValueError):
             return None
 
@@ -96,13 +112,14 @@ class Slot:
     def fill(self) -> bool:
         """Have torch install its fake guard; on failure return False and leave the entry unchanged.
 
-        Older torch has no fake guard; one like the meta device's, which also does nothing, takes its place.
+        Older torch has no fake guard; one like the meta device's, which also does nothing, takes its place, except on
+        Windows, where methods return devices in another way.
 
         In a CUDA build without a GPU, torch's own fake mode may already have installed one for good. That one is kept,
         because torch leaks it when it creates another.
         """
         if compat.set_cuda_guard is None:
-            if self._slots[_META] is None:
+            if self._slots[_META] is None or sys.platform == "win32":
                 return False
             self.put(self._older)
             return True

@@ -207,7 +207,7 @@ def _is_eligible(value: Any) -> bool:
     """Whether autocast may cast a value: a floating-point tensor on CUDA, except in float64."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return False
-    return value.dtype is not torch.float64 and value.device.type == "cuda"
+    return value.dtype is not torch.float64 and value.device.type != "cpu"
 
 
 def _cast(value: Any, to: torch.dtype, lower: torch.dtype, cached: dict[int, Any]) -> Any:

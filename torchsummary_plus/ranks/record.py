@@ -23,7 +23,7 @@ from ..live.device_indices import NumberedGpus
 from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.exports import exporting
-from ..live.fakes import standing_in_for
+from ..live.fakes import Fake, standing_in_for
 from ..live.inputs import Example
 from ..live.modes import gradients
 from ..live.modules import ModuleTree
@@ -237,6 +237,8 @@ class Ranked:
         stack.enter_context(gradients(True))
         stack.enter_context(exporting())
         mode_key = stack.enter_context(standing_in_for(device, self.capability))
+        if device.type == "cuda" and not Fake.cuda_is_guarded:
+            raise UnsupportedError("C++ cannot be shown GPUs with this build of torch; estimate the ranks on Linux")
         stack.enter_context(fakes_in_foreach())
         stack.enter_context(in_world(self.rank))
         stack.enter_context(shapes_without_modes())

@@ -171,7 +171,8 @@ class Pass(TorchDispatchMode):
         """Run an operator below any function mode, which an engine's backward leaves active here."""
         if func is PRIM_DEVICE:
             device = device_of(args[0])
-            return META if self.state.hides_device(device) else device
+            is_unseen = device.type == "cuda" and not Fake.cuda_is_guarded
+            return META if is_unseen or self.state.hides_device(device) else device
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:

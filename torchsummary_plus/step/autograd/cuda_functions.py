@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...data.capability import Capability
 from ...live import compat
+from ...live.fakes import Fake, UnfakeableError
 from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.dtypes import HALVES
@@ -45,8 +46,10 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     if layer is not None:
         return layer
     mode = _RECURRENT.get(func)
-    if mode is None or not torch.backends.cudnn.enabled:
+    if mode is None:
         return None
+    if not torch.backends.cudnn.enabled:
+        return partial(_recurrent_step_by_step, func)
     return lambda *args: recurrent(capability, func, mode, *args)
 
 
@@ -239,7 +242,7 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     """
     if args[0].dtype is torch.bfloat16 and capability < (8, 0):
         with torch.backends.cudnn.flags(enabled=False):
-            return func(*args)
+            return _recurrent_step_by_step(func, *args)
     packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
     if packed:
         x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args
@@ -257,6 +260,13 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     output, hy, cy = apply(settings, x.transpose(0, 1) if batch_first else x, hx, cx, *weights)
     output = output.transpose(0, 1) if batch_first else output
     return (output, hy) if cx is None else (output, hy, cy)
+
+
+def _recurrent_step_by_step(func: Callable[..., Any], *args: Any) -> Any:
+    """Run a recurrent layer without cuDNN: C++ runs a step by one kernel if it has gates and is seen on a GPU."""
+    if func in (torch.lstm, torch.gru) and not Fake.cuda_is_guarded:
+        raise UnfakeableError(f"{func.__name__} without cuDNN needs a build of torch in which C++ can be shown a GPU")
+    return func(*args)
 
 
 class CudnnRNN(torch.autograd.Function):
