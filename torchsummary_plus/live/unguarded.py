@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compat
+from .recurrent_steps import gru, gru_cell, lstm, lstm_cell
 
 aten = torch.ops.aten
 _LOW = torch.bfloat16
@@ -142,20 +143,6 @@ _MOVED_BACK = ("ToCopyBackward0", "CopyBackwards")
 """Nodes that move a gradient to the device of a tensor of the forward."""
 
 
-def _lstm_cell(input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None) -> Any:
-    """Compute the gates by one kernel for each side, and the cell by one (aten/src/ATen/native/RNN.cpp)."""
-    gates = _gates(input, hx[0], w_ih, w_hh)
-    return aten._thnn_fused_lstm_cell.default(*gates, hx[1], *biases)[:2]
-
-
-def _gru_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None) -> Any:
-    return aten._thnn_fused_gru_cell.default(*_gates(input, hx, w_ih, w_hh), hx, *biases)[0]
-
-
-def _gates(input: Tensor, hidden: Tensor, w_ih: Tensor, w_hh: Tensor) -> tuple[Tensor, Tensor]:
-    return aten.matmul.default(input, aten.t.default(w_ih)), aten.matmul.default(hidden, aten.t.default(w_hh))
-
-
 def _softmax(name: str, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
     """Convert half precision to float32 inside the kernel, not before it."""
     if (input.dtype, dtype) == (torch.float16, torch.float32):
@@ -168,8 +155,10 @@ _COMPOSITES: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
     "softmax.int": partial(_softmax, "softmax"),
     "log_softmax.int": partial(_softmax, "log_softmax"),
-    "lstm_cell": _lstm_cell,
-    "gru_cell": _gru_cell,
+    "lstm_cell": lstm_cell,
+    "gru_cell": gru_cell,
+    "lstm.input": lstm,
+    "gru.input": gru,
 }
 _MOVES: dict[str, Callable[..., Any]] = {"to.dtype_layout": _to_layout, "to.device": _to_device}
 """Kernels of operators that C++ composes of others according to the device of their tensors."""

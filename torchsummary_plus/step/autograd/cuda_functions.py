@@ -243,8 +243,7 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     if args[0].dtype is torch.bfloat16 and capability < (8, 0):
         with torch.backends.cudnn.flags(enabled=False):
             return _recurrent_step_by_step(func, *args)
-    packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
-    if packed:
+    if _is_packed(args):
         x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args
         sizes, batch_first = lengths.tolist(), False
     else:
@@ -262,9 +261,14 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     return (output, hy) if cx is None else (output, hy, cy)
 
 
+def _is_packed(args: Sequence[Any]) -> bool:
+    """Whether a recurrent layer's arguments are those for a packed sequence."""
+    return isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
+
+
 def _recurrent_step_by_step(func: Callable[..., Any], *args: Any) -> Any:
-    """Run a recurrent layer without cuDNN: C++ runs a step by one kernel if it has gates and is seen on a GPU."""
-    if func in (torch.lstm, torch.gru) and not Fake.cuda_is_guarded:
+    """Run a recurrent layer without cuDNN; with packed sequences, C++ must see the GPU for CUDA's kernels."""
+    if _is_packed(args) and func in (torch.lstm, torch.gru) and not Fake.cuda_is_guarded:
         raise UnfakeableError(f"{func.__name__} without cuDNN needs a build of torch in which C++ can be shown a GPU")
     return func(*args)
 
