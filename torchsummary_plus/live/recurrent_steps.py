@@ -6,7 +6,7 @@ Source: aten/src/ATen/native/RNN.cpp, ``LSTMCell``, ``GRUCell``, ``FullLayer``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ _Cell = Callable[..., Any]
 
 def lstm_cell(input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, *others: Tensor | None) -> Any:
     """Return the hidden and the cell state; ``others`` are the two biases, or None, and the projection, if any."""
-    b_ih, b_hh, w_hr = (*others, *(None,) * (3 - len(others)))
+    b_ih, b_hh, w_hr = [*others, None, None, None][:3]
     gates = _gates(input, hx[0], w_ih, w_hh)
     result = aten._thnn_fused_lstm_cell.default(*gates, hx[1], b_ih, b_hh)  # With the kernel's workspace.
     return (result[0] if w_hr is None else aten.matmul.default(result[0], aten.t.default(w_hr))), result[1]
@@ -26,7 +26,7 @@ def lstm_cell(input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, *
 
 def gru_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None) -> Any:
     """Return the hidden state."""
-    b_ih, b_hh = (*biases, *(None,) * (2 - len(biases)))
+    b_ih, b_hh = [*biases, None, None][:2]
     return aten._thnn_fused_gru_cell.default(*_gates(input, hx, w_ih, w_hh), hx, b_ih, b_hh)[0]
 
 
@@ -67,13 +67,15 @@ def _layers(
     directions = 2 if bidirectional else 1
     outputs, finals = input.transpose(0, 1) if batch_first else input, []
     for layer in range(layers):
-        steps, parts = outputs.unbind(0), []
+        steps, parts, by_step = outputs.unbind(0), [], []
         for direction in range(directions):
             at = layer * directions + direction
-            part, final = _direction(cell, steps, states[at], weights[at], direction == 1)
-            parts.append(part)
+            hidden, final = _run(cell, reversed(steps) if direction else steps, states[at], weights[at])
+            parts.append(torch.stack(hidden[::-1] if direction else hidden, 0))
+            by_step.append(hidden)  # C++ holds them until both directions have run.
             finals.append(final)
         outputs = torch.cat(parts, parts[0].dim() - 1) if bidirectional else parts[0]
+        del steps, hidden, parts, by_step
         if dropout and train and layer < layers - 1:
             outputs = torch.dropout(outputs, dropout, True)
     return outputs.transpose(0, 1) if batch_first else outputs, finals
@@ -83,12 +85,12 @@ def _with_biases(weights: Sequence[Tensor], has_biases: bool) -> list[Tensor | N
     return [*weights] if has_biases else [*weights[:2], None, None, *weights[2:]]
 
 
-def _direction(
-    cell: _Cell, steps: Sequence[Tensor], state: Any, weights: Sequence[Tensor | None], is_reversed: bool
-) -> tuple[Tensor, Any]:
-    """Return the outputs of one direction of a layer, and its final state."""
-    outputs = []
-    for step in reversed(steps) if is_reversed else steps:
+def _run(
+    cell: _Cell, steps: Iterable[Tensor], state: Any, weights: Sequence[Tensor | None]
+) -> tuple[list[Tensor], Any]:
+    """Return the hidden states after each step, and the final state."""
+    hidden = []
+    for step in steps:
         state = cell(step, state, *weights)
-        outputs.append(state[0] if isinstance(state, tuple) else state)
-    return torch.stack(outputs[::-1] if is_reversed else outputs, 0), state
+        hidden.append(state[0] if isinstance(state, tuple) else state)
+    return hidden, state

@@ -36,7 +36,7 @@ class _Policy(NamedTuple):
 
     func: Any
     casts: str
-    dtype_at: int | None = None
+    dtype_at: int = 0
 
 
 @contextmanager
@@ -110,10 +110,8 @@ def _to_layout(
 
 
 def _to_device(self: Tensor, device: torch.device, dtype: torch.dtype, *how: Any) -> Any:
-    non_blocking, copy, memory_format = (*how, *(False, False, None)[len(how) :])
-    return _to_layout(
-        self, dtype=dtype, device=device, non_blocking=non_blocking, copy=copy, memory_format=memory_format
-    )
+    named = dict(zip(("non_blocking", "copy", "memory_format"), how))
+    return _to_layout(self, dtype=dtype, device=device, **named)
 
 
 def _place(tensor: Tensor, wanted: torch.device | None) -> torch.device | None:
@@ -174,7 +172,7 @@ def _cast_and_call(policy: _Policy, cached: dict[int, Any], *args: Any, **kwargs
             named = {name: _cast(value, to, lower, cached) for name, value in reversed(kwargs.items())}
             values = [_cast(value, to, lower, cached) for value in reversed(args)]
             return policy.func(*reversed(values), **named)
-        return policy.func(*args, **kwargs) if policy.dtype_at is None else _in_float32(policy, args, kwargs)
+        return _in_float32(policy.func, policy.dtype_at, args, kwargs)
 
 
 def _target(casts: str, lower: torch.dtype, args: Sequence[Any]) -> torch.dtype:
@@ -227,16 +225,16 @@ def _casts_with_gradients() -> bool:
             return torch.mm(weight, weight).requires_grad
 
 
-def _in_float32(policy: _Policy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _in_float32(func: Any, dtype_at: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operator with float32 as its result's dtype, unless another is given."""
     if not _is_eligible(args[0]):
-        return policy.func(*args, **kwargs)
-    argument = policy.func._schema.arguments[policy.dtype_at]
+        return func(*args, **kwargs)
+    argument = func._schema.arguments[dtype_at]
     if argument.kwarg_only:
-        return policy.func(*args, **{**kwargs, argument.name: kwargs.get(argument.name) or torch.float32})
-    values = [*args, *[None] * (policy.dtype_at + 1 - len(args))]
-    values[policy.dtype_at] = values[policy.dtype_at] or torch.float32
-    return policy.func(*values, **kwargs)
+        return func(*args, **{**kwargs, argument.name: kwargs.get(argument.name) or torch.float32})
+    values = [*args, *[None] * (dtype_at + 1 - len(args))]
+    values[dtype_at] = values[dtype_at] or torch.float32
+    return func(*values, **kwargs)
 
 
 class _Probe(Tensor):
@@ -293,8 +291,8 @@ def _policy(name: str) -> _Policy | None:
         return _Policy(operator, "float32")
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args)) | kwargs
-    set_at = next((names.index(key) for key, value in given.items() if value is torch.float32), None)
-    return _Policy(func, "widest" if set_at is None else "", set_at)
+    set_at = next((names.index(key) for key, value in given.items() if value is torch.float32), 0)
+    return _Policy(func, "" if set_at else "widest", set_at)
 
 
 def _called(operator: Any, dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
@@ -304,7 +302,8 @@ def _called(operator: Any, dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...
     args = [value for key, value in values.items() if key not in by_name]
     with torch.inference_mode(), compat.no_modes(), compat.no_function(), _autocast(), _Calls() as calls:
         operator(*args, **{key: values[key] for key in by_name})
-    return calls.seen
+    seen: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = calls.seen
+    return seen
 
 
 @contextmanager
