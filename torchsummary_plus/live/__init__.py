@@ -5,8 +5,8 @@
 - Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``masks``, ``stored``, ``remaking``.
 - In their place for a pass: ``exchange``, ``offloading``, ``repacking``, ``captures``, ``autocast``,
   ``exports``.
-- CUDA without a GPU: ``cuda_guard``, ``device_indices``, ``streams``, ``cuda_as_cpu``, ``cuda_statistics``,
-  ``older_kernels``.
+- CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``recurrent_steps``, ``device_indices``, ``streams``,
+  ``cuda_as_cpu``, ``cuda_statistics``, ``older_kernels``. With one: ``cuda_driver``.
 - What a step reaches besides the model: ``reach``, ``code_names``, ``graphs``, ``function_caches``.
 - How much memory is free: ``free_memory``.
 - torch's releases: ``compat``, ``probing``, ``versions``.

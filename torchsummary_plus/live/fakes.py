@@ -248,7 +248,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     """Wrap a plain meta tensor as a fake on ``device``. Call it inside :class:`in_kernel`.
 
     C++ sees the fake's device, so composite operators branch as they do for real tensors. Of a CUDA fake it sees
-    only the dispatch keys if no device guard is available (see :mod:`cuda_guard`).
+    only the dispatch keys if no device guard is available (see :mod:`cuda_guard` and :mod:`unguarded`).
     """
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", Fake.current_gpu)

@@ -1,10 +1,10 @@
-"""Autocast and dropout as torch runs them on CUDA, for fakes that C++ sees on meta because CUDA has no device guard.
+"""What C++ does to tensors that it sees on CUDA, for fakes that it sees on meta because CUDA has no device guard.
 
-Above autograd, C++ casts arguments and chooses dropout's fused kernel only for tensors that it sees on CUDA. Here both
-are kernels of the fakes' dispatch keys. What autocast does to an operator is learnt from torch's own kernel, called
-once with tensors that C++ takes for CUDA's.
+Above autograd, C++ casts arguments, chooses the fused kernels of dropout, softmax and recurrent cells, and compares
+devices before it moves a tensor. Here these are kernels of the fakes' dispatch keys. What autocast does to an operator
+is learnt from torch's own kernel, called once with tensors that C++ takes for CUDA's.
 
-Source: aten/src/ATen/autocast_mode.h and aten/src/ATen/native/Dropout.cpp.
+Source: aten/src/ATen/autocast_mode.h and, in aten/src/ATen/native, Dropout.cpp, SoftMax.cpp and TensorConversions.cpp.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Policy(NamedTuple):
 
 @contextmanager
 def cuda_without_guard() -> Iterator[None]:
-    """Cast arguments and drop elements of fakes as torch does on CUDA, although C++ does not see them there."""
+    """Replace the kernels that depend on seeing CUDA: above autograd, and those of autocast."""
     policies = _policies()
     cached: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
     with (
