@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import torch
 
 from examples.simple_cnn import PooledCNN
 from examples.vgg import vgg16
+from tests.truth.warm import python
 from torchsummary_plus import summary
 from torchsummary_plus.api.cli.main import main
 
@@ -247,6 +249,39 @@ def test_a_closed_pipe_is_no_error() -> None:
     os.close(writer)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("words", [[POOLED], ["--version"]])
+def test_a_full_disk_exits_with_2_and_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*python(), "-m", "torchsummary_plus", *words], stdout=full, stderr=PIPE, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == b"torchsummary-plus: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("code", ["sys.exit(0)", "sys.exit('no model')", "raise SystemExit"])
+@pytest.mark.parametrize("place", ["at import", "when built", "in the forward"])
+def test_code_that_exits_is_an_error(code: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exits = {name: code if name == place else "pass" for name in ("at import", "when built", "in the forward")}
+    (tmp_path / "leaving.py").write_text(LEAVING.format(*exits.values()))
+    assert main([f"{tmp_path}/leaving.py:Net", "4"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert "the code of MODEL called sys.exit(" in shown.err and "__main__" in shown.err
+
+
+LEAVING = """
+import sys
+from torch import nn
+{}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {}
+    def forward(self, x):
+        {}
+"""
 
 
 def test_a_bare_memory_is_a_training_step(capsys: pytest.CaptureFixture[str]) -> None:

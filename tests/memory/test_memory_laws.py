@@ -20,7 +20,7 @@ from tests.truth.memory_truth import storage_bytes
 from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
-from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.data.errors import ForwardError, StepError
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import build_estimate
@@ -274,6 +274,17 @@ def test_a_model_too_large_at_a_batch_of_one_says_by_how_much() -> None:
     alone = estimated("mlp", 1)
     limit = max_batch_size(MODELS["mlp"][0](), MODELS["mlp"][1], alone.peak_bytes - 100, device="cpu")
     assert (limit.batch_size, limit.peak_bytes, limit.missing_bytes) == (0, 0, 100)
+
+
+def test_a_model_that_needs_two_values_is_too_large_at_a_batch_of_two() -> None:
+    normed = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    peak = estimate_memory(normed, (64,), 2, "cpu").peak_bytes
+    limit = max_batch_size(normed, (64,), peak - 100, device="cpu")
+    assert (limit.batch_size, limit.peak_bytes, limit.next_peak_bytes) == (0, 0, peak)
+    assert limit.missing_bytes == 100 and limit.is_proved and "A batch of 2 does not fit" in str(limit)
+    assert max_batch_size(normed, (64,), peak, device="cpu").batch_size == 2
+    with pytest.raises(ForwardError):
+        max_batch_size(nn.Linear(32, 64), (64,), peak, device="cpu")
 
 
 class Chosen(nn.Module):

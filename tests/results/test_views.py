@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,26 @@ def test_the_old_file_is_kept_when_the_new_one_fails(
     link.symlink_to(place)
     resnet.save(link, columns=["mult_adds"])
     assert link.is_symlink() and place.read_bytes().decode() == resnet.to_csv(columns=["mult_adds"])
+
+
+def test_a_file_of_the_longest_name_is_written_again(resnet: ModelSummary, tmp_path: Path) -> None:
+    for name in ("n" * 251, "名" * 83):
+        place = resnet.save(resnet.save(tmp_path / f"{name}.csv"), columns=["mult_adds"])
+        assert place.read_bytes().decode() == resnet.to_csv(columns=["mult_adds"])
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_new_file_that_fails_midway_is_removed(resnet: ModelSummary, tmp_path: Path, overwrite: bool) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            resnet.save(tmp_path / "resnet.html", overwrite=overwrite)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_suffix_names_the_known_ones(resnet: ModelSummary, tmp_path: Path) -> None:

@@ -209,9 +209,8 @@ def max_context(
     with progress_bar("longest context", "operators", progress) as tick:
         search = Search(lambda prompt: generation.log(prompt, tick, highest_draw=True), fits, spare, proves=True)
         tokens = search.run()
-        fitting, beyond = (
-            generation.estimate(max(count, 1), least(search.log(max(count, 1)))) for count in (tokens, tokens + 1)
-        )
+        counts = (max(count, search.smallest) for count in (tokens, tokens + 1))
+        fitting, beyond = (generation.estimate(count, least(search.log(count))) for count in counts)
     config = getattr(model, "config", None)
     room = room_for_tensors(memory, first.backend, uses_libraries(fitting.log))
     return ContextLimit(

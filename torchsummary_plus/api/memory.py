@@ -264,7 +264,8 @@ def largest_batch(
             lambda log: room(log) - request.peak(least(log)),
         )
         batch = search.run()
-        fitting, beyond = (request.estimate(size, least(search.log(size))) for size in (max(batch, 1), batch + 1))
+        sizes = (max(size, search.smallest) for size in (batch, batch + 1))
+        fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)
     peak, next_peak = (
         estimate.peak_bytes if other is None else tensors_peak(estimate.log) for estimate in (fitting, beyond)
     )

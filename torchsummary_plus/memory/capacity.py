@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..data.caveats import caveats
+from ..data.errors import ForwardError, StepError
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import mebibytes, one_line
 from .scaling import at_batch, scales
@@ -46,9 +47,9 @@ class BatchSizeLimit:
     4090"; ``context_bytes`` of it are reserved for the CUDA context, an upper bound. ``info`` describes the step at
     that batch: its mode, dtypes, device, GPU, optimizer and loss.
 
-    Both peaks exclude optional scratch memory, which kernels do without when memory is short. ``batch_size`` is 0 if a
-    batch of 1 does not fit; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH`` if that fits, and more may.
-    ``traced`` lists the batches whose step was traced.
+    Both peaks exclude optional scratch memory, which kernels do without when memory is short. ``batch_size`` is 0 if
+    the smallest batch that runs, 1 or 2, does not fit; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH`` if
+    that fits, and more may. ``traced`` lists the batches whose step was traced.
 
     ``peak_range``, ``unknown`` and ``assumptions`` are those of the estimate at that batch. Where random numbers decide
     what runs, the peaks are the highest of several draws with fixed seeds, so that the limit holds for all of them.
@@ -77,7 +78,7 @@ class BatchSizeLimit:
     @property
     def is_proved(self) -> bool:
         """Whether this batch and the next were traced rather than extrapolated."""
-        return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
+        return {self.info.batch_size, self.batch_size + 1 if self.batch_size else 0} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
         return "\n".join((*self._answer, self._question, *caveats(self.unknown, self.assumptions)))
@@ -86,7 +87,7 @@ class BatchSizeLimit:
     def _answer(self) -> tuple[str, ...]:
         """The batch and its peak, in words."""
         if not self.batch_size:
-            return (f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short",)
+            return (f"A batch of {self.info.batch_size} does not fit: {mebibytes(self.missing_bytes)} MB short",)
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
         return (
             f"Largest batch: {more}{self.batch_size:,} (peak {self._peak} MB; "
@@ -137,11 +138,13 @@ class Search:
         """The traced logs, by batch."""
         self.low, self.high = 0, LARGEST_BATCH + 1
         """The largest batch known to fit, and the smallest known not to."""
+        self.smallest = 1
+        """The smallest batch that runs: batch normalisation, for one, may need two values."""
         self._halves = False
         """Whether the last trace halved the interval between them."""
 
     def run(self) -> int:
-        """Return the largest batch that fits, 0 if 1 does not.
+        """Return the largest batch that fits, 0 if the smallest that runs does not.
 
         Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
         After ``MOST_TRACES`` the largest traced batch that fits is returned, unproved; while that is open by more than
@@ -180,7 +183,13 @@ class Search:
         return self._through(self._simplest(alike), batch)
 
     def _add(self, batch: int) -> None:
-        log = self.logs[batch] = self._trace(batch)
+        try:
+            log = self.logs[batch] = self._trace(batch)
+        except (ForwardError, StepError):
+            if batch > 1 or not self.logs:
+                raise
+            self.smallest, self.high = 2, 1
+            return
         if self._fits(log):
             self.low = max(self.low, batch)
         else:

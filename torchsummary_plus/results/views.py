@@ -284,16 +284,23 @@ class Views(ABC):
 
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
-    """Write a file; with ``overwrite`` an existing one is replaced, but left alone if writing fails."""
+    """Write a file; with ``overwrite`` an existing one is replaced. If writing fails, nothing has changed."""
     data = content.encode() if isinstance(content, str) else content
+    target = Path(os.path.realpath(place))  # A symbolic link stays; its target is replaced.
     if not overwrite or not place.is_file():
-        with place.open("wb" if overwrite else "xb") as file:
-            file.write(data)
+        is_new = not place.exists()
+        file = place.open("wb" if overwrite else "xb")
+        try:
+            with file:
+                file.write(data)
+        except BaseException:
+            if is_new:
+                target.unlink(missing_ok=True)
+            raise
         return place
-    target = place.resolve()  # A symbolic link stays; its target is replaced.
     with target.open("ab"):  # Raises for a read-only file, which could be replaced nevertheless.
         pass
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".torchsummary_plus.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,14 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import ForwardError, InputError, SummaryError
-from ...data.units import visible
-from ...data.warned import LeftOutWarning
-from ...render.printing import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
 from ..table import summary
 from ..weights import is_weights, weights
-from .models import WEIGHTS, build_model, find, importable, parse_place
+from .models import WEIGHTS, BuildError, build_model, find, importable, parse_place
 from .options import (
     SIZE_HELP,
     Parser,
@@ -42,6 +37,7 @@ from .options import (
     step_options,
     with_bare_memory,
 )
+from .output import fail, plain_warnings, show
 
 if TYPE_CHECKING:
     from ...memory.estimate import Estimate
@@ -61,6 +57,9 @@ examples:
   torchsummary-plus model.safetensors --depth 2  (tensors, from the header alone)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
 """
+
+
+CURE_OF_EXIT = "; a file that is also a script runs its own part under if __name__ == '__main__':"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,8 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(error, 1)
     except SummaryError as error:
         return fail(error, 1)
-    show(text)
-    return 0
+    except SystemExit as error:
+        return fail(BuildError(f"the code of MODEL called sys.exit({error.code!r}){CURE_OF_EXIT}"), 1)
+    return show(text)
 
 
 def summary_parser() -> argparse.ArgumentParser:
@@ -214,32 +214,3 @@ def fit_line(estimate: Estimate, gpu: str) -> str:
     """Return a line on whether the step fits in ``--gpu``."""
     batch = f"{gpu}: a batch of {estimate.info.batch_size:,}"
     return f"{batch} fits" if estimate.fits(gpu) else f"{batch} does not fit"
-
-
-@contextlib.contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Print this package's warnings as lines of the command, without a place in its code."""
-
-    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
-        if issubclass(category, LeftOutWarning):
-            print(f"torchsummary-plus: {printable(visible(str(message)), sys.stderr)}", file=sys.stderr)
-        else:
-            shown(message, category, *where, **others)
-
-    with warnings.catch_warnings():
-        shown, warnings.showwarning = warnings.showwarning, show_warning
-        yield
-
-
-def fail(error: SummaryError, code: int) -> int:
-    """Print an error to stderr and return the exit code."""
-    print(f"torchsummary-plus: {printable(visible(str(error)), sys.stderr)}", file=sys.stderr)
-    return code
-
-
-def show(text: str) -> None:
-    """Print, ignoring a pipe closed by its reader."""
-    try:
-        print(printable(text, sys.stdout), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # So that the flush at exit does not fail.

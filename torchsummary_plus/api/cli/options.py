@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +17,7 @@ from ...render.columns import COLUMNS, DEFAULT_COLUMNS
 from ...render.lines import STYLES
 from ...render.rows import REPEATS
 from ...results.views import Views
+from .output import show
 
 if TYPE_CHECKING:
     from ..step_options import StepOptions
@@ -24,7 +26,7 @@ SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; 
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors about unknown options name similar ones."""
+    """A parser that names options similar to unknown ones, and fails if stdout cannot take its help."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
@@ -33,6 +35,12 @@ class Parser(argparse.ArgumentParser):
             near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
             message += f"; similar names: {', '.join(near)}" if near else ""
         super().error(message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is not sys.stdout:
+            super()._print_message(message, file)
+        elif code := show(message.rstrip("\n")):
+            self.exit(code)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
