@@ -123,10 +123,6 @@ def test_plain_data_and_views_never_import_torch() -> None:
     )
 
 
-def test_a_file_has_at_most_400_lines() -> None:
-    assert [name for name, path in FILES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
-
-
 SELF_EXPLANATORY = 12
 """A folder with more files than this has a map: a docstring that says what each of them is for."""
 
