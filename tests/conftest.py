@@ -27,6 +27,7 @@ SLOWEST = (
     "step/test_memory_optimizers.py",
     "project/test_gpu_truth.py",
     "trace/test_any_model.py",
+    "trace/test_interrupts.py",
     "step/test_memory_programs.py",
     "ranks/test_ranks_flat.py",
     "project/test_examples.py",

@@ -40,8 +40,8 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
     """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
-    known = _values_hint(error, no_values) or _cpu_streams(str(error)) or _key_hint(error) or _no_parameters(error)
-    return StepError(phase, where, _text(error), known)
+    known = _values_hint(error, no_values) or _key_hint(error) or _no_parameters(error)
+    return StepError(phase, where, _text(error), known or _cpu_streams(str(error)) or _forked(str(error)))
 
 
 def has_same_text(real: BaseException, error: ForwardError | StepError) -> bool:
@@ -248,8 +248,16 @@ def _cpu_streams(message: str, *_: Any) -> str:
     return ""
 
 
+def _forked(message: str, *_: Any) -> str:
+    """torch's autograd and CUDA cannot be used after a fork of a process that has run them."""
+    if re.search(r"fork-based multiprocessing|in forked subprocess", message):
+        return 'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
+    return ""
+
+
 _RULES: tuple[Hint, ...] = (
     _cpu_streams,
+    _forked,
     _sharded,
     _no_forward,
     _cuda,

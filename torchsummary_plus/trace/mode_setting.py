@@ -45,16 +45,22 @@ def set_mode(tree: ModuleTree, training: bool) -> None:
     )
 
 
-def _set(module: nn.Module, training: bool, refusals: dict[int, str]) -> None:
-    try:
-        module.train(training)
-    except Exception as error:
-        if getattr(module.train, "__func__", None) is not nn.Module.train:
+def _set(root: nn.Module, training: bool, refusals: dict[int, str]) -> None:
+    """Do as torch's ``train``, which never ends where modules refer to each other in a circle; call those of users."""
+    waiting, seen = [root], set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        if getattr(module.train, "__func__", None) is nn.Module.train:
+            module.training = training
+            waiting += reversed(list(module.children()))
+            continue
+        try:
+            module.train(training)
+        except Exception as error:
             refusals[id(module)] = f"{type(error).__name__}: {error}"
-            return
-        module.training = training
-        for child in module.children():
-            _set(child, training, refusals)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import io
+import os
 import queue
 import random
 import sys
@@ -26,6 +27,16 @@ from .generator_variables import reset_of_generator
 from .user_logs import INERT, LOGS, Additions, Namespace, added_to, holds_tensors, items_of, numbers_watched
 
 _LOCK = threading.RLock()
+
+
+def _unlock() -> None:
+    """Forget the lock in a forked child: a thread that held it exists in the parent alone."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 @contextmanager
