@@ -323,6 +323,7 @@ HALF = (
     "tests/ops/test_workspace_half.py::test_products_in_half_precision[1]",
     "tests/ops/test_workspace_half.py::test_products_added_to_a_tensor",
     "tests/ops/test_workspace_half.py::test_attention_in_half_precision[1]",
+    "tests/ops/test_workspace_half.py::test_the_gradient_of_gelu_in_onednn",
     "tests/ops/test_workspace_half.py::test_the_range_of_a_step_holds_the_truth",
     "tests/step/test_memory_models.py::test_a_model_of_any_kind[bfloat16]",
 )

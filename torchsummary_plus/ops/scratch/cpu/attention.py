@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import sqrt
+from math import ceil, prod, sqrt
 from typing import Any
 
 import torch
 
-from ...processor import is_half
+from ...processor import has_fp16_tiles, has_tiles, is_half
 from ..registry import AtMost, scratch
 from ..sizes import NATIVE, elements, itemsize, nbytes, scalar
 from . import half
@@ -26,14 +26,40 @@ def _tile(queries: int, keys: int) -> tuple[int, int]:
 
 
 @scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu", source=FLASH, band=0.0)
-def _flash(out: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
+def _flash(
+    out: Any, query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, **kwargs: Any
+) -> int:
     """Per thread, in float32: a tile of scores, and the maximum, sum and output of each of its rows."""
     rows, columns = _tile(query.shape[2], key.shape[2])
     size = max(4, itemsize(query))
     per_thread = (rows * columns + 2 * rows + rows * int(query.shape[3])) * size
-    if is_half(query.dtype):
-        per_thread += rows * columns * itemsize(query)
-    return torch.get_num_threads() * per_thread
+    if not is_half(query.dtype):
+        return torch.get_num_threads() * per_thread
+    per_thread += rows * columns * itemsize(query)
+    packed = _packed(query, key) if _packs(query, key, is_causal) else 0
+    return torch.get_num_threads() * per_thread + packed
+
+
+def _packs(query: Any, key: Any, is_causal: bool) -> bool:
+    """Whether the kernel packs keys and values for matrix tiles: if a thread's products are many times as large."""
+    is_bf16 = query.dtype is torch.bfloat16
+    shortest, ratio = (64, 4) if is_bf16 else (16, 1)
+    (*batch, queries, width), keys = map(int, query.shape), int(key.shape[2])
+    has_kernel = half.takes(query.dtype) and (has_tiles() if is_bf16 else has_fp16_tiles())
+    if not has_kernel or min(queries, keys) < shortest:
+        return False
+    rows, _ = _tile(queries, keys)
+    tiles = ceil(prod(batch) * ceil(queries / rows) / torch.get_num_threads())
+    return tiles * rows * (min(queries, keys) if is_causal else keys) * width >= ratio * elements(key)
+
+
+def _packed(query: Any, key: Any) -> int:
+    """Return the bytes of packed keys and values, padded to even sizes; per thread, of a tile of transposed keys."""
+    queries, (*batch, keys, width) = int(query.shape[2]), map(int, key.shape)
+    rows, columns = _tile(queries, keys)
+    both = keys * (width + width % 2) + (keys + keys % 2) * width
+    per_thread = columns * width + rows * (columns % 2) + (rows * (width + 1) if width % 2 else 0)
+    return (prod(batch) * both + torch.get_num_threads() * per_thread) * itemsize(query)
 
 
 @scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward", source=FLASH, band=0.0)

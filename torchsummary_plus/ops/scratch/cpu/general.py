@@ -164,8 +164,8 @@ def _batch_norm_backward(
 
 @scratch("cpu", "aten::gelu_backward", source=f"{NATIVE}Activation.cpp, use_mkldnn_gelu", band=0.0)
 def _gelu_backward(out: Any, grad: Any, x: Any, approximate: str = "none") -> int:
-    """oneDNN's kernel, for float32 and where the processor has it for bfloat16, needs contiguous tensors."""
-    has_kernel = x.dtype is torch.float32 or (x.dtype is torch.bfloat16 and multiplies(x.dtype))
+    """oneDNN's kernel, for float32 and for the halves that the processor has it for, needs contiguous tensors."""
+    has_kernel = x.dtype is torch.float32 or multiplies(x.dtype)
     fast = approximate == "none" and x.is_contiguous() and has_kernel and elements(x) > 1
     return copied(grad) + copied(out) if fast and torch.backends.mkldnn.enabled else 0
 

@@ -62,7 +62,7 @@ def of_matrices(a: Any, b: Any, alpha: complex = 1) -> int | AtMost:
 
 def of_sizes(dtype: torch.dtype, m: int, n: int, k: int, turned: tuple[bool, bool], alpha: complex = 1) -> int | AtMost:
     """Return the scratchpad of a product of m x k and k x n matrices inside a kernel; 0 if torch multiplies."""
-    if not _takes(dtype) or m * n * k <= SMALL:
+    if not takes(dtype) or m * n * k <= SMALL:
         return 0
     return _scaled(_scratchpad(dtype, 1, m, n, k, turned), alpha)
 
@@ -93,10 +93,10 @@ def _batch_copies(a: Any, b: Any) -> int:
 
 
 def _is_taken(a: Any, b: Any) -> bool:
-    return _takes(a.dtype) and a.dtype is b.dtype
+    return takes(a.dtype) and a.dtype is b.dtype
 
 
-def _takes(dtype: torch.dtype) -> bool:
+def takes(dtype: torch.dtype) -> bool:
     """Whether oneDNN multiplies in this dtype (``mkldnn_bf16_device_check``, ``mkldnn_fp16_device_check``)."""
     enabled = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     return bool(is_half(dtype) and enabled and multiplies(dtype))
