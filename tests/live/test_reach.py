@@ -1,8 +1,7 @@
-"""The search for tensors, and the record of objects to restore."""
+"""The search for tensors."""
 
 from __future__ import annotations
 
-import queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +11,9 @@ from torch import Tensor
 
 from torchsummary_plus.live.code_names import is_library
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
-from torchsummary_plus.live.reach import Reached, queued
+from torchsummary_plus.live.reach import Reached
 from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
-from torchsummary_plus.trace.restore import _SavedContents
 
 
 @pytest.mark.parametrize(
@@ -31,36 +29,6 @@ from torchsummary_plus.trace.restore import _SavedContents
 )
 def test_code_that_is_installed_anywhere_is_a_librarys(path: str | None, expected: bool) -> None:
     assert is_library(path) is expected
-
-
-class Slotted:
-    __slots__ = ("shown",)
-
-    def __init__(self, shown: list[int]) -> None:
-        self.shown = shown
-
-
-class Hidden(Slotted):
-    """A class with a property in front of a slot of its base."""
-
-    @property
-    def shown(self) -> Any:  # type: ignore[override]
-        raise AssertionError("nobody asked for it")
-
-    @shown.setter
-    def shown(self, value: Any) -> None:
-        Slotted.shown.__set__(self, value)  # type: ignore[attr-defined]
-
-
-def test_slots_are_put_back_but_where_a_property_hides_them() -> None:
-    saved, plain, hidden = _SavedContents(), Slotted([1]), Hidden([1])
-    first = plain.shown
-    saved.save_alone(plain)
-    saved.save_alone(hidden)
-    plain.shown = [2]
-    saved.put_back()
-
-    assert plain.shown is first
 
 
 class Told(Tensor):
@@ -93,15 +61,3 @@ def test_models_of_code_run_without_a_modules_name_are_searched() -> None:
     exec("from torch import nn\nclass Model(nn.Module): pass\nmodel = Model()\nmodel.held = nn.Linear(2, 3)", names)
     assert type(names["model"]).__module__ == "builtins"
     assert len(Reached([names["model"]]).tensors) == 2
-
-
-def test_a_queue_that_another_thread_empties_is_not_waited_for() -> None:
-    class Racing(queue.SimpleQueue):  # type: ignore[type-arg]
-        def qsize(self) -> int:
-            return super().qsize() + 1
-
-    waiting = Racing()
-    waiting.put(1)
-    waiting.put(2)
-    assert queued(waiting, {0: 3}) == [1, 2]
-    assert queued(waiting) == [3, 2]

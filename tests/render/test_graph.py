@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
+from tests.told import Told
 from tests.truth.graph_models import MODELS
 from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
 from torchsummary_plus import InputError, MissingExtraError, ModelGraph, ModelSummary, UnsupportedError, graph, summary
@@ -79,10 +80,10 @@ def test_a_real_tensor_comes_from_the_module_that_returned_it_last() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 4))
     drawing = graph(model, (4,), run="real")
     assert graph_edges(drawing) == graph_edges(graph(model, (4,)))
-    seen: list[bool] = []
-    model[1].register_forward_hook(lambda module, args, output: seen.append(output is args[0]))
+    seen = Told()
+    model[1].register_forward_hook(lambda module, args, output: seen.put(output is args[0]))
     graph(model, input_data=torch.zeros(2, 4), run="real")
-    assert seen == [True]
+    assert seen.all() == [True]
 
 
 class Skip(nn.Module):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.step.step_parts import WIDTH, block, rows, squared
+from tests.told import Told
 from tests.truth.memory_truth import measure_run, storage_bytes
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -138,14 +139,14 @@ class Kept(nn.Module):
 
 def test_what_a_class_says_of_its_copies_holds() -> None:
     model = nn.Sequential(Kept())
-    facts = []
+    facts = Told()
 
     def step(model: nn.Module, x: Tensor) -> None:
         clone = copy.deepcopy(model)
-        facts.append((vars(clone[0])["was_copied"], "forward" in vars(clone[0]), clone(x).grad_fn.name()))
+        facts.put((vars(clone[0])["was_copied"], "forward" in vars(clone[0]), clone(x).grad_fn.name()))
 
     estimate_memory(model, input_data=rows(), train_step=step)
-    assert set(facts) == {(True, False, "AddmmBackward0")}
+    assert set(facts.all()) == {(True, False, "AddmmBackward0")}
     assert pickle.loads(pickle.dumps(model))[0].was_copied
 
 
@@ -161,18 +162,3 @@ def test_a_copied_parameter_takes_its_own_bytes_only_on_a_gpu() -> None:
 
     assert peak(lambda model, x: copy.deepcopy(model)) == peak(nothing) + 256 * 256 * 4
     assert peak(lambda model, x: copy.deepcopy(x)) == peak(nothing) + x.nbytes + 512
-
-
-@pytest.mark.parametrize("call", [estimate_memory, measure_memory])
-def test_copies_that_a_step_collects_are_not_left_behind(call: Callable[..., object]) -> None:
-    """A snapshot ensemble (Huang et al., 2017): the copies are removed from the list, unlike logged losses."""
-    snapshots: list[nn.Module] = []
-    losses: list[int] = []
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        squared(model(x)).backward()
-        snapshots.append(copy.deepcopy(model))
-        losses.append(len(snapshots))
-
-    call(block(), input_data=rows(), train_step=step)
-    assert snapshots == [] and len(losses) == 2

@@ -12,8 +12,7 @@ from torch import nn
 from torchsummary_plus import estimate_memory, measure_memory, summary
 
 BEGIN = """
-import array, collections, concurrent.futures, contextlib, functools, io, logging, queue, random, sys, threading, types
-import weakref
+import array, collections, contextlib, functools, io, queue, random, sys, threading, types, weakref
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -117,15 +116,6 @@ generator = random.Random(1)
 train_step = main(generator.random)
 def state(): return generator.getstate()
 """,
-    "a handler of a logger": """
-class Collect(logging.Handler):
-    def __init__(self): super().__init__(); self.count = 0; self.mean = torch.zeros(64)
-    def emit(self, record): self.count += 1; self.mean = self.mean + record.args[0]
-collect, logger = Collect(), logging.getLogger("of a user")
-logger.addHandler(collect); logger.setLevel("INFO")
-def train_step(model, x): logger.info("%s %s", x.mean(0), 1); learn(model(x))
-def state(): return collect.count, type(collect.mean), collect.mean.sum().item()
-""",
     "a simple queue": """
 waiting = queue.SimpleQueue()
 for number in range(5): waiting.put(torch.full((4, 64), number * 1.0))
@@ -134,13 +124,6 @@ def state():
     items = [waiting.get() for _ in range(waiting.qsize())]
     for item in items: waiting.put(item)
     return [(type(item), item.sum().item()) for item in items]
-""",
-    "results of threads": """
-pool = concurrent.futures.ThreadPoolExecutor(1)
-ready = [pool.submit(torch.ones, 40, 64) for _ in range(3)]
-concurrent.futures.wait(ready)
-def train_step(model, x): learn(model(ready[0].result()))
-def state(): return [future.result().sum().item() for future in ready]
 """,
     "a context that holds a model": """
 def main(context):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import dlpack
 from torch.utils.dlpack import to_dlpack
 
+from tests.told import Told
 from torchsummary_plus import StepError, estimate_memory, measure_memory, summary
 
 TO_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
@@ -67,11 +68,11 @@ def test_a_table_of_a_forward_that_exports_memory() -> None:
 
 
 def test_on_a_gpu_torch_imports_a_tensor_there() -> None:
-    devices = []
-    model = Exporter(lambda y: devices.append(torch.from_dlpack(y).device))
+    devices = Told()
+    model = Exporter(lambda y: devices.put(torch.from_dlpack(y).device))
     plain = estimate_memory(Exporter(lambda y: None), (64,), 8, "cuda", mode="eval")
     assert estimate_memory(model, (64,), 8, "cuda", mode="eval").peak_bytes == plain.peak_bytes
-    assert devices[0] == torch.device("cuda", 0)
+    assert devices.all()[0] == torch.device("cuda", 0)
 
 
 def test_a_tensor_with_a_gradient_is_refused_as_torch_refuses_it() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.told import Told
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
@@ -252,15 +253,15 @@ def test_attention_without_keys_is_a_sum_of_its_inputs_on_a_gpu(
 )
 def test_convolutions_of_volumes_stay_channels_last_on_a_gpu(groups: int, dtype: torch.dtype, stays: bool) -> None:
     """cuDNN runs them for any groups (ATen/native/Convolution.cpp, ``use_cudnn_depthwise``), not in double."""
-    seen: list[bool] = []
+    seen = Told()
 
     def step(model: nn.Module, x: Tensor) -> None:
         y = model(x.to(memory_format=torch.channels_last_3d))
-        seen.append(y.is_contiguous(memory_format=torch.channels_last_3d))
+        seen.put(y.is_contiguous(memory_format=torch.channels_last_3d))
 
     model = nn.Conv3d(8, 8, 3, groups=groups, dtype=dtype)
     estimate_memory(model, (8, 6, 6, 6), 2, "cuda", dtypes=dtype, train_step=step, progress=False)
-    assert set(seen) == {stays}
+    assert set(seen.all()) == {stays}
 
 
 class Positioned(nn.Module):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
+from tests.told import Told
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import StepError
 from torchsummary_plus.step.autograd.functions import StepFunctions
@@ -50,11 +51,11 @@ def test_a_function_in_python_takes_what_it_takes_for_real(name: str) -> None:
 class Noting(Tensor):
     """A tensor that notes which functions it is given to."""
 
-    called: ClassVar[list[str]] = []
+    called: ClassVar = Told()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.called.append(func.__name__)
+        cls.called.put(func.__name__)
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -63,21 +64,21 @@ class NotingMode(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.called: list[str] = []
+        self.called = Told()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.called.append(func.__name__)
+        self.called.put(func.__name__)
         return func(*args, **(kwargs or {}))
 
 
 def test_a_class_of_tensors_is_still_told_of_functions() -> None:
     def loss(out: Tensor) -> Tensor:
-        Noting.called.clear()
+        Noting.called.all()
         return F.mse_loss(out.as_subclass(Noting), torch.zeros(4, 8)).as_subclass(Tensor)
 
     estimate_memory(nn.Linear(8, 8), (8,), 4, loss=loss)
 
-    assert Noting.called[0] == "mse_loss"
+    assert Noting.called.all()[0] == "mse_loss"
 
 
 def test_a_mode_is_still_told_of_functions() -> None:
@@ -89,7 +90,7 @@ def test_a_mode_is_still_told_of_functions() -> None:
 
     estimate_memory(nn.Linear(8, 8), (8,), 4, loss=loss)
 
-    assert "mse_loss" in mode.called
+    assert "mse_loss" in mode.called.all()
 
 
 def test_another_thread_is_told_what_it_is_told_without() -> None:
@@ -101,7 +102,7 @@ def test_another_thread_is_told_what_it_is_told_without() -> None:
             F.relu(torch.ones(2))
 
     def loss(out: Tensor) -> Tensor:
-        mode.called.clear()
+        mode.called.all()
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
@@ -109,7 +110,7 @@ def test_another_thread_is_told_what_it_is_told_without() -> None:
 
     estimate_memory(nn.Linear(8, 8), (8,), 4, loss=loss)
 
-    assert mode.called == ["ones", "relu"]
+    assert mode.called.all() == ["ones", "relu"]
 
 
 def test_afterwards_torch_asks_as_before() -> None:

@@ -28,6 +28,7 @@ from benchmarks.programs_judge import (
     Verdict,
 )
 from benchmarks.programs_text import HEADER, Program, Statement, StepText
+from tests.told import Told
 from tests.truth.random_models import law
 from tests.truth.warm import python
 from torchsummary_plus import estimate_memory
@@ -255,14 +256,14 @@ def test_a_step_is_given_the_models_wrapper(wrapper: str, inside: str, child: Ch
 
 
 def test_a_step_is_given_a_compiled_models_wrapper() -> None:
-    seen = []
+    seen = Told()
 
     def train_step(model: nn.Module, x: torch.Tensor) -> None:
-        seen.extend(model.state_dict())
+        seen.put(tuple(model.state_dict()))
         model(x).sum().backward()
 
     estimate_memory(torch.compile(nn.Linear(8, 4)), (8,), 2, train_step=train_step)
-    assert set(seen) == {"_orig_mod.weight", "_orig_mod.bias"}
+    assert set(seen.all()) == {("_orig_mod.weight", "_orig_mod.bias")}
 
 
 PULLED_BACK = """

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, distributions, nn
 
+from tests.told import Told
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError, StepError, UnsupportedError
@@ -145,7 +146,7 @@ class Descent:
 
     def __init__(self, least: float) -> None:
         self.least = least
-        self.losses: list[float] = []
+        self.losses = Told()
 
     def __call__(self, model: nn.Module, x: Tensor) -> None:
         while True:
@@ -156,7 +157,7 @@ class Descent:
                     parameter -= 0.5 * parameter.grad
                     parameter.grad = None
             value = loss.item()
-            self.losses.append(1.0)
+            self.losses.put(1.0)
             if value < self.least:
                 return
 
@@ -167,7 +168,7 @@ def test_a_loop_until_convergence_ends() -> None:
     estimate = estimate_memory(model, input_data=x, train_step=real)
     assert "taken from a real step" in estimate.assumptions[0]
     assert estimate.peak_bytes == estimate_memory(model.to("meta"), input_data=x, train_step=guessed).peak_bytes
-    assert len(guessed.losses) > 101
+    assert len(guessed.losses.all()) > 101
 
 
 def test_an_optimizer_that_a_check_may_skip_steps_as_in_reality() -> None:
@@ -188,7 +189,7 @@ def test_an_optimizer_that_a_check_may_skip_steps_as_in_reality() -> None:
 
 def test_what_a_real_step_writes_is_put_back() -> None:
     model, x = linear(), torch.randn(4, WIDTH)
-    teacher, average, seen = linear(), torch.zeros(WIDTH), []
+    teacher, average, seen = linear(), torch.zeros(WIDTH), Told()
     optimizer = torch.optim.Adam(model.parameters())
     model(x).sum().backward()
     optimizer.step()
@@ -199,13 +200,13 @@ def test_what_a_real_step_writes_is_put_back() -> None:
         optimizer.step()
         average.lerp_(loss.detach().expand(WIDTH), 0.5)
         if (average >= 0).all():
-            seen.append(type(x))
+            seen.put(type(x))
 
     tensors = [*model.parameters(), average, *(t for state in optimizer.state.values() for t in state.values())]
     before = [tensor.clone() for tensor in tensors]
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     estimate_memory(model, input_data=x, train_step=step)
-    assert Tensor in seen
+    assert Tensor in seen.all()
     assert all(map(torch.equal, tensors, before))
     assert all(map(torch.equal, [parameter.grad for parameter in model.parameters()], gradients))
     assert all(parameter.grad is None for parameter in teacher.parameters())

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.told import Told
 from torchsummary_plus import estimate_memory, measure_memory
 
 READS: dict[str, Callable[[Tensor], int]] = {
@@ -25,8 +26,8 @@ READS: dict[str, Callable[[Tensor], int]] = {
 }
 
 
-LENGTHS: list[int] = []
-"""What was read, in order; a log that a step only appends to is not restored."""
+LENGTHS = Told()
+"""What was read, in order."""
 
 
 class Reader(nn.Module):
@@ -39,8 +40,9 @@ class Reader(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         total = x.new_zeros(())
         for turn in range(self.times):
-            LENGTHS.append(self.read((x > 2.0 - turn).sum(0)))
-            total = total + self.layer(x[: LENGTHS[-1]]).relu().sum()
+            length = self.read((x > 2.0 - turn).sum(0))
+            LENGTHS.put(length)
+            total = total + self.layer(x[:length]).relu().sum()
         return total
 
 
@@ -49,10 +51,11 @@ class Reader(nn.Module):
 def test_each_read_gets_its_own_answer(how: str, times: int) -> None:
     torch.manual_seed(0)
     model, x = Reader(READS[how], times), torch.randn(256, 32)
+    LENGTHS.all()
     model(x)
-    lengths = LENGTHS[-times:]
+    lengths = LENGTHS.all()
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
-    assert LENGTHS[-times:] == lengths
+    assert LENGTHS.all()[-times:] == lengths
     assert estimate.peak_bytes == measure_memory(model, input_data=x, mode="eval", steps=1).peak_bytes
 
 
@@ -67,5 +70,5 @@ def test_a_second_step_reads_what_the_first_one_changed(how: str) -> None:
         x += 1.0
 
     estimate = estimate_memory(model, input_data=x.clone(), train_step=step)
-    assert len(set(LENGTHS[-2:])) == 2
+    assert len(set(LENGTHS.all()[-2:])) == 2
     assert estimate.peak_bytes == measure_memory(model, input_data=x.clone(), train_step=step).peak_bytes

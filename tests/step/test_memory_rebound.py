@@ -155,11 +155,6 @@ AT_END_OF_STEP = {
         "state = Average(big())",
         "global state; state = Average(state.rows * 2)",
     ),
-    "a generator's variable": (
-        "def averages():\n    mean = big()\n    while True:\n        new = yield mean\n        mean = mean + new\n"
-        "average = averages(); next(average)",
-        "average.send(big())",
-    ),
     "an optimizer": (
         "class Trainer: pass\ntrainer = Trainer(); trainer.optimizer = torch.optim.Adam(model.parameters())\n"
         "model(inputs[0]).sum().backward(); trainer.optimizer.step(); model.zero_grad()",

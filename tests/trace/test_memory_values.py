@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.told import Told
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError
@@ -298,13 +299,13 @@ def test_small_tensors_of_no_floats_keep_their_values_on_every_device() -> None:
     model = Lengths()
     mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
     x = torch.randn(3, 4, WIDTH)
-    shapes = []
+    shapes = Told()
     for device in DEVICES:
         estimate = estimate_memory(
-            model, input_data=(x, mask), device=device, loss=lambda y: shapes.append(tuple(y.shape)) or y.sum()
+            model, input_data=(x, mask), device=device, loss=lambda y: shapes.put(tuple(y.shape)) or y.sum()
         )
         assert estimate.assumptions == ()
-    assert set(shapes) == {tuple(model(x, mask).shape)} == {(5, WIDTH)}
+    assert set(shapes.all()) == {tuple(model(x, mask).shape)} == {(5, WIDTH)}
 
 
 def test_values_go_when_what_is_not_known_is_written() -> None:
@@ -321,23 +322,23 @@ def test_values_go_when_what_is_not_known_is_written() -> None:
 
 
 def test_outside_the_forward_a_real_step_tells_or_a_value_is_taken_to_be_one() -> None:
-    seen: list[Any] = []
+    seen = Told()
 
     def step(model: nn.Module, x: Tensor) -> None:
         loss = model(x).sum()
         loss.backward()
         model.zero_grad()
-        seen.append((loss.item(), bool(loss > 3), int(x.long().max())))
+        seen.put((loss.item(), bool(loss > 3), int(x.long().max())))
 
     torch.manual_seed(0)
     model = nn.Linear(WIDTH, 1)
     estimate = estimate_memory(model, (WIDTH,), 4, train_step=step)
-    told = seen[-1]
+    told = seen.all()[-1]
     step(model, real_input((4, WIDTH), torch.float32, torch.device("cpu")))
-    assert told == seen[-1]
+    assert told == seen.all()[-1]
     assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value taken from a real step",)
     estimate = estimate_memory(model.to("meta"), (WIDTH,), 4, train_step=step)
-    assert (1.0, False, 1) in seen
+    assert (1.0, False, 1) in seen.all()
     places = [assumption.partition(" in step (test_memory_values.py:")[0] for assumption in estimate.assumptions]
     assert places == [f"_local_scalar_dense in the step, 2 times: value assumed to be {v}" for v in (1.0, False, 1)]
 
@@ -354,12 +355,12 @@ def test_a_value_that_is_only_told_needs_no_real_step() -> None:
 
 
 def test_unknown_values_are_finite() -> None:
-    seen: list[Any] = []
+    seen = Told()
 
     def loss(y: Tensor) -> Tensor:
-        seen.append([bool(f(y).any()) for f in (torch.isfinite, torch.isnan, torch.isinf)])
+        seen.put(tuple(bool(f(y).any()) for f in (torch.isfinite, torch.isnan, torch.isinf)))
         return y.sum()
 
     for device in DEVICES:
         estimate_memory(nn.Linear(WIDTH, 4), (WIDTH,), 4, device, loss=loss)
-    assert seen == [[True, False, False]] * len(seen)
+    assert set(seen.all()) == {(True, False, False)}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import ModelGraph
-from torchsummary_plus.live.structures import replace_tensors
+from torchsummary_plus.live.copying import Copier
 
 End = tuple[str, int]
 """A module's path and the number of its call; "<input>" and the input's number; "<output>"."""
@@ -45,7 +45,7 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
             copies.append(copy)
             return copy
 
-        return replace_tensors(value, mark)
+        return Copier(mark).of(value)
 
     def hook(path: str) -> Any:
         def after(module: nn.Module, args: Any, output: Any) -> Any:
@@ -65,7 +65,8 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
 
     try:
         with torch.enable_grad():
-            output = model(*replace_tensors(args, tracked), **replace_tensors(kwargs, tracked))
+            copier = Copier(tracked)
+            output = model(*copier.of(args), **copier.of(kwargs))
             marked(output, ("<output>", 1))
     finally:
         for handle in handles:

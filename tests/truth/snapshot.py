@@ -30,14 +30,15 @@ LOGGERS = {name: logging.getLogger(name) for name in [*logging.root.manager.logg
 
 
 def snapshot(model: nn.Module, *others: Any) -> State:
-    """The state of ``model``, of ``others`` (inputs) and of the process, as path -> comparable value.
+    """The state of ``model``, of ``others`` (inputs, an optimizer) and of the process, as path -> comparable value.
 
     The values hold the objects themselves where identity counts, so that no address can be used again meanwhile.
     """
     state: State = _process()
-    _Walk(state).read("model", model)
+    walk = _Walk(state)
+    walk.read("model", model)
     for number, other in enumerate(others):
-        _Walk(state).read(f"input {number}", other)
+        walk.read(f"input {number}", other)
     for name, module in model.named_modules(remove_duplicate=False):
         kind = type(module)
         state[f"class of {name!r}"] = [Same(kind), *(Same(getattr_static(kind, a)) for a in ("forward", "__call__"))]
@@ -80,7 +81,7 @@ class _Walk:
             self.read(f"{path}.grad", value.grad if value.is_leaf else None)
         elif isinstance(value, torch.jit.ScriptModule):
             self.state[f"{path}: mode"] = value.training
-        elif isinstance(value, nn.Module):
+        elif isinstance(value, (nn.Module, torch.optim.Optimizer, torch.amp.GradScaler)):
             self.entries(path, vars(value))
         elif isinstance(value, dict):
             self.entries(path, value)
@@ -100,8 +101,8 @@ class _Walk:
     def entries(self, path: str, named: Any) -> None:
         """The keys, in their order, and each value."""
         self.state[f"{path}: keys"] = [k if isinstance(k, (str, int)) else Same(k) for k in named]
-        for key, value in list(named.items()):
-            self.read(f"{path}.{key}", value)
+        for number, (key, value) in enumerate(list(named.items())):
+            self.read(f"{path}.{key if isinstance(key, (str, int)) else number}", value)
 
 
 def contents(tensor: Tensor) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, choice_error
 from ..data.units import describe, numbered
 from ..live.inputs import Example, as_device, make_example
+from ..live.interrupts import signals_held
 from ..live.modules import ModuleTree
 from ..memory.gpus import named_gpu
 from ..render.columns import check_layout
@@ -75,6 +76,7 @@ def compare(
 ) -> Comparison: ...
 
 
+@signals_held()
 @shows(READING.values())
 def compare(
     *models: Any | ModelSummary | Mapping[str, Any],

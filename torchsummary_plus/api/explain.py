@@ -9,6 +9,7 @@ from torch import nn
 
 from ..data.errors import InputError
 from ..data.units import describe
+from ..live.interrupts import signals_held
 from ..memory.gpus import parse_memory
 from ..render.batch_formula import BatchExplanation, batch_formula
 from ..render.explain import explain_row, explain_rows
@@ -19,6 +20,7 @@ from .memory import max_batch_size
 from .table import summary
 
 
+@signals_held()
 def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1, **options: Any) -> Explanation:
     """Explain a layer's parameters, output shape, bytes and multiply-adds, with its own numbers.
 

@@ -16,6 +16,7 @@ from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import mebibytes
 from ..live.inputs import make_example
+from ..live.interrupts import signals_held
 from ..memory.capacity import FRAGMENTED, LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
@@ -160,6 +161,7 @@ def estimate_generation(
     return generation.estimate(prompt, log)
 
 
+@signals_held()
 @names_cures(FOR_CONTEXTS)
 def max_context(
     model: nn.Module,

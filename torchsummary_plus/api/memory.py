@@ -16,6 +16,7 @@ from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
+from ..live.interrupts import signals_held
 from ..live.modules import ModuleTree
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@signals_held()
 @takes_step_arguments
 def estimate_memory(
     model: nn.Module | Callable[[], Any],
@@ -157,6 +159,7 @@ def predicted(
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 
 
+@signals_held()
 @takes_step_arguments
 def measure_memory(
     model: nn.Module,
@@ -199,6 +202,7 @@ def measure_memory(
     return replace(estimate, info=info, reserved_bytes=estimate.reserved_bytes if reserved is None else reserved)
 
 
+@signals_held()
 @takes_step_arguments
 def max_batch_size(
     model: nn.Module | Callable[[], Any],

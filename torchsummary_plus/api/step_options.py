@@ -24,7 +24,7 @@ from ..memory.gpus import GPU, find_gpu, named_gpu
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..step.losses import as_loss
-from ..step.runner import Step
+from ..step.step import Step
 from .habits import HABITS, STEPS, step_arguments
 
 BACKENDS = ("cpu", "cuda")

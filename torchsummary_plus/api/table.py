@@ -16,6 +16,7 @@ from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import describe
 from ..live.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
+from ..live.interrupts import signals_held
 from ..live.modules import ModuleTree
 from ..render.columns import check_view
 from ..render.rows import row_view
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .step_options import StepOptions
 
 
+@signals_held()
 def summary(
     model: nn.Module,
     input_size: Any = None,

@@ -264,18 +264,6 @@ def without_optimizer(log: MemoryLog) -> MemoryLog:
     return without(log, stepped)
 
 
-REPLACED = "replaced"
-"""The phase after a step in which what it replaced is freed."""
-
-
-def with_replaced(log: MemoryLog) -> MemoryLog:
-    """Add the log without the tensors that steps replaced, which really were freed before the end of the step."""
-    moments = tuple(replace(moment, phase="end") if moment.phase == REPLACED else moment for moment in log.moments)
-    freed = {number for moment, number, nbytes in log.events if not nbytes and log.moments[moment].phase == REPLACED}
-    log = replace(log, moments=moments)
-    return replace(log, others=(*log.others, without(log, freed))) if freed else log
-
-
 def there_from_the_start(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
     """Move storages that are never freed to the start of the log, wherever they were allocated."""
     if not storages:

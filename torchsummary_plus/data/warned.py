@@ -13,8 +13,8 @@ class LeftOutWarning(UserWarning):
 
 
 def warn(message: str, category: type[Warning] = LeftOutWarning) -> None:
-    """Warn at the innermost line outside this package."""
+    """Warn at the innermost line outside this package and its decorators."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((f"{PACKAGE}.", "contextlib")):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -3,8 +3,8 @@
 - What the user passes: ``inputs``, ``structures``, ``modules``, ``layers``, ``experts``, ``stacks``, ``modes``,
   ``compiled``.
 - Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``masks``, ``stored``, ``remaking``.
-- In their place for a pass: ``exchange``, ``offloading``, ``repacking``, ``captures``, ``autocast``,
-  ``exports``.
+- Copies for a pass: ``copying``, ``tensor_copies``, ``offloading``, ``repacking``.
+- Inside a pass: ``autocast``, ``captures``, ``exports``, ``interrupts``, ``own_random``, ``threads``.
 - CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``recurrent_steps``, ``device_indices``, ``streams``,
   ``cuda_as_cpu``, ``cuda_statistics``, ``older_kernels``. With one: ``cuda_driver``.
 - What a step reaches besides the model: ``reach``, ``code_names``, ``graphs``, ``function_caches``.

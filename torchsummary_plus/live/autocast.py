@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compat
-from .structures import all_tensors, replace_tensors
+from .copying import Copier
+from .structures import all_tensors
 
 _COMPOSITES = (
     torch.DispatchKey.CompositeExplicitAutograd,
@@ -71,7 +72,7 @@ class _Listening(TorchDispatchMode):
 
 def _calls_cast_operators(kernel: Callable[..., Any], device: str, args: Sequence[Any]) -> bool:
     """Whether a composite kernel, run on meta tensors, calls operators with an autocast kernel."""
-    metas = replace_tensors(list(args), _meta)
+    metas = Copier(_meta).of(list(args))
     listening = _Listening(device)
     with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
         kernel(*metas)

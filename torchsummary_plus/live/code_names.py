@@ -44,15 +44,6 @@ def names_of(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(named), frozenset(others)
 
 
-@lru_cache(maxsize=4096)
-def assigned_in(code: CodeType) -> frozenset[str]:
-    """Return the variables and attributes that code assigns; a state that it loads replaces an optimizer's."""
-    names = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _ASSIGNING}
-    inner = (assigned_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(names | ({"state"} if "load_state_dict" in code.co_names else set())).union(*inner)
-
-
-_ASSIGNING = {"STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_ATTR"}
 _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 

@@ -8,6 +8,7 @@ which every supported release has, functions of a few operators, and methods of 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -152,7 +153,15 @@ has_amx_tiles: Callable[[], bool] = probe(
 has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PROCESSOR, partial(_has_flag, "amx_fp16"))
 
 # TorchScript.
-DataLoaderIterator: Any = probe("torch.utils.data.dataloader:_BaseDataLoaderIter", "data loaders are restored", ())
+DataLoaderIterator: Any = probe(
+    "torch.utils.data.dataloader:_BaseDataLoaderIter", "data loaders with workers cannot be used in a step", ()
+)
+ScriptMethod: type = probe("torch:_C.ScriptMethod", "scripted modules run on their own tensors", ())
+script_views: tuple[Any, ...] = tuple(
+    probe(f"torch:_C.{kind}Dict", "scripted modules run on their own tensors")
+    for kind in ("Module", "Parameter", "Buffer")
+)
+"""The submodules, parameters and buffers of a scripted module's C++ object, as dictionaries."""
 TracedModule: type = probe(
     "torch.jit._trace:TopLevelTracedModule", "inputs that traced models keep are not counted", ()
 )
@@ -300,6 +309,19 @@ def python_kernel(operator: Any) -> Callable[..., Any] | None:
 def has_own_kernel(operator: Any, device: torch.device) -> bool:
     """Whether an operator has a kernel for a kind of device."""
     return _has_kernel(operator.name(), device.type.upper())
+
+
+def composable_states(modules: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return the modules with a state of ``fully_shard`` or the like, which torch keeps beside them, and the states."""
+    registry = sys.modules.get("torch.distributed._composable_state")
+    states: Any = getattr(registry, "_module_state_mapping", {})
+    found = [(module, states[module]) for module in modules if module in states]
+    return [(module, state() if isinstance(state, weakref.ref) else state) for module, state in found]
+
+
+def add_composable_state(module: Any, state: Any) -> None:
+    """Let torch find a state for a copied module, as long as that exists."""
+    sys.modules["torch.distributed._composable_state"]._insert_module_state(module, state)
 
 
 def is_tracing_graph() -> bool:

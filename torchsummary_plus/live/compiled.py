@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from .reach import content_of
+from .copying import content_of
 
 
 def has_compiled(values: Iterable[Any]) -> bool:

@@ -15,6 +15,7 @@ from .captures import captures_undone
 from .cuda_statistics import statistics_answered
 from .device_indices import numbers_named
 from .streams import streams_alone
+from .threads import all_in_pass
 
 CPU = torch.device("cpu")
 _STAYS = {Tensor.cuda, Tensor.pin_memory}
@@ -57,12 +58,13 @@ def cuda_as_cpu(applies: bool = True) -> Iterator[None]:
         yield
         return
     first = torch.device("cuda", 0)
-    answers: dict[tuple[Any, str], Any] = {
+    stand_ins: dict[tuple[Any, str], Any] = {
         (torch.cuda, "synchronize"): lambda *_: None,
         (torch.cuda, "current_device"): lambda: 0,
         (torch.cuda, "is_current_stream_capturing"): lambda: False,
         **statistics_answered(),
     }
+    answers = all_in_pass(stand_ins)
     with ExitStack() as stack:
         stack.enter_context(captures_undone(answers))
         stack.enter_context(compat.replaced(answers))

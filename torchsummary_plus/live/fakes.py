@@ -23,6 +23,7 @@ from .cuda_statistics import statistics_answered
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .older_kernels import older_kernels
 from .streams import streams_alone
+from .threads import all_in_pass
 from .unguarded import cuda_without_guard
 from .versions import since
 
@@ -345,7 +346,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         yield None
         return
     in_use = torch.cuda.is_initialized()
-    answers: dict[tuple[Any, str], Callable[..., Any]] = {
+    stand_ins: dict[tuple[Any, str], Callable[..., Any]] = {
         (torch.cuda, "get_device_capability"): _always(capability),
         (torch.cuda, "is_bf16_supported"): lambda including_emulation=True: including_emulation or capability >= (8, 0),
         (torch.cuda, "current_device"): _always(device.index or 0),
@@ -353,6 +354,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         (torch.cuda, "is_current_stream_capturing"): _always(False),
         **statistics_answered(),
     }
+    answers = all_in_pass(stand_ins)
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
     assumed, Fake.capability = Fake.capability, capability

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from .code_names import package_of
-from .reach import CACHED, content_of
+from .copying import content_of
+from .reach import CACHED
 from .structures import PLAIN, parts
 
 _OURS = __name__.partition(".")[0]

@@ -13,7 +13,8 @@ from ..data.errors import InputError
 from ..data.integers import is_integer
 from ..data.units import describe
 from . import compat
-from .structures import all_tensors, first_tensor, once, replace_tensors
+from .copying import Copier
+from .structures import all_tensors, first_tensor
 
 MASK = 1 << 21
 """Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
@@ -159,11 +160,11 @@ def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
             f"{min(ranks, default=0)}, the number of axes of the smallest input"
         )
 
-    unsqueezed = once(lambda tensor: tensor.unsqueeze(batch_dim))
+    unsqueezed = Copier(lambda tensor: tensor.unsqueeze(batch_dim))
 
     def change(value: Any) -> Any:
         if example.is_data:
-            return replace_tensors(value, unsqueezed)
+            return unsqueezed.of(value)
         return _map_sized(value, lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
 
     args, kwargs = tuple(map(change, example.args)), {name: change(value) for name, value in example.kwargs.items()}
@@ -276,9 +277,9 @@ def with_batch(example: Example, batch: int) -> Example:
     if not example.is_data or before is None or batch == before:
         return dataclasses.replace(example, batch_size=batch)
 
-    change = once(lambda tensor: grown(tensor, before, batch))
-    args = tuple(replace_tensors(value, change) for value in example.args)
-    kwargs = {name: replace_tensors(value, change) for name, value in example.kwargs.items()}
+    copier = Copier(lambda tensor: grown(tensor, before, batch))
+    args = tuple(map(copier.of, example.args))
+    kwargs = {name: copier.of(value) for name, value in example.kwargs.items()}
     return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=batch)
 
 
@@ -303,7 +304,7 @@ def realise(
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
     """Return a pass's arguments and its new inputs: sizes become ``make``'s tensors, the user's pass ``convert``."""
     tensors: list[torch.Tensor] = []
-    convert = once(convert)
+    copier = Copier(convert)
 
     def fill(sized: Sized) -> torch.Tensor:
         shape, dtype = sized.shape(batch), sized.dtype or default
@@ -316,7 +317,7 @@ def realise(
         return tensors[-1]
 
     def filled(value: Any) -> Any:
-        return _map_sized(value, fill) if _is_sized(value) else replace_tensors(value, convert)
+        return _map_sized(value, fill) if _is_sized(value) else copier.of(value)
 
     return tuple(map(filled, example.args)), {name: filled(value) for name, value in example.kwargs.items()}, tensors
 

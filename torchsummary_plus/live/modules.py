@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -44,15 +46,35 @@ class ModuleTree:
         """Ids of parameters that the first forward created."""
         self.before: ModuleTree | None = None
         """The tree before that forward."""
+        self._released: list[weakref.ref[nn.Module]] = []
         self.called = model
         """What a user's step is given: the model in its wrappers."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()
 
+    def on(self, modules: list[nn.Module], copy_of: Callable[[Any], Any]) -> ModuleTree:
+        """Return the tree of a copy of the model, whose modules have the same numbers."""
+        tree = copy.copy(self)
+        tree.modules = modules
+        tree.index = {id(module): number for number, module in enumerate(modules)}
+        tree.called = copy_of(self.called)
+        tree.late = frozenset(id(copy_of(tensor)) for tensor in self.tensors() if id(tensor) in self.late)
+        return tree
+
+    def release(self) -> None:
+        """Hold only the root from now on, so that a step frees the modules that it replaces."""
+        self._released = [weakref.ref(module) for module in self.modules]
+        self.modules = self.modules[:1]
+
+    def module(self, index: int) -> nn.Module | None:
+        """Return a module by its number; None if it is gone."""
+        return self._released[index]() if self._released else self.modules[index]
+
     def size(self) -> int:
         """Return the number of children currently registered."""
-        return sum(len(module._modules) for module in self.modules)
+        modules = (self.module(index) for index in range(len(self.paths)))
+        return sum(len(module._modules) for module in modules if module is not None)
 
     def _walk(self, model: nn.Module, parent: int | None = None, name: str = "") -> None:
         """Visit registered children in pre-order, without recursion: models may exceed Python's recursion limit."""

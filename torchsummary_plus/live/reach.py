@@ -24,7 +24,8 @@ import torch
 from torch import nn
 
 from . import compat
-from .code_names import assigned_in, imported_by, is_library, is_of_user, names_of, package_of, top_of
+from .code_names import imported_by, is_library, is_of_user, names_of, package_of, top_of
+from .copying import content_of
 from .fakes import Fake
 from .modules import held_by_script
 from .structures import behind_proxy, slot_names
@@ -71,27 +72,24 @@ class Reached:
     """Everything reachable from some roots, in order: closures, defaults, globals, attributes and containers.
 
     What an object holds follows it, in the order in which it holds it; globals in the order of their definition.
-    ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
-    may set; ``rebinds`` the names of variables and attributes that it assigns. Of installed packages only those that a
+    ``globals`` lists the names that code uses, each with its module's dictionary and the function, if it is one that
+    names it itself; ``cells`` those of closures, with their functions; ``classes`` those whose attributes it may set.
+    Of installed packages only those that a
     root is from are searched, and there only what its forward reaches by name; ``of_packages`` are the ids of tensors
-    reached only that way. Without ``weakly``, weak references lead nowhere.
+    reached only that way.
     """
 
-    def __init__(self, roots: Iterable[Any], weakly: bool = True) -> None:
-        self._weakly = weakly
+    def __init__(self, roots: Iterable[Any]) -> None:
         self.tensors: list[torch.Tensor] = []
         self.modules: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.mutable: list[Any] = []
-        self.cells: list[CellType] = []
-        self.globals: list[tuple[dict[str, Any], str]] = []
+        self.cells: list[tuple[CellType, FunctionType]] = []
+        self.globals: list[tuple[dict[str, Any], str, FunctionType | None]] = []
         self.classes: list[type] = []
+        self.functions: list[FunctionType] = []
         self.caches: list[Any] = []
         """Functions whose results ``functools.lru_cache`` keeps."""
-        self.rebinds: set[str] = set()
-        self.cell_names: dict[int, str] = {}
-        self.namespaces: set[int] = set()
-        """Ids of the dictionaries of objects and of modules' globals."""
         seen: dict[int, Any] = {}
         waiting = list(roots)[::-1]
         self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
@@ -122,8 +120,7 @@ class Reached:
             for name in _defined(self._attributes, vars(module)):
                 if (number, name) not in self._in_modules:
                     self._in_modules.add((number, name))
-                    self.globals.append((vars(module), name))
-                    self.namespaces.add(id(vars(module)))
+                    self.globals.append((vars(module), name, None))
                     yield vars(module)[name]
 
     def _inside(self, value: Any) -> Iterator[Any]:
@@ -147,7 +144,7 @@ class Reached:
         elif isinstance(value, partial):
             yield from (value.func, value.args, value.keywords)
         elif isinstance(value, weakref.ref):
-            yield value() if self._weakly else None
+            yield value()
         elif isinstance(value, BuiltinFunctionType):
             yield None if isinstance(value.__self__, (type, ModuleType)) else value.__self__
         elif isinstance(value, CACHED):
@@ -171,7 +168,6 @@ class Reached:
             return
         attributes = getattr(container, "__dict__", None)
         if isinstance(attributes, dict):
-            self.namespaces.add(id(attributes))
             yield attributes
         yield type(container)
 
@@ -197,20 +193,17 @@ class Reached:
                     yield from _behind(value)
 
     def _in_function(self, function: FunctionType) -> Iterator[Any]:
+        self.functions.append(function)
         yield from (function.__defaults__, function.__kwdefaults__, vars(function))
-        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars):
-            self.cells.append(cell)
-            self.cell_names[id(cell)] = name
+        for cell in function.__closure__ or ():
+            self.cells.append((cell, function))
             yield from content_of(cell)
         named, attributes = names_of(function.__code__)
-        if function.__name__ != "__init__":  # It assigns the attributes of a new object.
-            self.rebinds |= assigned_in(function.__code__)
         if not is_library(function.__code__.co_filename):
             self._attributes |= attributes
             yield from imported_by(function, attributes)
             for name in _defined(named, function.__globals__):
-                self.globals.append((function.__globals__, name))
-                self.namespaces.add(id(function.__globals__))
+                self.globals.append((function.__globals__, name, function))
                 value = function.__globals__[name]
                 yield value
                 if isinstance(value, ModuleType) and is_of_user(value):
@@ -225,7 +218,7 @@ class Reached:
         for name in _defined(named, namespace):
             value = namespace[name]
             if value is None or isinstance(value, _HOLDERS):
-                self.globals.append((namespace, name))
+                self.globals.append((namespace, name, None))
             if isinstance(value, (FunctionType, *_HOLDERS)):
                 yield value
             elif isinstance(value, ModuleType) and top_of(value.__name__) in self._packages:
@@ -266,7 +259,6 @@ class Reached:
         self.mutable.append(value)
         own_attributes = getattr(value, "__dict__", None)
         if isinstance(own_attributes, dict):
-            self.namespaces.add(id(own_attributes))
             yield from own_attributes.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
@@ -363,14 +355,6 @@ def in_saved(saved: Any) -> Iterator[Any]:
     """Yield the tensor that an autograd node saved, or what its hooks packed; nothing on torch before 2.10."""
     yield getattr(saved, "data", None)
     yield getattr(saved, "unpack_hook", None)
-
-
-def content_of(cell: CellType) -> list[Any]:
-    """Return the content of a closure cell as a list, empty for an empty cell."""
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
 
 
 def _by_forward(kind: type) -> Iterator[Any]:

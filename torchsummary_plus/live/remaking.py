@@ -25,7 +25,8 @@ def remade(tensor: Tensor, change: Change) -> Tensor:
     if is_wrapper(tensor):
         wrapper: Tensor = _wrapper(tensor, lambda inner: remade(inner, change))
         return wrapper
-    return dress(change(tensor), type(tensor), vars(tensor))
+    changed = change(tensor)
+    return tensor if changed is tensor else dress(changed, type(tensor), vars(tensor))
 
 
 def _wrapper(tensor: Any, change: Change) -> Any:

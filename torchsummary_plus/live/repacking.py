@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,25 +31,17 @@ def repacked(state: Any) -> Any:
     return type(state)(map(repacked, state)) if isinstance(state, (list, tuple)) else state
 
 
-@contextmanager
-def with_repacked(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Give modules fresh copies of their packed objects, so that the originals do not change.
+def repack(modules: Iterable[nn.Module]) -> None:
+    """Give copies of modules fresh copies of their packed objects, so that the originals do not change.
 
     Scripted modules keep theirs.
     """
-    plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-    originals: list[tuple[dict[str, Any], str, Any]] = []
     copies: dict[int, Any] = {}
-    for module in plain:
-        ids = {id(packed) for packed in packed_objects(module)}
-        originals += [(vars(module), name, value) for name, value in vars(module).items() if id(value) in ids]
-    try:
-        with compat.no_modes(), compat.no_function(), torch.no_grad():
-            for values, name, packed in originals:
-                if id(packed) not in copies:
-                    copies[id(packed)] = repacked(packed)
-                values[name] = copies[id(packed)]
-        yield
-    finally:
-        for values, name, packed in originals:
-            values[name] = packed
+    with compat.no_modes(), compat.no_function(), torch.no_grad():
+        for module in modules:
+            ids = set() if isinstance(module, torch.jit.ScriptModule) else set(map(id, packed_objects(module)))
+            for name, value in list(vars(module).items()):
+                if id(value) in ids:
+                    if id(value) not in copies:
+                        copies[id(value)] = repacked(value)
+                    vars(module)[name] = copies[id(value)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +34,6 @@ class LayerStack:
         names = old_names if isinstance(self.container, nn.ModuleDict) else list(map(str, range(len(remaining))))
         modules.update(zip(names, remaining))
         return tuple(names)
-
-    @contextmanager
-    def cut_to(self, count: int) -> Iterator[tuple[str, ...]]:
-        """Inside the block, keep only ``count`` of the equal layers; yield the names of all remaining children."""
-        modules = self.container._modules
-        own = dict(modules)
-        try:
-            yield self.keep(count)
-        finally:
-            modules.clear()
-            modules.update(own)
 
 
 def largest_stack(model: nn.Module, least: int) -> LayerStack | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
-from types import ModuleType
+from functools import cache, lru_cache, partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from ..data.errors import InputError
 from ..data.records import Group, Structure, TensorSpec
 from . import compat
 
@@ -159,16 +158,19 @@ def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(getattr(state, "shape", None) or tensor.shape)
 
 
+_CODE = (FunctionType, BuiltinFunctionType, MethodType, partial)
+
+
 def parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the named parts of a container or object, in order: items, keys and values, fields, attributes."""
     if isinstance(value, Mapping):
         yield from value.items()
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from enumerate(value)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield field.name, getattr(value, field.name, None)
-    elif not callable(value):
+    elif not isinstance(value, _CODE):
         yield from getattr(value, "__dict__", {}).items()
         yield from ((name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name))
 
@@ -192,42 +194,6 @@ def slot_names(value: Any) -> list[str]:
             if name not in ("__dict__", "__weakref__"):
                 names.append(f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name)
     return names
-
-
-def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
-    """Return a copy of a value with every tensor changed; the original containers and objects are not modified."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, PLAIN) or depth > DEEPEST:
-        return value
-    if isinstance(value, tuple):
-        items = [replace_tensors(item, change, depth + 1) for item in value]
-        if all(new is old for new, old in zip(items, value)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    changed = {name: replace_tensors(item, change, depth + 1) for name, item in parts(value)}
-    if all(changed[name] is item for name, item in parts(value)):
-        return value
-    result = _shallow(value)
-    if isinstance(value, (Mapping, list)):
-        for name, item in changed.items():
-            result[name] = item
-    elif isinstance(value, (set, frozenset)):
-        result = type(value)(changed.values())
-    else:
-        for name, item in changed.items():
-            object.__setattr__(result, name, item)
-    return result
-
-
-def _shallow(value: Any) -> Any:
-    """Return a shallow copy. Raises :class:`InputError` for an object that refuses, such as a loader's iterator."""
-    try:
-        return copy.copy(value)
-    except Exception as error:
-        name = type(value).__name__
-        cure = ": pass one batch, next(iter(loader))" if isinstance(value, Iterator) else ": pass its tensors in a dict"
-        raise InputError(f"{name} contains tensors and cannot be copied ({type(error).__name__}){cure}") from error
 
 
 def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:

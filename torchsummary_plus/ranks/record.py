@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,6 @@ from ..data.memory_records import MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.device_indices import NumberedGpus
-from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.exports import exporting
 from ..live.fakes import Fake, standing_in_for
@@ -35,15 +35,16 @@ from ..step.depth.growth import Proved, UnprovedError, grown
 from ..step.depth.tokens import NotRepeatingError
 from ..step.optimizers import fakes_in_foreach
 from ..step.recorded_steps import follow_meta_storages, resizing_watched
-from ..step.runner import Step
+from ..step.step import Step
+from ..step.step_copy import StepCopy
 from ..trace.assumed_routing import Routers
 from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.global_state import global_state_kept, one_pass
 from ..trace.guesses import Guesses
 from ..trace.mode_setting import set_mode
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
-from ..trace.restore import one_pass, restored
 from ..trace.run import eager
 from . import compat, gloo  # noqa: F401 - gloo registers its rules
 from .cuda import cuda_alone
@@ -188,7 +189,7 @@ class Ranked:
         answers = Answers(None, False, guesses)
         device = self.rank.device(self.device.type)
         with ExitStack() as stack:
-            exchange, mode_key = self._entered(stack, device)
+            mode_key = self._entered(stack, device)
             kernels = RankKernels(device, answers)
             stack.enter_context(objects_sent(kernels))
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
@@ -204,14 +205,14 @@ class Ranked:
             kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
             besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
-            set_mode(tree, self.step.mode == "train")
+            set_mode(tree, self.step.mode == "train", kernels)
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
             watch = kernels.watch = RankPass(tree, kernels, [embeddings, ledger, *listeners])
             if mode_key is not None:
                 watch.hold(mode_key)
             watch.install()
-            steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
+            steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), self.step))
             steps.schedule = schedule
             batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
             if schedule is not None and self._copies_batches():
@@ -227,11 +228,10 @@ class Ranked:
                     raise UnlikeError from error
                 raise steps.blame(error, "") from error
 
-    def _entered(self, stack: ExitStack, device: torch.device) -> tuple[Exchange, Any]:
-        """Enter the contexts of a recording in the rank's world; return the exchange and the mode key."""
-        stack.enter_context(restored([]))
+    def _entered(self, stack: ExitStack, device: torch.device) -> Any:
+        """Enter the contexts of a recording in the rank's world; return the mode key."""
+        stack.enter_context(global_state_kept())
         stack.callback(compat.forget_stand_ins)
-        exchange = stack.enter_context(exchanging())
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(gradients(True))
@@ -242,7 +242,7 @@ class Ranked:
         stack.enter_context(fakes_in_foreach())
         stack.enter_context(in_world(self.rank))
         stack.enter_context(shapes_without_modes())
-        return exchange, mode_key
+        return mode_key
 
     def _copies_batches(self) -> bool:
         """Whether equal micro-batches run only once: on CUDA before torch 2.15, which frees sent tensors among them."""

@@ -5,20 +5,19 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import sqrt
 from statistics import mean, stdev
 
-import torch
-
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
+from ..live import own_random
 from ..trace.embeddings import NeedsIntegerError
+from ..trace.global_state import global_state_kept
 from ..trace.growing import GrewError
 from ..trace.questions import Answers
-from ..trace.restore import global_resets
 
 LEAST_DRAWS, FEW_DRAWS, MOST_DRAWS = 2, 20, 38
 """Other draws recorded where random numbers decide. After n of them and the first, the next lies between the lowest and
@@ -61,9 +60,7 @@ class Draws:
     @contextmanager
     def seeded(self) -> Iterator[None]:
         """Seed the generators, and restore them."""
-        with ExitStack() as stack:
-            for reset in global_resets():
-                stack.callback(reset)
+        with global_state_kept(), own_random.own_random():
             if self.seed is not None:
                 _seed_all(self.seed)
             yield
@@ -145,8 +142,8 @@ def _peak(log: MemoryLog) -> int:
 
 
 def _seed_all(seed: int) -> None:
-    """Seed the CPU's generators. ``torch.manual_seed`` would also queue calls for a GPU that is used later."""
-    torch.default_generator.manual_seed(seed)
+    """Seed the generators of torch, Python and NumPy."""
+    own_random.seed(seed)
     random.seed(seed)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -20,18 +20,19 @@ from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_driver import capability_of
-from ..live.exchange import Exchange, Make, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.exports import exporting
-from ..live.fakes import CPU, DataDependentError, Fake, standing_in_for
+from ..live.fakes import CPU, DataDependentError, standing_in_for
 from ..live.inputs import Example
 from ..live.modes import gradients
 from ..live.modules import ModuleTree, placed, tensors_in
 from ..live.offloading import Away, is_complete
+from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.global_state import global_state_kept, one_pass
 from ..trace.growing import GrewError, materialised
 from ..trace.guesses import Guesses
 from ..trace.hints import forward_error, has_same_text, is_about_shards, with_real_step
@@ -39,11 +40,9 @@ from ..trace.mode_setting import set_mode
 from ..trace.operator_limit import OperatorLimit, too_long
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
+from ..trace.real_kernels import run_really
 from ..trace.rehearsal import TOO_MANY_VALUES
-from ..trace.restore import one_pass
 from ..trace.run import eager, read
-from ..trace.swap import separate_buffers, swap_tensors
-from ..trace.user_logs import logs_set_aside
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
@@ -51,10 +50,12 @@ from .compiling import refused_to_torch
 from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
-from .optimizers import fakes_in_foreach, listed_once
+from .optimizers import fakes_in_foreach
 from .real_steps import ForwardTangents, SparseResults
 from .recorded_steps import RecordedSteps, follow_meta_storages
-from .runner import Step, with_loss
+from .runner import with_loss
+from .step import Step
+from .step_copy import StepCopy
 from .streamed_ledger import StreamedLedger
 from .surroundings import UNSEEN, Surroundings
 from .task import Task
@@ -92,7 +93,7 @@ def record_step(
     fakes, the log is that of a real step.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
-    with one_pass(), listed_once(), logs_set_aside():
+    with one_pass():
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
@@ -284,7 +285,7 @@ def _record(task: Task) -> MemoryLog:
     if task.guesses is not None:
         task.guesses.begin()
     with ExitStack() as stack, closing(answers):
-        exchange, mode_key = _entered(stack, task, surroundings)
+        mode_key = _entered(stack, task)
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"
         kernels.others_stay = tree.device().type == device.type == "cuda"
@@ -297,21 +298,21 @@ def _record(task: Task) -> MemoryLog:
         if_used = IfUsed(ledger, moved and device.type == "cuda")
         stack.callback(if_used.settle)
         uses = [if_used] if moved or surroundings.reach.of_packages else []
+        follow_meta_storages(kernels, ledger)
+        copy = _copied(stack, task, surroundings, kernels, moved)
+        tree = copy.tree
         watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, OperatorLimit(), *task.listeners])
+        set_mode(tree, task.step.mode == "train", kernels)
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
-        follow_meta_storages(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
-        stand_ins = _exchanged(stack, task, surroundings, exchange, kernels)
         watch.install()
         size = tree.size()
-        holdings = list(surroundings.holdings(stand_ins, kernels.other, moved))
-        steps = RecordedSteps(kernels, ledger, task.step, exchange, holdings)
+        steps = RecordedSteps(kernels, ledger, copy)
         steps.if_used = if_used
         if surroundings.has_idle_scaler and device.type == "cuda":
             steps.notes[IDLE_SCALER] = None
-        steps.without_bytes = surroundings.without_bytes
         log = _run_steps(steps, task, answers, embeddings)
         task.draws.note(answers)
         if tree.size() != size and not task.grows:
@@ -326,63 +327,40 @@ def _routers(tree: ModuleTree, routing: str) -> Routers | None:
     return Routers(numbers_of_experts(tree), crowded=routing == CROWDED) if routing else None
 
 
-def _entered(stack: ExitStack, task: Task, surroundings: Surroundings) -> tuple[Exchange, Any]:
-    """Enter the contexts of a recording and set the model's mode; return the exchange and the mode key."""
-    training = task.step.mode == "train"
-    stack.enter_context(surroundings.restored())
-    exchange = stack.enter_context(exchanging())
+def _entered(stack: ExitStack, task: Task) -> Any:
+    """Enter the contexts of a recording; return the mode key."""
+    stack.enter_context(global_state_kept())
+    stack.enter_context(own_random())
     stack.enter_context(deep_stack())
     stack.enter_context(eager())
     stack.enter_context(compiler_left_out())
     stack.enter_context(refused_to_torch())
-    stack.enter_context(gradients(training))
+    stack.enter_context(gradients(task.step.mode == "train"))
     stack.enter_context(task.draws.watched())
     stack.enter_context(exporting())
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
     stack.enter_context(fakes_in_foreach())
-    set_mode(task.tree, training)
-    return exchange, mode_key
+    return mode_key
 
 
-def _exchanged(
-    stack: ExitStack, task: Task, surroundings: Surroundings, exchange: Exchange, kernels: StepKernels
-) -> StandIns:
-    """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
-    modules = with_loss(task.tree, task.step)
-    registered = {id(tensor) for tensor in tensors_in(modules)}
-    of_model: dict[int, Make] = {}
+def _copied(stack: ExitStack, task: Task, surroundings: Surroundings, kernels: StepKernels, moved: bool) -> StepCopy:
+    """Return a copy of the model and its step on fakes."""
+    registered = {id(tensor) for tensor in tensors_in(with_loss(task.tree, task.step))}
 
-    def put(tensor: Tensor) -> Tensor:
-        if isinstance(tensor, Fake):
-            return tensor
-        make = kernels.of_model if id(tensor) in registered else kernels.attribute
-        if id(tensor) in surroundings.alone.ids:
-            of_model[id(tensor)] = make
-            return tensor
-        return exchange.put(tensor, make)
+    def own(tensor: Tensor) -> Tensor:
+        return kernels.of_model(tensor) if id(tensor) in registered else kernels.attribute(tensor)
 
     def other(tensor: Tensor) -> Tensor:
         make = kernels.of_module if id(tensor) in surroundings.moving else kernels.other
         return kernels.of_package(tensor) if id(tensor) in surroundings.reach.of_packages else make(tensor)
 
-    def stand_in(tensor: Tensor) -> Tensor:
-        return remade(tensor, of_model.get(id(tensor), other))
-
-    away = Away(
-        lambda tensor: exchange.put(tensor, kernels.offloaded),
-        lambda tensor: exchange.put(tensor, kernels.absent),
-        task.device,
-    )
+    away = Away(kernels.offloaded, kernels.absent, task.device)
     moves = task.device.type == "cuda" != task.tree.device().type
+    again = partial(remade, change=kernels.again) if moves and not kernels.keeps_places else None
     try:
-        if moves and not kernels.keeps_places:
-            separate_buffers([*modules, *surroundings.modules], partial(remade, change=kernels.again))
-        swap_tensors(modules, put, put, away)
+        return stack.enter_context(surroundings.copied(own, other, away, moved, again))
     except RuntimeError as error:
-        raise forward_error(error, kernels.watch, ()) from error
-    stand_ins = stack.enter_context(surroundings.alone_exchanged(stand_in))
-    surroundings.put(exchange, other, surroundings.alone.ids, stand_ins)
-    return stand_ins
+        raise forward_error(error, Pass(task.tree, run_really, []), ()) from error
 
 
 def _run_steps(steps: RecordedSteps, task: Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.fakes import CPU, Fake
+from ..live.own_random import own_state
 from ..live.repacking import repacked
 from ..ops.macs import multiply_adds
 from ..ops.macs.free import is_free
@@ -246,7 +247,7 @@ def _trial(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], cast
         return repacked(own if prepare is None else prepare(*own)), named
 
     has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
-    with compat.no_modes(), compat.no_function(), _autocast(casts):
+    with compat.no_modes(), compat.no_function(), own_state(), _autocast(casts):
         try:
             own, named = fresh_arguments()
             func(*own, **named)  # Allocates what the library creates once and keeps.

@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
+from ..live.copying import Copier
 from ..live.inputs import Sized, as_dtype, as_sized, grown
-from ..live.structures import all_tensors, dtype_name, first_tensor, once, replace_tensors
+from ..live.structures import all_tensors, dtype_name, first_tensor
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
@@ -113,7 +114,7 @@ class Loss:
         first = first_tensor(self.own_targets)
         own = first.shape[0] if first is not None and first.dim() else batch
         plain = torch.int64 if self.target_kind in (CLASSES, LABELS) else default
-        change = once(lambda tensor: convert(grown(tensor, own, batch)))
+        copier = Copier(lambda tensor: convert(grown(tensor, own, batch)))
 
         def fill(value: Any) -> Any:
             if isinstance(value, Sized):
@@ -122,7 +123,7 @@ class Loss:
                 return {name: fill(item) for name, item in value.items()}
             if isinstance(value, (list, tuple)):
                 return type(value)(map(fill, value))
-            return replace_tensors(value, change)
+            return copier.of(value)
 
         return fill(self.own_targets)
 

@@ -6,34 +6,33 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, UnsupportedError
-from ..data.memory_records import MemoryLog, with_replaced, without
+from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
-from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
 from ..live.modes import gradients
 from ..live.modules import ModuleTree, graph_constants, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
+from ..live.own_random import own_random
 from ..live.remaking import remade
-from ..live.repacking import with_repacked
+from ..live.repacking import repack
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
+from ..live.tensor_copies import Copies
+from ..trace.global_state import global_state_kept, one_pass
 from ..trace.hints import forward_error, step_error
 from ..trace.mode_setting import set_mode
 from ..trace.passes import Pass, failed_frame
 from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
-from ..trace.restore import one_pass
 from ..trace.run import PassOptions, eager, read, trace
-from ..trace.swap import swap_tensors
 from ..watch.free_blocks import free_blocks_taken
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses
@@ -42,8 +41,9 @@ from ..watch.quiet_profile import QuietProfile, alone
 from ..watch.unseen import with_unseen_frees
 from .account import PriorTensor
 from .compiling import compiled_for_torch
-from .replaced_tensors import ReplacedTensors
-from .runner import Step, Steps, with_loss
+from .runner import Steps
+from .step import Step
+from .step_copy import StepCopy
 from .surroundings import Surroundings
 
 
@@ -69,9 +69,9 @@ def measure_step(
         with (
             free_blocks_taken(device),
             compiled_for_torch(),
-            copied(tree, step, Copies(device)) as (exchange, prior),
+            copied(tree, step, Copies(device)) as copy,
         ):
-            log = profiled(tree, example, step, device, exchange, prior)
+            log = profiled(copy, example, device)
             after = _reserved(device)
         return log, None if before is None or after is None else after - before
 
@@ -102,27 +102,25 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
 
 
 @contextmanager
-def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[PriorTensor]]]:
-    """Replace the tensors of a model and its steps by copies; yield the copies of the steps' other tensors."""
+def copied(tree: ModuleTree, step: Step, copies: Copies, draws: bool = True) -> Iterator[StepCopy]:
+    """Yield a copy of a model and its step on copies of their tensors, with the model's mode set.
+
+    Its steps draw from the CPU's generator, which is set back, unless a pass runs them: with ``draws`` False.
+    """
     surroundings = Surroundings(tree, step)
+    away = Away(copies.alike, lambda tensor: tensor, None)
     with (
-        surroundings.restored(),
-        exchanging() as exchange,
+        global_state_kept(draws),
+        nullcontext() if draws else own_random(),
         eager(),
         gradients(step.mode == "train"),
-        with_repacked(tree.modules),
+        surroundings.copied(copies.alike, copies.alike, away) as copy,
     ):
-        set_mode(tree, step.mode == "train")
-
-        def put(tensor: Tensor) -> Tensor:
-            return tensor if id(tensor) in surroundings.alone.ids else exchange.put(tensor, copies.alike)
-
-        swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
-        with surroundings.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
-            surroundings.put(exchange, copies.alike, surroundings.alone.ids, stand_ins)
-            holdings = [*surroundings.holdings(stand_ins, copies.alike), *_constants(tree, surroundings.modules)]
-            copies.settle()
-            yield exchange, holdings
+        repack(copy.tree.modules)
+        set_mode(copy.tree, step.mode == "train", run_really)
+        copy.prior += _constants(tree, surroundings.modules)
+        copies.settle()
+        yield copy
 
 
 def _constants(tree: ModuleTree, others: Iterable[nn.Module]) -> Iterator[PriorTensor]:
@@ -132,31 +130,24 @@ def _constants(tree: ModuleTree, others: Iterable[nn.Module]) -> Iterator[PriorT
     yield from (PriorTensor(tensor, "parameters", owner) for owner, tensor in constants if not tensor.is_mkldnn)
 
 
-def profiled(
-    tree: ModuleTree,
-    example: Example,
-    step: Step,
-    device: torch.device,
-    exchange: Exchange,
-    prior: list[PriorTensor],
-    collects: bool = True,
-) -> MemoryLog:
-    """Run steps whose tensors are already copies, and return the memory events from torch's profiler.
+def profiled(copy: StepCopy, example: Example, device: torch.device, collects: bool = True) -> MemoryLog:
+    """Run the steps of a copy, and return the memory events from torch's profiler.
 
     Without ``collects``, Python collects no garbage until the end of the steps; the log says what it would free.
     """
+    tree, step = copy.tree, copy.step
     if step.optimizer is not None or step.train_step is not None:
         compat.import_for_optimizers()
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
-    steps = RealSteps(watch, device, marks, step, exchange, prior)
-    args, kwargs = own_arguments(tree, example, steps, device, exchange)
+    steps = RealSteps(watch, device, marks, copy)
+    args, kwargs = own_arguments(example, steps, device)
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    besides = [*(holding.tensor for holding in prior if not holding.if_used), *(tensor for tensor, _ in steps.packed)]
-    of_packages = [holding.tensor for holding in prior if holding.if_used]
+    besides = [*(held.tensor for held in copy.prior if not held.if_used), *(tensor for tensor, _ in steps.packed)]
+    of_packages = [held.tensor for held in copy.prior if held.if_used]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     if_used = set(addresses(of_packages, device)) - set(addresses(known, device))
@@ -183,7 +174,7 @@ def profiled(
     reader = ProfileReader(device.type, before)
     reader.read(events)
     missed = (*_missed(reader, before, history), *_in_threads(tree, marks))
-    log = with_replaced(reader.log(tuple(tree.paths), steps.assumptions(missed)))
+    log = reader.log(tuple(tree.paths), steps.assumptions(missed))
     log = with_unseen_frees(log, reader.reused, packed_bytes)
     return log if collects else _with_collected(log, reader.garbage(events))
 
@@ -205,9 +196,7 @@ def _happened(
     return before, with_requests(with_frees(changed, history.happened), history.requests)
 
 
-def own_arguments(
-    tree: ModuleTree, example: Example, steps: Steps, device: torch.device, exchange: Exchange
-) -> tuple[Any, Any]:
+def own_arguments(example: Example, steps: Steps, device: torch.device) -> tuple[Any, Any]:
     """Return copies of the example's arguments on a device, and give the steps copies of the targets.
 
     Copies on the same device keep strides and shared storages.
@@ -226,13 +215,14 @@ def own_arguments(
     copies: dict[int, torch.Tensor] = {}
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor in exchange:
-            return tensor
+        known = steps.copy.known(tensor)
+        if known is not None:
+            return known
         if id(tensor) not in copies:
             copies[id(tensor)] = remade(tensor, duplicate)
         return copies[id(tensor)]
 
-    args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
+    args, kwargs, _ = realise(example, example.batch_size or 1, steps.tree.dtype(), make, convert)
     steps.make_targets(example, make, convert)
     copies.clear()
     alike.settle()
@@ -275,25 +265,16 @@ def _in_threads(tree: ModuleTree, marks: Marks) -> tuple[str, ...]:
 class RealSteps(Steps):
     """Steps run for real, whose phases are marked between the profiler's events."""
 
-    def __init__(
-        self,
-        watch: Pass,
-        device: torch.device,
-        marks: Marks,
-        step: Step,
-        exchange: Exchange,
-        prior: list[PriorTensor],
-    ) -> None:
-        super().__init__(watch, device, marks, step, prior)
+    def __init__(self, watch: Pass, device: torch.device, marks: Marks, copy: StepCopy) -> None:
+        super().__init__(watch, device, marks, copy)
         self.marks = marks
-        self.exchange = exchange
-        self.replaced = ReplacedTensors(self.tree, exchange, step.train_step, [step.loss, step.optimizer])
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two steps is live at the end."""
         self._classify_initial_tensors(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
-            self.exchange.give_hooks()
+            self.copy.give_hooks()
+            self.copy.settle()
             output = self._run_all(args, kwargs)
             self.marks.stop()
             del output
@@ -308,8 +289,7 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
     if not undecided:
         return example
     try:
-        with Surroundings(tree, step).restored():
-            specs = list(tensors(trace(tree, example, PassOptions("auto", step.mode, None, False)).inputs))
+        specs = list(tensors(trace(tree, example, PassOptions("auto", step.mode, None, False)).inputs))
     except UnsupportedError:  # Every forward adds modules.
         return example
     except ForwardError:

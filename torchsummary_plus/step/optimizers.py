@@ -5,18 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live import compat
 from ..live.fakes import Fake
-from ..watch.objects import objects_of
 from .eight_bit import EIGHT_BIT, PAGED
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
@@ -93,27 +90,6 @@ def set_to_train(optimizer: Any) -> None:
     train = getattr(optimizer, "train", None)
     if callable(train):
         train()
-
-
-_STEPPING = frozenset((optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScaler))
-
-
-_walks: list[Callable[[], list[Any]]] = [partial(objects_of, _STEPPING)]
-
-
-def stepping() -> list[Any]:
-    """Return every live optimizer, scheduler and gradient scaler, since a user's step may change any of them."""
-    return _walks[-1]()
-
-
-@contextmanager
-def listed_once() -> Iterator[None]:
-    """Have ``stepping`` walk over all objects only once: each repetition of a step leaves them as they were."""
-    _walks.append(cache(_walks[0]))
-    try:
-        yield
-    finally:
-        _walks.pop()
 
 
 @contextmanager

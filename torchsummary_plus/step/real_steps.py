@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..data.memory_records import MemoryLog
 from ..live import compat
-from ..live.exchange import Copies, Exchange
 from ..live.exports import exporting
 from ..live.fakes import CPU
 from ..live.inputs import Example
@@ -18,6 +17,7 @@ from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
+from ..live.tensor_copies import Copies
 from ..trace import rehearsal
 from ..trace.kernels import tensors_of
 from ..trace.passes import Frame, Listener, Pass, deep_stack
@@ -28,8 +28,9 @@ from ..trace.run import eager
 from . import saved_storages
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled
-from .runner import Step, Steps
+from .runner import Steps
 from .saved_storages import SavedStorages, TooLargeError
+from .step import Step
 from .surroundings import reached_by
 
 
@@ -112,8 +113,9 @@ class _NoAccount:
 class _QuietSteps(Steps):
     """Steps without an account."""
 
-    def run(self, args: Any, kwargs: Any, exchange: Exchange) -> None:
-        exchange.give_hooks()
+    def run(self, args: Any, kwargs: Any) -> None:
+        self.copy.give_hooks()
+        self.copy.settle()
         self._run_all(args, kwargs)
 
 
@@ -129,16 +131,17 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > saved_storages.LARGEST:
             raise TooLargeError
-        swapped = copied(tree, step, Copies(CPU, moves=True))
-        with eager(), compiled_for_torch(), swapped as (exchange, prior), deep_stack(), exporting():
-            watch = Pass(tree, run_really, [journal, recorder])
+        swapped = copied(tree, step, Copies(CPU, moves=True), draws=False)
+        with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
+            watch = Pass(copy.tree, run_really, [journal, recorder])
             watch.install()
-            steps = _QuietSteps(watch, CPU, _NoAccount(), step)
-            args, kwargs = own_arguments(tree, example, steps, CPU, exchange)
-            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(holding.tensor for holding in prior)]
+            steps = _QuietSteps(watch, CPU, _NoAccount(), copy)
+            args, kwargs = own_arguments(example, steps, CPU)
+            copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in copy.prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
+            copies.clear()
             with watch, ReadsRecorded(watch, recorder):
-                steps.run(args, kwargs, exchange)
+                steps.run(args, kwargs)
             return RealStep(recorder.rehearsal(), journal)
     except (TooLongError, TooLargeError) as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))
@@ -159,8 +162,8 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     def measured(operands: Operands | None = None) -> MemoryLog:
         swapped = copied(tree, step, Copies(CPU, moves=True))
         try:
-            with compiled_for_torch(operands), swapped as (exchange, prior), deep_stack():
-                return profiled(tree, example, step, CPU, exchange, prior, collects=False)
+            with compiled_for_torch(operands), swapped as copy, deep_stack():
+                return profiled(copy, example, CPU, collects=False)
         finally:
             journal.undo()
 

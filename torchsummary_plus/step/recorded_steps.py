@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..data.errors import SummaryError
-from ..data.memory_records import MemoryLog, with_replaced
-from ..live.exchange import Exchange
+from ..data.memory_records import MemoryLog
 from ..live.inputs import Example, realise
 from ..live.remaking import remade
 from ..live.structures import all_tensors, once
+from ..live.threads import in_pass
 from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
@@ -27,8 +27,8 @@ from .autograd.functions import StepFunctions, failed_node, functions_as_without
 from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
-from .replaced_tensors import ReplacedTensors
-from .runner import Step, Steps
+from .runner import Steps
+from .step_copy import StepCopy
 from .streamed_ledger import StreamedLedger
 
 
@@ -59,7 +59,7 @@ def resizing_watched(kernels: StepKernels, ledger: StreamedLedger) -> Iterator[N
         ledger.resized(storage)
         return storage
 
-    kind.resize_ = watched
+    kind.resize_ = in_pass(watched, resize)
     try:
         yield
     finally:
@@ -67,17 +67,13 @@ def resizing_watched(kernels: StepKernels, ledger: StreamedLedger) -> Iterator[N
 
 
 class RecordedSteps(Steps):
-    """Runs a model's steps under a ledger. Create it once fakes have replaced the model's tensors."""
+    """Runs a model's steps under a ledger. The model is a copy on fakes."""
 
     if_used: IfUsed
     """Listens for the first use of tensors that count only from then on."""
 
-    def __init__(
-        self, kernels: StepKernels, ledger: StreamedLedger, step: Step, exchange: Exchange, prior: list[PriorTensor]
-    ) -> None:
-        super().__init__(kernels.watch, kernels.device, ledger, step, prior)
-        self.exchange = exchange
-        self.replaced = ReplacedTensors(self.tree, exchange, step.train_step, [step.loss, step.optimizer])
+    def __init__(self, kernels: StepKernels, ledger: StreamedLedger, copy: StepCopy) -> None:
+        super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
         self.capability = ledger.workspaces.capability
@@ -99,7 +95,7 @@ class RecordedSteps(Steps):
             stack.enter_context(self._gradients_named())
             stack.enter_context(self._optimizers_named())
             stack.enter_context(resizing_watched(kernels, self.ledger))
-            self.exchange.give_hooks()
+            self.copy.give_hooks()
             engine = kernels.engine = CudaEngine(self.watch)
             stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
@@ -115,34 +111,28 @@ class RecordedSteps(Steps):
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
-            parameters = (parameter for parameter, _ in self.parameters.values())
-            for tensor in (
-                *self.exchange,
-                *parameters,
-                *self.tree.tensors(),
-                *all_tensors((args, kwargs, self.targets)),
-            ):
-                engine.add_leaf(tensor, lasting=True)
+            parameters = [tensor for reference, _ in self.parameters.values() if (tensor := reference()) is not None]
+            inputs = all_tensors((args, kwargs, self.targets))
+            for tensor in (*self.copy.replacements, *parameters, *self.tree.tensors(), *inputs):
+                engine.add_leaf(tensor)
+            self.copy.settle()
+            del parameters, inputs, tensor
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
             output = self._run_all(args, kwargs)
             paths = tuple(self.tree.paths)
             log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             del output
-        return with_replaced(log)
+        return log
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         super()._once(args, kwargs, optimizer)
         if self.kernels.engine is not None:
             self.kernels.engine.drop_unreferenced()
 
-    def _free_replaced(self, unreached: set[int]) -> None:
-        if self.kernels.engine is not None:
-            self.kernels.engine.drop(unreached)
-        super()._free_replaced(unreached)
-
     def _input(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor in self.exchange else remade(tensor, self.kernels.of_input)
+        known = self.copy.known(tensor)
+        return remade(tensor, self.kernels.of_input) if known is None else known
 
     def _wait_for_use(self, holding: PriorTensor) -> None:
         self.if_used.wait(holding)

@@ -2,67 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
-from ..data.memory_records import REPLACED, SUMMED, UNTRAINED, WITHOUT_GRAPH
+from ..data.memory_records import SUMMED, UNTRAINED, WITHOUT_GRAPH
 from ..live import compat
 from ..live.inputs import Example
+from ..live.interrupts import safe_point
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import offloaded
 from ..live.structures import all_tensors
+from ..live.threads import in_pass, is_beside
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
 from .account import Account, PriorTensor
 from .flattened import flattened
-from .losses import Convert, Loss, Make, default_loss, own_loss
+from .losses import Convert, Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed_weights import packed_blocks, unreadable_weights
-from .replaced_tensors import ReplacedTensors
-
-
-@dataclass(frozen=True)
-class Step:
-    """The step to record.
-
-    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` None for the
-    output's own, else its sum; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``;
-    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` the number of repetitions, each of
-    ``micro_batches`` forwards and backwards whose gradients add up.
-    """
-
-    mode: str = "train"
-    optimizer: Any = None
-    loss: Loss | None = None
-    autocast: torch.dtype | None = None
-    train_step: Callable[..., Any] | None = None
-    keep_output: bool = False
-    steps: int = 2
-    micro_batches: int = 1
+from .step import Step
+from .step_copy import StepCopy
 
 
 class Steps:
     """One model's steps, run unchanged and reported to an account."""
 
-    def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, prior: list[PriorTensor] | None = None
-    ) -> None:
+    def __init__(self, watch: Pass, device: torch.device, account: Account, copy: StepCopy) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
         self.model = tree.modules[0]
         self.device = device
         self.account = account
-        self.step = step
-        self.prior = prior or []
-        """Tensors besides the model; cleared once recorded, so that only the program holds them."""
-        self.without_bytes: Container[int] = ()
-        """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
+        self.copy = copy
+        self.step = step = copy.step
         self.doing = "forward"
         """What the step is doing, to name in an error."""
         self.optimizer: torch.optim.Optimizer | None = None
@@ -71,9 +49,7 @@ class Steps:
         """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
         """Exit stacks of the active optimizer steps, outermost first."""
-        self.replaced: ReplacedTensors | None = None
-        """The tensors that a step may replace."""
-        self.parameters: dict[int, tuple[Tensor, int]] = {}
+        self.parameters: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         """Each parameter by id, with the first module that holds it; a loss's parameters belong to no module."""
         self.targets: Any = None
         """The loss's targets; if made from the output, from the first one on."""
@@ -86,37 +62,40 @@ class Steps:
         for index, module in owned:
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    self.parameters.setdefault(id(parameter), (parameter, index))
+                    self.parameters.setdefault(id(parameter), (weakref.ref(parameter), index))
 
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
         """Record tensors that exist before the steps: the model's, then others, such as averages, then the inputs."""
         self._classify_model()
-        for holding in self.prior:
+        for holding in self.copy.prior:
             if not holding.if_used:
                 self.account.classify([holding.tensor], holding.kind, holding.owner)
-        if self.prior:
+        if self.copy.prior:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
-        for holding in self.prior:
+        for holding in self.copy.prior:
             if holding.if_used:
                 self._wait_for_use(holding)
-        self.prior.clear()
 
     def _classify_model(self) -> None:
         for tensor, owner in self.packed:
             self.account.classify([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
         for index, module in [*moved, *((OUTSIDE, module) for module in self.loss_modules)]:
-            if index >= self.tree.unregistered and all(id(t) in self.without_bytes for t in tensors_in([module])):
+            if index >= self.tree.unregistered and all(id(t) in self.copy.without_bytes for t in tensors_in([module])):
                 continue
             if self.device.type == "cuda":
                 self.account.join(flattened(module), index)
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    owner = self.parameters.get(id(parameter), (None, index))[1]
+                    owner = self._owner_of(parameter, index)
                     self.account.classify([parameter], "parameters", owner)
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
+
+    def _owner_of(self, parameter: Tensor, otherwise: int) -> int:
+        reference, owner = self.parameters.get(id(parameter), (None, otherwise))
+        return owner if reference is not None and reference() is parameter else otherwise
 
     def _wait_for_use(self, holding: PriorTensor) -> None:
         """Classify a tensor that counts only if the steps use it."""
@@ -144,28 +123,16 @@ class Steps:
     def assumptions(self, others: Sequence[str]) -> tuple[str, ...]:
         """Return the assumptions about the loss and the modules' modes, and the others."""
         left_out = self.tree.left_out if self.step.train_step is None else ()
-        replaced = () if self.replaced is None else self.replaced.notes()
-        return (*self.notes, *replaced, *self.tree.own_modes, *left_out, *others)
+        return (*self.notes, *self.tree.own_modes, *left_out, *others)
 
     def _run_all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return the output that the loop keeps from the last one."""
         self.optimizer = self._optimizer()
-        if self.replaced is not None:
-            self.replaced.begin(self.optimizer, all_tensors((args, kwargs, self.targets)))
         for number in range(self.step.steps):
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
-            unreached = self.replaced.unreached(self.optimizer) if self.replaced is not None else None
-            if unreached:
-                self._free_replaced(unreached)
         output, self.output = self.output, None
         return output
-
-    def _free_replaced(self, unreached: set[int]) -> None:
-        """Free, in a phase of its own, what the step replaced."""
-        assert self.replaced is not None
-        self.account.enter(REPLACED, self.account.step)
-        self.replaced.free(unreached)
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
@@ -304,7 +271,7 @@ class Steps:
                 ends = outer == "forward" and self.watch.frame is None
                 self.account.enter("end" if ends else outer, self.account.step)
 
-        engine._engine_run_backward, engine.backward = run_named, backward_named
+        engine._engine_run_backward, engine.backward = in_pass(run_named, run), in_pass(backward_named, backward)
         try:
             yield
         finally:
@@ -313,10 +280,12 @@ class Steps:
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
         """Record each gradient as such, for its parameter's module, as soon as it exists."""
-        handles = []
-        for parameter, owner in self.parameters.values():
-            if parameter.requires_grad:
-                handles.append(parameter.register_post_accumulate_grad_hook(self._name_gradient(owner)))
+        handles = [
+            parameter.register_post_accumulate_grad_hook(self._name_gradient(owner))
+            for reference, owner in self.parameters.values()
+            if (parameter := reference()) is not None and parameter.requires_grad
+        ]
+        parameter = None  # A step may replace it.
         try:
             yield
         finally:
@@ -325,6 +294,7 @@ class Steps:
 
     def _name_gradient(self, index: int) -> Callable[[Tensor], None]:
         def name(parameter: Tensor) -> None:
+            safe_point()
             with compat.no_function(), self.watch.state.being(in_engine=False):
                 if parameter.grad is not None:
                     self.account.classify([parameter.grad], "gradients", index)
@@ -349,7 +319,8 @@ class Steps:
         maker = optimizer_maker(self.step.optimizer)
         if maker is None or self.step.mode == "eval":
             return None
-        learned = {key: p for key, (p, _) in self.parameters.items() if p.requires_grad}
+        parameters = {key: reference() for key, (reference, _) in self.parameters.items()}
+        learned = {key: p for key, p in parameters.items() if p is not None and p.requires_grad}
         late = learned.keys() & self.tree.late
         if late:
             self.notes[f"{len(late)} of {len(learned)} parameters {UNTRAINED}"] = None
@@ -363,16 +334,19 @@ class Steps:
         stepping = self.stepping
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+            if is_beside():
+                return None
             stepping.append(ExitStack())
             stepping[-1].enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
             stepping[-1].enter_context(self._stepping(optimizer))
             return closure_of(args, kwargs, self._forward_of)
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if is_beside():
+                return
             stepping.pop().close()
             for stepped, state in optimizer.state.items():
-                owner = self.parameters[id(stepped)][1] if id(stepped) in self.parameters else OUTSIDE
-                self.account.classify(all_tensors(state), "optimizer_state", owner)
+                self.account.classify(all_tensors(state), "optimizer_state", self._owner_of(stepped, OUTSIDE))
 
         handles = [
             optimizers.register_optimizer_step_pre_hook(before),

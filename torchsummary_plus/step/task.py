@@ -11,8 +11,6 @@ from ..data.capability import Capability
 from ..data.memory_records import MemoryLog
 from ..live.compat import import_for_optimizers
 from ..live.cuda_as_cpu import cuda_as_cpu
-from ..live.exchange import Copies, exchanging
-from ..live.fakes import CPU
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
@@ -23,8 +21,7 @@ from ..trace.rehearsal import Rehearsal, rehearse
 from ..trace.run import eager
 from .draws import Draws
 from .real_steps import RealStep, measured_step, rehearse_step
-from .runner import Step
-from .surroundings import Surroundings
+from .step import Step
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,9 @@ class Task:
             return measured_step(self.tree, self.example, self.step, real)
 
     def rehearsed_forward(self) -> Rehearsal:
-        """Run a real forward on copies of the tensors that the model's code reaches besides the model."""
-        surroundings, copies = Surroundings(self.tree, self.step), Copies(CPU, moves=True)
-        with surroundings.restored(), exchanging() as exchange:
-            surroundings.put(exchange, copies.alike, {id(tensor) for tensor in self.tree.tensors()})
-            with eager(), cuda_as_cpu(self.for_cuda), self.draws.seeded():
-                return rehearse(self.tree, self.example, self.step.mode == "train", self.step.autocast)
+        """Run a real forward on a copy of the model."""
+        with eager(), cuda_as_cpu(self.for_cuda), self.draws.seeded():
+            return rehearse(self.tree, self.example, self.step.mode == "train", self.step.autocast)
 
     def redrawn(self, draws: Draws) -> Task:
         """Return the task with other random numbers, also in its real pass if that drew any."""

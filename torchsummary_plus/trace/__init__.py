@@ -1,8 +1,8 @@
-"""One recorded pass through a model, fake or real, after which the model is restored.
+"""One recorded pass, fake or real, through a copy of a model.
 
 - A table's pass: ``run`` chooses it, ``passes`` runs it, and listeners record it: ``recorder``, ``flow``,
-  ``embeddings``, ``recorded_routing``, ``node_modules``. ``mode_setting`` sets the mode, ``swap`` puts fakes
-  into the model, ``restore`` and ``journal`` undo every change, with ``generator_variables`` and ``user_logs``;
+  ``embeddings``, ``recorded_routing``, ``node_modules``. ``copies`` copies the model, ``names`` lets code find the
+  copies, ``mode_setting`` sets the mode. ``global_state`` and ``journal`` undo what has to be changed outside the copy;
   ``growing`` is for models that a forward completes.
 - Its operators: ``environments`` (fake or real), ``kernels``, ``recipes``, ``state``, ``wrapped_numbers``,
   ``mixed_dtypes``, ``sparse``, ``real_kernels``, ``watched_forward``, ``cuda_engine``.

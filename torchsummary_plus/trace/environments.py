@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
 import torch
 from torch import nn
 
-from ..live.fakes import CPU, fake_like, is_plain, new_fake
+from ..live.copying import Copier
+from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
 from ..live.inputs import MASK, real_input
+from ..live.modules import ModuleTree
 from ..live.offloading import away_as_fakes
-from ..live.remaking import remade
+from .copies import copied_tree
 from .journal import WriteJournal
-from .kernels import FakeKernels
+from .kernels import SMALL, FakeKernels
 from .passes import Listener
 from .real_kernels import Kernel, run_really
-from .swap import swap_tensors
 
 
 class Environment(AbstractContextManager["Environment"]):
@@ -32,8 +32,8 @@ class Environment(AbstractContextManager["Environment"]):
     def __exit__(self, *_: object) -> None:
         return None
 
-    def swap(self, modules: Sequence[nn.Module]) -> None:
-        """Swap the tensors of modules for those of the pass."""
+    def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
+        """Return the tree of a copy of the model that has the pass's tensors, and the copier that made it."""
         raise NotImplementedError
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -58,10 +58,14 @@ class FakeEnvironment(Environment):
         self.counters: dict[int, torch.Tensor] = {}
         """Copies of the model's integer scalars, such as batch counters, by tensor id: forwards may read them."""
 
-    def swap(self, modules: Sequence[nn.Module]) -> None:
-        """Swap the modules' tensors for fakes."""
-        stand_in = partial(remade, change=self._stand_in)
-        swap_tensors(modules, stand_in, stand_in, away_as_fakes(self.device))
+    def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
+        """Return a copy of the model on fakes. Small tensors inside objects keep their values, which may steer it."""
+
+        def other(tensor: torch.Tensor) -> torch.Tensor:
+            is_small = tensor.numel() <= SMALL and not tensor.requires_grad
+            return tensor if is_small or isinstance(tensor, Fake) else self._stand_in(tensor)
+
+        return copied_tree(tree, self._stand_in, other, away_as_fakes(self.device))
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a model tensor's fake on the device; CPU scalars stay on the CPU, and integer scalars stay real."""
@@ -98,28 +102,41 @@ class FakeEnvironment(Environment):
 
 
 class RealEnvironment(Environment):
-    """The model's own tensors: copies of buffers, and parameters under a journal that undoes writes."""
+    """The model's own tensors: copies of buffers, and parameters that share their elements with the model's.
+
+    A journal undoes what the pass writes to these.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.kernel = run_really
         self.journal = WriteJournal([])
 
-    def swap(self, modules: Sequence[nn.Module]) -> None:
-        """Swap buffers for copies, and put the parameters under the journal."""
-        parameters = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
+    def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
+        """Return a copy of the model with copies of buffers, and put the parameters under the journal."""
+        parameters = {id(p): p for module in tree.modules for p in module._parameters.values() if p is not None}
         self.journal = WriteJournal(list(parameters.values()))
         self.listeners = (self.journal,)
-        swap_tensors(modules, partial(remade, change=self._moved), partial(remade, change=self._copied))
 
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on the pass's kind of device, itself if it is there already."""
-        if tensor.device.type == self.device.type:
-            return tensor
-        return nn.Parameter(tensor.detach().to(self.device), tensor.requires_grad)
+        def own(tensor: torch.Tensor) -> torch.Tensor:
+            return self._shared(tensor) if id(tensor) in parameters else self._duplicate(tensor)
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._moved(tensor.detach().clone())
+        return copied_tree(tree, own, self._duplicate)
+
+    def _shared(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a parameter on the same elements, or on a copy of them if the pass runs on another kind of device."""
+        return nn.Parameter(self._here(tensor.detach()), tensor.requires_grad)
+
+    def _duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
+        if is_plain(tensor) and tensor.numel() and not tensor.untyped_storage().nbytes():
+            copy = torch.empty_like(tensor, device=self.device)
+            copy.untyped_storage().resize_(0)  # Its elements come later, as those of a gathered weight.
+        else:
+            copy = self._here(tensor.detach().clone())
+        return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+
+    def _here(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.device.type == self.device.type else tensor.to(self.device)
 
     def __exit__(self, *_: object) -> None:
         self.journal.undo()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
 from ..live.inputs import Example, realise
 from ..live.modules import ModuleTree
+from ..live.own_random import own_random
 from ..live.remaking import remade
+from .copies import copied_tree
 from .environments import RealEnvironment
+from .global_state import global_state_kept
 from .hints import forward_error
 from .passes import Pass, deep_stack
 from .real_kernels import run_really
-from .restore import restored
 from .watched_forward import originals_of, put_back
 
 
@@ -25,14 +26,15 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
 
     Parameters that already have a shape are shared with the copy; buffers are not.
     """
-    memo: dict[int, Any] = {}
-    for tensor in tree.tensors():
+
+    def replacement(tensor: torch.Tensor) -> torch.Tensor:
         if nn.parameter.is_lazy(tensor):
-            lazy: Any = type(tensor)
-            memo[id(tensor)] = lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
-        elif isinstance(tensor, nn.Parameter):
-            memo[id(tensor)] = tensor
-    copied = ModuleTree(copy.deepcopy(tree.modules[0], memo))
+            lazy: Callable[..., torch.Tensor] = type(tensor)
+            return lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
+        return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+
+    copied = ModuleTree(copied_tree(tree, replacement, replacement)[0].modules[0])
+    known = {id(tensor) for tensor in copied.tensors()}
     environment = RealEnvironment(tree.device())
     watch = Pass(copied, run_really, [])
     originals = [originals_of(module) for module in copied.modules]
@@ -40,7 +42,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
         convert = partial(remade, change=environment.convert)
         args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), environment.make, convert)
         watch.install()
-        with restored([]), deep_stack(), torch.no_grad(), watch:
+        with global_state_kept(), own_random(), deep_stack(), torch.no_grad(), watch:
             copied.modules[0](*args, **kwargs)
     except Exception as error:
         raise forward_error(error, watch, ()) from error
@@ -48,7 +50,6 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
         put_back(module, original)
     grown = ModuleTree(copied.modules[0])
     grown.before = tree
-    known = {id(tensor) for tensor in memo.values()}
     grown.late = frozenset(id(tensor) for tensor in grown.tensors() if isinstance(tensor, nn.Parameter)) - known
     return grown
 

@@ -26,7 +26,8 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
     ``reached`` lists the calls that had finished; ``no_values`` says why no real forward could supply values.
     """
     frame = module_frame(failed_frame(error))
-    module = watch.tree.modules[0 if frame is None or frame.module is None else frame.module]
+    number = 0 if frame is None or frame.module is None else frame.module
+    module = watch.tree.module(number) or watch.tree.modules[0]
     return ForwardError(
         path=frame.name if frame is not None else "",
         class_name=class_name(module),
@@ -39,7 +40,8 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
     """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
-    where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
+    module = None if owner < 0 else tree.module(owner)
+    where = "" if module is None else f"{tree.paths[owner] or 'the model itself'} ({class_name(module)})"
     known = _values_hint(error, no_values) or _key_hint(error) or _no_parameters(error)
     return StepError(phase, where, _text(error), known or _cpu_streams(str(error)) or _forked(str(error)))
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ..live import compat
-from ..live.fakes import is_plain
 from ..live.stored import stored
 from .passes import Listener
 
@@ -18,15 +17,12 @@ class WriteJournal(Listener):
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.parameters = list(parameters)
-        self.states = [(p, p.data, p.requires_grad, p.grad) for p in self.parameters]
         self.by_storage: dict[int, list[torch.Tensor]] = {}
         for p in self.parameters:
             for part in stored(p):
                 if part.device.type != "meta":
                     self.by_storage.setdefault(part.untyped_storage()._cdata, []).append(part)
         self.contents: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        for p in self.parameters:
-            p.grad = None
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copy what the operator is about to write to, once per storage."""
@@ -42,23 +38,10 @@ class WriteJournal(Listener):
                         self.contents[storage] = (original, _bytes_of(original).clone())
 
     def undo(self) -> None:
-        """Restore every parameter's contents, data, gradient and ``requires_grad``."""
+        """Restore every parameter's contents."""
         with torch.no_grad():
             for original, content in self.contents.values():
                 _bytes_of(original).copy_(content)
-        for parameter, data, requires_grad, grad in self.states:
-            if _place(parameter) != _place(data):
-                parameter.data = data
-            parameter.grad = grad
-            if parameter.requires_grad is not requires_grad:
-                parameter.requires_grad_(requires_grad)
-
-
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Identify where and how a strided tensor's elements are stored; of any other tensor, only the layout."""
-    if not is_plain(tensor):
-        return (tensor.layout,)
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,25 +15,27 @@ from ..live.fakes import Fake, is_plain
 from ..live.modules import ModuleTree, class_name
 from ..live.stored import all_stored
 from .kernels import written
+from .passes import Pass
+from .real_kernels import Kernel, run_really  # noqa: F401 - a doctest uses it
 
 
-def set_mode(tree: ModuleTree, training: bool) -> None:
+def set_mode(tree: ModuleTree, training: bool, kernel: Kernel) -> None:
     """Call ``model.train(training)``; modules whose own ``train`` fails keep their mode, named in ``tree.own_modes``.
 
     A module of ``torch.export`` refuses both modes, and a method of this name may train the model in a loop. What one
-    writes into tensors, as LoRA's does to merge its weights, is undone at once.
+    writes into real tensors, as LoRA's does to merge its weights, is undone at once; ``kernel`` runs its operators.
 
     >>> class Fixed(nn.Linear):
     ...     def train(self, mode=True):
     ...         raise NotImplementedError("exported")
     >>> tree = ModuleTree(nn.Sequential(Fixed(2, 2), nn.ReLU()))
-    >>> set_mode(tree, False)
+    >>> set_mode(tree, False, run_really)
     >>> [module.training for module in tree.modules], tree.own_modes
     ([False, True, False], ('0 (Fixed) stays in training mode: its train() raised NotImplementedError: exported',))
     """
     refusals: dict[int, str] = {}
     if any("train" in vars(module) or type(module).train is not nn.Module.train for module in tree.modules):
-        with untouched(tree.tensors()):
+        with untouched(tree.tensors()), Pass(tree, kernel, []):
             _set(tree.modules[0], training, refusals)
     else:
         _set(tree.modules[0], training, refusals)

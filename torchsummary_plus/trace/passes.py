@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..live import compat, remaking
 from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
+from ..live.interrupts import safe_point
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from ..live.unguarded import composite_kernel
@@ -169,10 +170,11 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator below any function mode, which an engine's backward leaves active here."""
-        if func is PRIM_DEVICE:
+        if func is PRIM_DEVICE:  # No safe point: functions of torch that may not throw ask for devices too.
             device = device_of(args[0])
             is_unseen = device.type == "cuda" and not Fake.cuda_is_guarded
             return META if is_unseen or self.state.hides_device(device) else device
+        safe_point()
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
@@ -291,6 +293,7 @@ class Pass(TorchDispatchMode):
 
     def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Replace ``forward`` of module number ``index``."""
+        safe_point()
         if not self.state.notifies:
             return forward(*args, **kwargs)
         if self.thread != get_ident():

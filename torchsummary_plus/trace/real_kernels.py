@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..live import compat
 from ..live.autocast import autocast_inside
+from ..live.own_random import drawn
 
 _CONJUGATE = torch.ops.aten._conj.default
 
@@ -35,4 +36,4 @@ def called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(value, Tensor) and value._is_zerotensor() for value in chain(args, kwargs.values())):
         with compat.zeros_replaced():
             return func(*args, **kwargs)
-    return func(*args, **kwargs)
+    return drawn(func, args, kwargs)

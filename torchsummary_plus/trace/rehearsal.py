@@ -20,11 +20,14 @@ from ..live.inputs import Example, realise
 from ..live.masks import masks_of
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
+from ..live.own_random import own_random, rng_state
 from ..live.remaking import remade
-from ..live.repacking import with_repacked
+from ..live.repacking import repack
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
+from .global_state import global_state_kept
 from .mode_setting import set_mode
+from .names import names_replaced
 from .operator_limit import MOST_OPERATORS
 from .passes import Frame, Listener, Pass, deep_stack
 from .questions import (
@@ -41,7 +44,6 @@ from .questions import (
     record,
 )
 from .real_kernels import run_really
-from .restore import restored
 from .result_sizes import LARGEST
 
 LONGEST = 10**12
@@ -99,7 +101,7 @@ class AnswerRecorder(Listener):
         self.questions = 0
         self.operators = 0
         self.multiply_adds = 0
-        self.rng_state = torch.get_rng_state()
+        self.rng_state = rng_state()
         self.most_measured = most_measured(free_bytes())
         self.elements = 0
         """How many elements were read as arrays."""
@@ -121,7 +123,7 @@ class AnswerRecorder(Listener):
 
     def rehearsal(self) -> Rehearsal:
         """Return the answers, once the pass is over."""
-        drew = not torch.equal(self.rng_state, torch.get_rng_state())
+        drew = not torch.equal(self.rng_state, rng_state())
         return Rehearsal(self.answers, "", self.is_loop, drew, self.multiply_adds)
 
     def _answer(self, question: Question, answer: Any) -> None:
@@ -227,7 +229,7 @@ _NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
 
 
 def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
-    """Run one forward without gradients on the CPU, with copies of a GPU model's tensors; the model is restored.
+    """Run one forward without gradients on the CPU, on a copy of the model.
 
     The rehearsal is empty, with a reason, if the model has no weights, fails, or takes too long.
     """
@@ -240,12 +242,14 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     recorder = AnswerRecorder(LONGEST, goes_on=False)
     environment = RealEnvironment(CPU)
     with ExitStack() as stack:
-        stack.enter_context(restored(tree.modules))
-        stack.enter_context(with_repacked(tree.modules))
+        stack.enter_context(global_state_kept())
+        stack.enter_context(own_random())
         stack.enter_context(deep_stack())
-        set_mode(tree, training)
         stack.enter_context(environment)
-        environment.swap(tree.modules)
+        tree, copier = environment.copied(tree)
+        stack.enter_context(names_replaced(copier))
+        repack(tree.modules)
+        set_mode(tree, training, environment.kernel)
         watch = Pass(tree, run_really, [*environment.listeners, recorder])
         convert = partial(remade, change=environment.convert)
         try:

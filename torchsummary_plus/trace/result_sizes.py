@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from ..live.fakes import CPU, META, Fake, in_kernel, wrap
 from ..live.masks import count_true, is_mask, masks_of, note_true
+from ..live.own_random import drawn
 from ..ops.dtypes import HALVES
 from .kernels import change_tensors, tensors_of
 
@@ -50,7 +51,7 @@ def _computed(func: OpOverload, args: Any, kwargs: Any, change: Callable[[Tensor
     """Return an operator's result on changed tensors; None if it fails."""
     try:
         with torch.no_grad():
-            return func(*change_tensors(args, change), **change_tensors(kwargs, change))
+            return drawn(func, change_tensors(args, change), change_tensors(kwargs, change))
     except Exception:
         return None
 

@@ -23,20 +23,22 @@ from ..live.fakes import DataDependentError, standing_in_for
 from ..live.inputs import Example, realise
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
+from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..live.structures import all_tensors, describe_arguments
 from .assumed_routing import BALANCED, Routers
 from .embeddings import Embeddings, NeedsIntegerError
 from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
+from .global_state import global_state_kept, one_pass
 from .growing import GrewError, materialised
 from .hints import forward_error
 from .mode_setting import set_mode
+from .names import names_replaced
 from .passes import Pass, deep_stack
-from .real_kernels import run_really
+from .real_kernels import Kernel, run_really
 from .recorded_routing import Routing
 from .recorder import Functions, Recorder
-from .restore import one_pass, reached_by_forward, restored_reach
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,6 @@ class _Runner:
     """Passes of one model at several batch sizes; each reuses the findings of earlier ones (dtypes, fake or real)."""
 
     def __init__(self, tree: ModuleTree, example: Example, options: PassOptions) -> None:
-        self.model = tree.modules[0]
         self.example = example
         self.options = options
         self.tree = tree
@@ -253,7 +254,8 @@ class _Runner:
         fakes = FakeEnvironment(device, self.fakes)
         fakes.kernels.routers = self.routers
         with (
-            restored_reach(self.tree.modules, reached_by_forward(self.tree.modules)),
+            global_state_kept(),
+            own_random(),
             deep_stack(),
             torch.set_grad_enabled(grad),
             eager(),
@@ -263,40 +265,43 @@ class _Runner:
             compat.attention_without_card(device),
             fakes if self.kind == "fake" else RealEnvironment(device) as environment,
         ):
-            if self.options.mode != "same":
-                self._set_mode()
             try:
-                environment.swap(self.tree.modules)
+                tree, copier = environment.copied(self.tree)
             except RuntimeError as error:
                 raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
-            return self._run(environment, batch, device, mode_key)
+            with names_replaced(copier):
+                if self.options.mode != "same":
+                    self._set_mode(tree, environment.kernel)
+                return self._run(tree, environment, batch, device, mode_key)
 
-    def _set_mode(self) -> None:
-        set_mode(self.tree, self.options.mode == "train")
-        if self.tree.own_modes:
-            reasons = "; ".join(self.tree.own_modes)
+    def _set_mode(self, tree: ModuleTree, kernel: Kernel) -> None:
+        set_mode(tree, self.options.mode == "train", kernel)
+        if tree.own_modes:
+            reasons = "; ".join(tree.own_modes)
             raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; pass mode='same'")
 
-    def _run(self, environment: Environment, batch: int, device: torch.device, mode_key: Any) -> Trace:
+    def _run(
+        self, tree: ModuleTree, environment: Environment, batch: int, device: torch.device, mode_key: Any
+    ) -> Trace:
         try:
             convert = partial(remade, change=environment.convert)
             args, kwargs, new_inputs = realise(self.example, batch, self.dtype, environment.make, convert)
             inputs = describe_arguments(args, kwargs)
         except RuntimeError as error:
-            raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
-        recorder, routing = Recorder(self._parameter_keys()), Routing()
+            raise forward_error(error, Pass(tree, run_really, []), ()) from error
+        recorder, routing = Recorder(self._parameter_keys(tree)), Routing()
         embeddings = Embeddings(self.example)
         embeddings.watch(new_inputs)
-        provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in self.tree.tensors()})
-        watch = Pass(self.tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance, routing])
+        provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in tree.tensors()})
+        watch = Pass(tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance, routing])
         if mode_key is not None:
             watch.hold(mode_key)
-        size, refusals = self.tree.size(), DataDependentError.count
+        size, refusals = tree.size(), DataDependentError.count
         watch.install()
         functions = Functions(watch) if self.options.functional else nullcontext()
         try:
             with watch, functions:
-                _call(self.model, watch, args, kwargs)
+                _call(tree.modules[0], watch, args, kwargs)
         except NeedsIntegerError:
             raise
         except Exception as error:
@@ -304,7 +309,7 @@ class _Runner:
         if DataDependentError.count != refusals:
             caught = DataDependentError("the forward read a tensor's values and caught the error")
             raise forward_error(caught, watch, recorder.reached(self.specs))
-        if self.tree.size() != size:
+        if tree.size() != size:
             raise GrewError
         run = Run(self.kind, self.reason, str(device), batch)
         calls = recorder.calls()
@@ -312,10 +317,10 @@ class _Runner:
         experts = find_experts(self.tree, self.specs, routing.choices)
         return Trace(self.specs, calls, inputs, run, flow, experts, find_adapters(self.tree, self.specs))
 
-    def _parameter_keys(self) -> dict[int, int]:
+    def _parameter_keys(self, tree: ModuleTree) -> dict[int, int]:
         """Return each parameter's key by the id of the tensor that replaces it in this pass."""
         keys: dict[int, int] = {}
-        for module, spec in zip(self.tree.modules, self.specs):
+        for module, spec in zip(tree.modules, self.specs):
             for parameter in spec.parameters:
                 if parameter.name in module._parameters:
                     keys[id(module._parameters[parameter.name])] = parameter.key

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -17,37 +20,43 @@ CallForward = Callable[[Callable[..., Any], Any, Any], Any]
 def stand_ins(module: nn.Module, call: CallForward) -> dict[str, Any]:
     """Return the instance attributes through which a module is watched.
 
-    A copy made during the pass has none of them and runs its own forward.
+    A copy made during the pass has none of them and runs its own forward. They refer to the module weakly: it is freed
+    at once where a step replaces it.
     """
     if isinstance(module, torch.jit.ScriptModule) and not hasattr(module, "forward"):
         return {}  # A traced model's submodule that was never called, such as one that holds packed weights.
-    forward = module.forward
+    own, known = module.forward, weakref.ref(module)
+    bound: Any = own.__func__ if isinstance(own, MethodType) and own.__self__ is module else None
+    if bound is not None:
+        own = partial(bound, weakref.proxy(module))
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
-            return forward(*args, **kwargs)
-        return call(forward, args, kwargs)
+            return own(*args, **kwargs) if bound is None else bound(known(), *args, **kwargs)
+        return call(own if bound is None else MethodType(bound, known()), args, kwargs)
 
-    watched.__wrapped__ = forward  # type: ignore[attr-defined]
+    watched.__wrapped__ = own  # type: ignore[attr-defined]
     if isinstance(module, torch.jit.ScriptModule):
         return {"forward": watched}
     originals = originals_of(module)
 
     @contextmanager
-    def unwatched() -> Iterator[None]:
+    def unwatched() -> Iterator[nn.Module]:
+        module = known()
+        assert module is not None
         watching = originals_of(module)
         put_back(module, originals)
         try:
-            yield
+            yield module
         finally:
             vars(module).update(watching)
 
     def deep_copy(memo: dict[int, Any]) -> Any:
-        with unwatched():
+        with unwatched() as module:
             return copy.deepcopy(module, memo)
 
     def state() -> Any:
-        with unwatched():
+        with unwatched() as module:
             own = module.__reduce_ex__(_PROTOCOL)[2]
             return dict(own) if isinstance(own, dict) else own
 

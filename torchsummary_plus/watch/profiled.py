@@ -11,6 +11,7 @@ from typing import Any
 
 from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from ..live import compat
+from ..live.interrupts import safe_point
 from ..trace.node_modules import NodeModules
 from ..trace.questions import OUTSIDE
 from .history import Happened, Requests
@@ -48,6 +49,7 @@ def changes(profile: QuietProfile, device: str) -> list[Change]:
     waiting = [(root, (), (), -1) for root in reversed(profile.roots())]
     count = 0
     while waiting:
+        safe_point()
         event, names, calls, node = waiting.pop()
         fields = event.extra_fields
         if event.tag == compat.EventType.Allocation:
@@ -173,6 +175,7 @@ class ProfileReader:
     def read(self, changes: Iterable[Change]) -> None:
         """Process changes in order, up to the mark that ends the steps."""
         for change in changes:
+            safe_point()
             if change.is_placed:
                 self._around = change.calls
             while self._open and self._open[-1].around != self._around[: len(self._open[-1].around)]:

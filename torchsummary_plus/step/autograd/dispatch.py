@@ -13,6 +13,7 @@ from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
 from ...live.modules import calls_in_script
 from ...live.stored import is_transformed
+from ...live.threads import all_in_pass
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...trace.cuda_engine import CudaEngine
@@ -132,7 +133,8 @@ class StepKernels(ValuedKernels):
         if self.watch.state.in_engine or number == OUTSIDE:
             return False
         if number not in self.scripted:
-            self.scripted[number] = calls_in_script(self.watch.tree.modules[number], "aten::linear")
+            module = self.watch.tree.module(number)
+            self.scripted[number] = module is not None and calls_in_script(module, "aten::linear")
         return self.scripted[number]
 
     def _off_meta(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -315,7 +317,7 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
         with state.being(differentiates=is_outermost), differentiate() as level:
             yield level
 
-    with compat.replaced({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating}):
+    with compat.replaced(all_in_pass({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating})):
         yield
 
 

@@ -19,6 +19,7 @@ from ...live.autocast import cast_functions
 from ...live.device_indices import on_numbered_gpus
 from ...live.fakes import Fake
 from ...live.inputs import MASK
+from ...live.threads import in_pass
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
 from ...trace.passes import Pass
@@ -347,10 +348,11 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
             return bool(usual(tensors)) if is_encoder else inline(tensors)
 
         overrides.has_torch_function = has_torch_function
-        layers.linear = functions.linear
+        layers.linear = in_pass(functions.linear, _linear_kernel)
         # torch.distributed.tensor.experimental looks it up by this name for context parallelism.
-        layers.scaled_dot_product_attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
-        torch.get_rng_state = random.get_rng_state = noticed_rng_state
+        attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
+        layers.scaled_dot_product_attention = in_pass(attention, ATTENTION)
+        torch.get_rng_state = random.get_rng_state = in_pass(noticed_rng_state, get_rng_state)
         try:
             yield
         finally:

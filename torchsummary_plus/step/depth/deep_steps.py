@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,15 +12,16 @@ import torch
 from ...data.capability import Capability
 from ...data.errors import SummaryError
 from ...data.memory_records import MemoryLog
+from ...live.copying import Copier
 from ...live.inputs import Example
 from ...live.modules import ModuleTree
 from ...live.stacks import largest_stack
 from ...ops.scratch.cuda.cudnn.queries import Cudnn
+from ...trace.global_state import one_pass
 from ...trace.passes import Listener
-from ...trace.restore import one_pass
 from ..draws import Draws
 from ..fake_steps import record_step
-from ..runner import Step
+from ..step import Step
 from .cut import FEWEST, WORTH
 from .growth import grown
 from .tokens import NotRepeatingError, Stack
@@ -49,24 +51,27 @@ def record_deep_step(
     highest peak among draws with fixed seeds. Layers that random numbers may skip do not stand for deeper models.
     """
 
-    def record(tree: ModuleTree) -> tuple[MemoryLog, Draws]:
+    def record(tree: ModuleTree, step: Step) -> tuple[MemoryLog, Draws]:
         draws = Draws(0 if highest_draw else None, highest_draw)
         return record_step(tree, example, step, device, capability, listeners, cudnn, draws), draws
 
     model = tree.modules[0]
     stack = largest_stack(model, WORTH) if takes_all_layers_alike(step) else None
     if stack is None:
-        return record(tree)[0]
+        return record(tree, step)[0]
     with one_pass():
         logs, stacks = [], []
         try:
             for count in range(FEWEST, FEWEST + 3):
-                with stack.cut_to(count) as names:
-                    stacks.append(Stack(stack.path, names))
-                    log, draws = record(ModuleTree(model))
-                    logs.append(log)
-                    if draws.asks:
-                        raise NotRepeatingError
+                copier = Copier(lambda tensor: tensor)
+                shallow = copier.modules(tree.modules)[0]
+                names = replace(stack, container=shallow.get_submodule(stack.path)).keep(count)
+                stacks.append(Stack(stack.path, names))
+                loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
+                log, draws = record(ModuleTree(shallow), replace(step, loss=loss, optimizer=copier.of(step.optimizer)))
+                logs.append(log)
+                if draws.asks:
+                    raise NotRepeatingError
             return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
         except (NotRepeatingError, SummaryError):
-            return record(tree)[0]
+            return record(tree, step)[0]

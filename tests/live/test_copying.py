@@ -1,0 +1,145 @@
+"""Copies on which passes run: whatever leads to a tensor is copied once, and the original stays as it is."""
+
+from __future__ import annotations
+
+import queue
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus.live.copying import Copier
+
+COUNTS = {"calls": 0}
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    return nn.Parameter(2 * tensor.detach()) if isinstance(tensor, nn.Parameter) else 2 * tensor
+
+
+class Node:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.me = self
+
+
+class Slotted:
+    __slots__ = ("_x", "empty")
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+
+class Hidden(Slotted):
+    """A class with a property in front of a slot of its base."""
+
+    @property
+    def _x(self) -> Any:  # type: ignore[override]
+        raise AssertionError("nobody asked for it")
+
+    @_x.setter
+    def _x(self, value: Any) -> None:
+        Slotted._x.__set__(self, value)  # type: ignore[attr-defined]
+
+
+def closure(x: Any) -> Callable[[], Any]:
+    def read() -> Any:
+        COUNTS["calls"] += 1
+        return x
+
+    return read
+
+
+def filled(items: list[Any]) -> queue.SimpleQueue[Any]:
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+    return waiting
+
+
+HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "list": (lambda x: [x], lambda held: held[0]),
+    "dict": (lambda x: {"x": x}, lambda held: held["x"]),
+    "ordered dict": (lambda x: OrderedDict(x=x), lambda held: held["x"]),
+    "default dict": (lambda x: defaultdict(list, x=x), lambda held: held["x"]),
+    "deque": (lambda x: deque([x], maxlen=2), lambda held: held[0]),
+    "set": (lambda x: {x}, lambda held: next(iter(held))),
+    "tuple": (lambda x: (1, [x]), lambda held: held[1][0]),
+    "object": (Node, lambda held: held.me.x),
+    "slots": (Slotted, lambda held: held._x),
+    "a hidden slot": (Hidden, lambda held: Slotted._x.__get__(held)),  # type: ignore[attr-defined]
+    "namespace": (lambda x: SimpleNamespace(x=x), lambda held: held.x),
+    "closure": (closure, lambda held: held()),
+    "partial": (lambda x: partial(Node, x), lambda held: held().x),
+    "bound method": (lambda x: [x].__getitem__, lambda held: held(0)),
+    "iterator": (lambda x: iter([x]), next),
+    "generator": (lambda x: (y for y in [x]), next),
+    "queue": (lambda x: filled([x]), lambda held: held.get()),
+    "module": (lambda x: nn.ParameterList([nn.Parameter(x)]), lambda held: held[0].detach()),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_holds_a_tensor_is_copied_and_the_original_left_alone(name: str) -> None:
+    make, read = HOLDERS[name]
+    x = torch.ones(2)
+    original = make(x)
+    copied = Copier(doubled).of(original)
+    assert type(copied) is type(original) and copied is not original
+    assert torch.equal(read(copied), 2 * x)
+    assert torch.equal(read(original), x)
+    assert COUNTS["calls"] == (name == "closure"), "the copy counts in a copy of the global"
+    COUNTS["calls"] = 0
+
+
+def test_one_original_has_one_copy() -> None:
+    x = torch.ones(2)
+    holder = [x, (x, {"again": x})]
+    holder.append(holder)
+    copied = Copier(doubled).of(holder)
+    assert copied[2] is copied and copied[0] is copied[1][0] is copied[1][1]["again"]
+
+
+def test_what_leads_to_no_tensor_and_cannot_change_is_shared() -> None:
+    def plain(x: int) -> int:
+        return x + 1
+
+    values = [plain, (1, "a"), partial(plain, 1), int, torch, torch.float32, frozenset({1})]
+    copied = Copier(doubled).of(list(values))
+    assert all(new is old for new, old in zip(copied, values))
+
+
+def test_weak_references_lead_to_the_copies() -> None:
+    lstm = nn.LSTM(2, 3)
+    lstm.me = weakref.ref(lstm)
+    copied = Copier(doubled).of(lstm)
+    assert copied.me() is copied
+    assert copied._flat_weights[0] is copied.weight_ih_l0 is copied._flat_weight_refs[0]()
+
+
+def test_a_scripted_module_runs_on_the_copies_tensors() -> None:
+    model = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    copied = Copier(doubled).of(model.train())
+    copied.eval()
+    assert model.training and not copied.training
+    with torch.no_grad():
+        getattr(copied, "0").weight.zero_()
+        getattr(copied, "0").bias.zero_()
+        assert copied(torch.ones(3, 2)).abs().sum() == 0
+    assert getattr(model, "0").weight.abs().sum() > 0
+
+
+def test_a_model_deeper_than_the_stack_is_copied() -> None:
+    model: nn.Module = nn.Linear(2, 2)
+    modules = [model]
+    for _ in range(2000):
+        model = nn.Sequential(model)
+        modules.insert(0, model)
+    copies = Copier(doubled).modules(modules)
+    assert all(copies[k][0] is copies[k + 1] for k in range(2000))  # type: ignore[index]

@@ -1,0 +1,92 @@
+"""Threads beside a call: one that trains the model goes on as if there were no call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory, graph, summary
+
+
+class Noisy(nn.Module):
+    """A model that draws, and notes in its own attributes what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.dropout = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.dropout(self.norm(self.linear(x))) + torch.rand(16)
+        self.seen = [y.detach()]
+        return y
+
+
+CALLS: dict[str, Callable[[nn.Module], Any]] = {
+    "summary": lambda model: summary(model, (16,), verbose=0),
+    "a real pass": lambda model: summary(model, (16,), verbose=0, run="real"),
+    "graph": lambda model: graph(model, (16,)),
+    "an estimate": lambda model: estimate_memory(model, (16,), 4, optimizer="adam"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_thread_trains_the_model_meanwhile(call: str) -> None:
+    model, errors, draws = Noisy(), [], []
+    over = threading.Event()
+
+    def train() -> None:
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        try:
+            while not over.is_set():
+                draws.append(torch.rand(2).tolist()[0])
+                model(torch.ones(4, 16)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                assert type(model.seen[0]) is Tensor
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        while len(draws) < 3 and not errors:
+            pass
+        for _ in range(4):
+            CALLS[call](model)
+    finally:
+        over.set()
+        thread.join()
+    assert not errors
+    assert len(draws) == len(set(draws)), "no draw is repeated"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_draws_nothing_from_the_callers_numbers(call: str) -> None:
+    model = Noisy()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    CALLS[call](model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_forward_may_seed_and_read_the_random_state() -> None:
+    class Seeding(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.manual_seed(7)
+            first, state = torch.rand(2), torch.get_rng_state()
+            second = torch.rand(2)
+            torch.set_rng_state(state)
+            assert torch.equal(torch.rand(2), second) and not torch.equal(first, second)
+            return x + first
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    for run in ("fake", "real"):
+        summary(Seeding(), (2,), verbose=0, run=run)
+    assert torch.equal(torch.get_rng_state(), before)

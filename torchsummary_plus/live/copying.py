@@ -1,0 +1,541 @@
+"""Copies of modules and of everything else that leads to tensors, which get a replacement each.
+
+A pass runs on a copy, so that nothing of the user's has to be put back. What is copied: modules, containers, objects of
+Python classes, optimizers, iterators, arrays of up to ``LARGEST_ARRAY`` bytes, and functions whose closure, defaults or
+globals lead to one of these. Everything else is shared: classes, imported modules, files, locks, threads, generators.
+"""
+
+from __future__ import annotations
+
+import array
+import builtins
+import copy
+import enum
+import gc
+import inspect
+import io
+import itertools
+import queue
+import random
+import sys
+import threading
+import warnings
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import compat
+from .code_names import is_library, names_of, top_of
+from .structures import behind_proxy
+
+LARGEST_ARRAY = 64 << 20
+"""Most bytes of a NumPy array that is copied; larger ones are shared."""
+
+INERT = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, range, slice, type, type(Ellipsis), type(NotImplemented)}
+    | {ModuleType}
+    | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format}
+)
+"""Types of values that cannot change and hold no tensor."""
+
+_HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "abc", "typing"})
+"""Modules of the standard library whose objects hold what a user puts there."""
+_FOREIGN = frozenset(sys.stdlib_module_names) - _HOLDING | {"builtins", "numpy"}
+_SHARED_PARTS_OF_TORCH = (
+    *("torch._", "torch.fx", "torch.export", "torch.jit", "torch.distributed.distributed_c10d"),
+    *("torch.distributed.device_mesh", "torch.distributed.tensor"),
+)
+"""Parts of torch whose objects hold no tensors that a pass replaces."""
+_SHARED_CLASSES = (enum.Enum, threading.Thread, io.IOBase, BaseException)
+_ITERATORS = frozenset(
+    {zip, enumerate, map, filter, reversed, *map(type, (iter([]), iter(()), iter(range(0)), reversed([])))}
+    | {kind for name, kind in vars(itertools).items() if isinstance(kind, type) and name not in ("_tee", "groupby")}
+)
+_WEAK_DICTS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+
+
+class Copier:
+    """Copies values one after the other, each once; ``tensor`` returns the replacement of a tensor.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2))
+    >>> doubled = Copier(lambda tensor: nn.Parameter(2 * tensor.detach())).of(model)
+    >>> torch.equal(doubled[0].weight, 2 * model[0].weight), type(doubled)
+    (True, <class 'torch.nn.modules.container.Sequential'>)
+    """
+
+    def __init__(self, tensor: Callable[[Tensor], Tensor]) -> None:
+        self._tensor = tensor
+        self._copies: dict[int, Any] = {}
+        self._originals: list[Any] = []
+        """The values whose ids are known, which must stay alive for that."""
+        self.functions: list[FunctionType] = []
+        """The functions that were found, copied or not."""
+        self.weakly_held: dict[int, Any] = {}
+        """The values that weak references refer to, by id: their copies may have no other holder."""
+        self._scripts: dict[Any, Any] = {}
+        """Copies of the C++ objects of scripted modules."""
+        self._stateless: set[int] = set()
+        """Ids of functions, tuples and the like that lead to nothing that is copied."""
+
+    def note(self, value: Any, replacement: Any) -> Any:
+        """Use a replacement for a value from now on, and return it."""
+        self._copies[id(value)] = replacement
+        self._originals.append(value)
+        return replacement
+
+    def known(self, value: Any) -> Any:
+        """Return the copy that has been made of a value; None if there is none."""
+        return self._copies.get(id(value))
+
+    def clear(self) -> None:
+        """Drop all references, so that only the copies hold each other."""
+        self._copies.clear()
+        self._originals.clear()
+        self._scripts.clear()
+        self.functions.clear()
+        self.weakly_held.clear()
+        self._stateless.clear()
+
+    def kinds(self) -> set[type]:
+        """Return the classes of the values that have been copied."""
+        return set(map(type, self._originals))
+
+    def of(self, value: Any) -> Any:
+        """Return the copy of a value, or the value itself if it is shared."""
+        kind = type(value)
+        if kind in INERT:
+            return value
+        key = id(value)
+        if key in self._copies:
+            return self._copies[key]
+        make = maker_of(kind)
+        return value if make is None else make(self, value)
+
+    def modules(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
+        """Return the copies of a model's modules, without recursion, as models may exceed Python's recursion limit."""
+        modules = list(modules)
+        plain = [module for module in modules if maker_of(type(module)) is Copier._object]
+        for module in plain:
+            if id(module) not in self._copies:
+                self.note(module, object.__new__(type(module)))
+        for module in plain:
+            self._fill(module, self._copies[id(module)], _slots(type(module)))
+        return [self.of(module) for module in modules]
+
+    def _of_tensor(self, tensor: Tensor) -> Tensor:
+        replacement: Tensor = self.note(tensor, self._tensor(tensor))
+        if replacement is not tensor:
+            attributes = vars(replacement)
+            for name, value in vars(tensor).items():
+                if name in attributes and type(value) not in INERT and attributes[name] is value:
+                    attributes[name] = self.of(value)
+        return replacement
+
+    def _object(self, value: Any) -> Any:
+        slots = _slots(type(value))
+        if not slots and not getattr(value, "__dict__", None) and _is_of_library(type(value)):
+            return value  # It may be a sentinel, which code compares by identity.
+        try:
+            new = object.__new__(type(value))
+        except TypeError:  # A class written in C is among its bases.
+            return value
+        return self._fill(value, self.note(value, new), slots)
+
+    def _fill(self, value: Any, new: Any, slots: Iterable[Any] = ()) -> Any:
+        """Copy the attributes of a value, and what is in its slots."""
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            attributes = vars(new)
+            for name, item in list(own.items()):
+                attributes[name] = item if type(item) in INERT else self.of(item)
+        for slot in slots:
+            with suppress(AttributeError):  # It may be empty.
+                slot.__set__(new, self.of(slot.__get__(value)))
+        return new
+
+    def _script(self, module: Any) -> Any:
+        """Return a scripted module on a copy of its C++ object; torch shares the graphs of both."""
+        new = self.note(module, object.__new__(type(module)))
+        script = self._script_object(module._c)
+        children = {name: self.of(child) for name, child in module._modules.items()}
+        _, parameters, buffers = compat.script_views
+        own = {name: value for name, value in vars(module).items() if not isinstance(value, compat.ScriptMethod)}
+        vars(new).update(
+            {name: self.of(own[name]) if name in _OF_SCRIPTS else own[name] for name in own},
+            _c=script,
+            _modules=type(module._modules)(script, children),
+            _parameters=type(module._parameters)(parameters(script)),
+            _buffers=type(module._buffers)(buffers(script)),
+        )
+        return new
+
+    def _script_object(self, script: Any) -> Any:
+        if script not in self._scripts:
+            new = self._scripts[script] = script.__copy__()
+            modules, *kinds_of_tensors = compat.script_views
+            for name, inner in modules(script).items():
+                new.setattr(name, self._script_object(inner))
+            for tensors in kinds_of_tensors:
+                for name, tensor in tensors(script).items():
+                    new.setattr(name, self.of(tensor))
+        return self._scripts[script]
+
+    def _list(self, value: Any) -> Any:
+        new = self.note(value, _empty_like(value))
+        base = deque if isinstance(value, deque) else list
+        items: list[Any] = list(base.__iter__(value))
+        base.extend(new, [item if type(item) in INERT else self.of(item) for item in items])
+        return self._with_attributes(value, new)
+
+    def _set(self, value: Any) -> Any:
+        new = self.note(value, _empty_like(value))
+        set.update(new, [self._key(item) for item in list(set.__iter__(value))])
+        return self._with_attributes(value, new)
+
+    def _dict(self, value: Any) -> Any:
+        new = self.note(value, _empty_like(value))
+        if getattr(value, "__dict__", None) is value:  # Its attributes are its items.
+            new.__dict__ = new
+        base = OrderedDict if isinstance(value, OrderedDict) else dict
+        for key, item in list(dict.items(value)):
+            base.__setitem__(
+                new, key if type(key) in INERT else self._key(key), item if type(item) in INERT else self.of(item)
+            )
+        return self._with_attributes(value, new)
+
+    def _key(self, key: Any) -> Any:
+        """Return the copy of a key or a set's item if it is found by its identity, else itself."""
+        kind: Any = type(key)
+        by_identity = kind.__hash__ is object.__hash__ or issubclass(kind, (Tensor, nn.Module))
+        return self.of(key) if by_identity else key
+
+    def _with_attributes(self, value: Any, new: Any) -> Any:
+        if type(value).__module__ not in ("builtins", "collections") and vars(new) is not new:
+            self._fill(value, new)
+        return new
+
+    def _weak_dict(self, value: Any) -> Any:
+        new = self.note(value, type(value)())
+        for key, item in list(value.items()):
+            new[self._key(key)] = self.of(item)
+        return new
+
+    def _weak_set(self, value: Any) -> Any:
+        return self.note(value, type(value)(map(self._key, value)))
+
+    def _tuple(self, value: Any) -> Any:
+        if not self._leads_to_state(value):
+            return value
+        items = [self.of(item) for item in tuple.__iter__(value)]
+        if id(value) in self._copies:  # It is inside itself.
+            return self._copies[id(value)]
+        new = self.note(value, tuple.__new__(type(value), items))
+        return new if type(value) is tuple else self._fill(value, new)
+
+    def _frozen_set(self, value: Any) -> Any:
+        return self.note(value, type(value)(map(self._key, value))) if self._leads_to_state(value) else value
+
+    def _view_of_dict(self, value: Any) -> Any:
+        return self.note(value, MappingProxyType(self.of(dict(value))))
+
+    def _method(self, value: MethodType) -> Any:
+        owner = self.of(value.__self__)
+        name = getattr(value.__func__, "__name__", "")
+        is_of_class = any(vars(base).get(name) is value.__func__ for base in type(value.__self__).__mro__)
+        function = value.__func__ if is_of_class else self.of(value.__func__)
+        if owner is value.__self__ and function is value.__func__:
+            return value
+        return self.note(value, MethodType(function, owner))
+
+    def _partial(self, value: Any) -> Any:
+        if not self._leads_to_state(value):
+            return value
+        keywords = {name: self.of(item) for name, item in value.keywords.items()}
+        new = self.note(value, type(value)(self.of(value.func), *map(self.of, value.args), **keywords))
+        return self._fill(value, new)
+
+    def _weak_reference(self, value: Any) -> Any:
+        new = self._weakly(held := value())
+        return value if new is held else self.note(value, weakref.ref(new))
+
+    def _weakly(self, held: Any) -> Any:
+        self.weakly_held[id(held)] = held
+        return self.of(held)
+
+    def _proxy(self, value: Any) -> Any:
+        new = self._weakly(held := behind_proxy(value))
+        return value if new is held else self.note(value, weakref.proxy(new))
+
+    def _cell(self, value: CellType) -> Any:
+        new = self.note(value, CellType())
+        for content in content_of(value):
+            new.cell_contents = self.of(content)
+        return new
+
+    def _function(self, function: FunctionType) -> Any:
+        """Return the copy of a function that leads to something that is copied, on copies of its cells and globals."""
+        self.functions.append(function)
+        if not self._leads_to_state(function):
+            return function
+        is_own = not is_library(function.__code__.co_filename)
+        namespace = self._namespace(function.__globals__) if is_own else function.__globals__
+        cells = tuple(map(self.of, function.__closure__ or ()))
+        new = FunctionType(function.__code__, namespace, function.__name__, None, cells or None)
+        self.note(function, new)
+        new.__defaults__ = self.of(function.__defaults__)
+        new.__kwdefaults__ = self.of(function.__kwdefaults__)
+        new.__qualname__, new.__module__, new.__doc__ = function.__qualname__, function.__module__, function.__doc__
+        new.__annotations__ = function.__annotations__
+        self._fill(function, new)
+        if is_own:
+            for name in names_of(function.__code__)[0]:
+                if name in function.__globals__:
+                    namespace[name] = self.of(function.__globals__[name])
+        return new
+
+    def _namespace(self, namespace: dict[str, Any]) -> dict[str, Any]:
+        if id(namespace) not in self._copies:
+            self.note(namespace, dict(namespace))
+        copied: dict[str, Any] = self._copies[id(namespace)]
+        return copied
+
+    def _leads_to_state(self, value: Any) -> bool:
+        """Whether functions, tuples and the like lead to anything that is copied."""
+        waiting, seen = [value], set()
+        while waiting:
+            carrier = waiting.pop()
+            if type(carrier) in INERT or id(carrier) in self._stateless or id(carrier) in seen:
+                continue
+            seen.add(id(carrier))
+            parts = _carried(carrier)
+            if parts is not None:
+                waiting.extend(parts)
+            elif _is_copied(carrier):
+                return True
+        self._stateless |= seen
+        self._originals.append(value)
+        return False
+
+    def _iterator(self, value: Any) -> Any:
+        """Return an iterator from the parts that pickle would use; those of itertools have none since Python 3.14."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                make, arguments, *states = value.__reduce__()
+            except TypeError:
+                return value
+            new = self.note(value, make(*map(self.of, arguments)))
+            for state in states:
+                if state is not None:
+                    new.__setstate__(self.of(state))
+        return new
+
+    def _unstarted(self, value: GeneratorType[Any, Any, Any]) -> Any:
+        """Return a generator of the same function and arguments; one that has started is shared."""
+        if inspect.getgeneratorstate(value) != inspect.GEN_CREATED:
+            return value
+        frame: Any = value.gi_frame
+        code, given = value.gi_code, dict(frame.f_locals)
+        functions = (held for held in gc.get_referents(value) if isinstance(held, FunctionType))
+        function = next((function for function in functions if function.__code__ is code), None)
+        if function is None and code.co_freevars:
+            return value
+        make: Any = self.of(function or FunctionType(code, frame.f_globals))
+        count, keywords = code.co_argcount, code.co_kwonlyargcount
+        names = list(code.co_varnames)
+        args = [given[name] for name in names[:count]]
+        kwargs = {name: given[name] for name in names[count : count + keywords]}
+        rest = names[count + keywords :]
+        if code.co_flags & inspect.CO_VARARGS:
+            args += given[rest.pop(0)]
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            kwargs.update(given[rest.pop(0)])
+        return self.note(value, make(*map(self.of, args), **{name: self.of(item) for name, item in kwargs.items()}))
+
+    def _array(self, value: Any) -> Any:
+        if value.nbytes > LARGEST_ARRAY:
+            return value
+        new = self.note(value, value.copy())
+        for place, item in enumerate(value.flat if value.dtype.hasobject else ()):
+            new.flat[place] = self.of(item)
+        return new
+
+    def _bare(self, value: Any) -> Any:
+        """Return a copy of an object whose class in C has no state but its attributes."""
+        kind: Any = type(value)
+        return self._fill(value, self.note(value, kind.__new__(kind)))
+
+    def _simple_queue(self, value: queue.SimpleQueue[Any]) -> Any:
+        """Return a copy of a queue that cannot be looked into: everything is taken out and put back."""
+        new: queue.SimpleQueue[Any] = self.note(value, type(value)())
+        for _ in range(value.qsize()):
+            with suppress(queue.Empty):  # Another thread may take items too.
+                item = value.get_nowait()
+                value.put(item)
+                new.put(self.of(item))
+        return new
+
+    def _built_in_method(self, value: Any) -> Any:
+        owner = self.of(value.__self__)
+        return value if owner is value.__self__ else self.note(value, getattr(owner, value.__name__))
+
+    def _plain_copy(self, value: Any) -> Any:
+        return self.note(value, copy.copy(value))
+
+    def _deep_copy(self, value: Any) -> Any:
+        return self.note(value, copy.deepcopy(value))
+
+    def _generator(self, value: torch.Generator) -> torch.Generator:
+        if value is torch.default_generator or value.device.type != "cpu":
+            return value
+        new: torch.Generator = self.note(value, torch.Generator())
+        return new.set_state(value.get_state())
+
+
+_MADE_IN_PYTHON = 1 << 9
+"""The flag of classes made at run time (``Py_TPFLAGS_HEAPTYPE``), such as those of code that ``exec`` runs."""
+_OF_SCRIPTS = ("_forward_hooks", "_forward_pre_hooks", "forward", "_actual_script_module")
+"""What a scripted module keeps in Python and a pass may change."""
+
+
+def _is_of_library(kind: type) -> bool:
+    return is_library(getattr(sys.modules.get(kind.__module__), "__file__", "")) and kind.__module__ != "__main__"
+
+
+def _slots(kind: type) -> list[Any]:
+    """Return the slots of a class and its bases, also those that a property hides."""
+    return [slot for base in kind.__mro__ for slot in vars(base).values() if isinstance(slot, MemberDescriptorType)]
+
+
+def _empty_like(container: Any) -> Any:
+    """Return an empty container of the same class, made without its constructor."""
+    kind: Any = type(container)
+    if kind is defaultdict:
+        return defaultdict(container.default_factory)
+    new = kind.__new__(kind)
+    if isinstance(container, deque):
+        deque.__init__(new, (), container.maxlen)
+    if isinstance(container, defaultdict):
+        new.default_factory = container.default_factory
+    return new
+
+
+def content_of(cell: CellType) -> list[Any]:
+    """Return the content of a closure cell as a list, empty for an empty cell."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _carried(value: Any) -> list[Any] | None:
+    """Return what a function, tuple, partial or reference holds, which has to be copied only if this has; else None."""
+    if isinstance(value, FunctionType):
+        cells = [content for cell in value.__closure__ or () for content in content_of(cell)]
+        parts = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+        if not is_library(value.__code__.co_filename):
+            namespace = value.__globals__
+            parts += [namespace[name] for name in names_of(value.__code__)[0] if name in namespace]
+        return parts
+    if isinstance(value, (tuple, frozenset)):
+        return list(value)
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, BuiltinFunctionType):
+        return [value.__self__]
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values(), *vars(value).values()]
+    if isinstance(value, weakref.ref):
+        return [value()]
+    return [behind_proxy(value)] if type(value) in weakref.ProxyTypes else None
+
+
+def _is_copied(value: Any) -> bool:
+    """Whether a value that is no carrier is copied rather than shared."""
+    return maker_of(type(value)) is not None
+
+
+Maker = Callable[[Copier, Any], Any]
+
+_BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
+    (Tensor, Copier._of_tensor),
+    (torch.jit.ScriptModule, Copier._script),
+    (nn.Module, Copier._object),
+    (dict, Copier._dict),
+    ((list, deque), Copier._list),
+    (set, Copier._set),
+    (tuple, Copier._tuple),
+    (frozenset, Copier._frozen_set),
+    (FunctionType, Copier._function),
+    (MethodType, Copier._method),
+    (partial, Copier._partial),
+    (CellType, Copier._cell),
+    (weakref.ref, Copier._weak_reference),
+    (weakref.ProxyTypes, Copier._proxy),
+    (_WEAK_DICTS, Copier._weak_dict),
+    (weakref.WeakSet, Copier._weak_set),
+    (MappingProxyType, Copier._view_of_dict),
+    (torch.Generator, Copier._generator),
+    ((random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._plain_copy),
+    (GeneratorType, Copier._unstarted),
+    (BuiltinFunctionType, Copier._built_in_method),
+    ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
+    (queue.SimpleQueue, Copier._simple_queue),
+    ((SimpleNamespace, threading.local), Copier._bare),
+    ((*_SHARED_CLASSES, compat.DataLoaderIterator), None),
+)
+
+
+_MAKERS: weakref.WeakKeyDictionary[Any, Maker | None] = weakref.WeakKeyDictionary()
+_USUAL: dict[Any, Maker | None] = {}
+
+
+def maker_of(kind: Any) -> Maker | None:
+    """Return how values of a class are copied; None if they are shared."""
+    if kind in _USUAL:
+        return _USUAL[kind]
+    if kind not in _MAKERS:
+        _MAKERS[kind] = _found(kind)
+    return _MAKERS[kind]
+
+
+def _found(kind: Any) -> Maker | None:
+    if issubclass(kind, torch.Size):
+        return None
+    if kind in _ITERATORS:
+        return Copier._iterator
+    for base, make in _BY_BASE:
+        if issubclass(kind, base):
+            return make
+    module = kind.__module__
+    if module == "numpy" and kind.__name__ == "ndarray":
+        return Copier._array
+    if module.startswith("numpy.random"):
+        return Copier._deep_copy
+    is_executed = (
+        module == "builtins" and bool(kind.__flags__ & _MADE_IN_PYTHON) and kind.__name__ not in vars(builtins)
+    )
+    is_foreign = top_of(module) in _FOREIGN and not is_executed
+    if issubclass(kind, type) or is_foreign or module.startswith(_SHARED_PARTS_OF_TORCH):
+        return None
+    return Copier._object
+
+
+_USUAL.update((kind, _found(kind)) for kind in (dict, OrderedDict, list, set, tuple, nn.Parameter, Tensor))
