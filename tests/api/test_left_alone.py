@@ -110,6 +110,7 @@ def test_a_users_own_state(call: str) -> None:
     array, generator, own = np.zeros(3), np.random.default_rng(0), random.Random(0)
     names, user, data = types.SimpleNamespace(n=0), collections.UserDict(n=0), bytearray(b"\0")
     held, cache = Holder(), weakref.WeakKeyDictionary[nn.Module, Tensor]()
+    logs: dict[str, Any] = {"losses": [], "arrays": collections.deque([1], maxlen=1)}
     model, x = nn.Linear(8, 8), torch.randn(2, 8)
     rows, first = iter([torch.randn(2, 8) for _ in range(8)]), torch.randn(2, 8)
     states = generator.bit_generator.state, own.getstate()
@@ -119,10 +120,13 @@ def test_a_users_own_state(call: str) -> None:
         names.n, user["n"], data[0] = names.n + 1, user["n"] + 1, data[0] + 1
         held.tensor = cache[model] = model(next(rows) + first).detach()
         first.mul_(2)
+        logs["losses"].append(held.tensor.sum().item())
+        logs["arrays"].append(np.zeros(4))
 
     copied = first.clone()
     CALLS[call](model, input_data=x, train_step=step)
     assert (array[0], names.n, user["n"], data[0]) == (0, 0, 0, 0)
+    assert logs == {"losses": [], "arrays": collections.deque([1])}
     assert states == (generator.bit_generator.state, own.getstate())
     assert not hasattr(held, "tensor") and not cache and len(list(rows)) == 8 and torch.equal(copied, first)
 

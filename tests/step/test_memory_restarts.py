@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import heapq
 import itertools
 from collections import deque
@@ -133,44 +132,6 @@ def test_a_history_of_losses_may_be_compared(name: str, kind: type) -> None:
     predicted = estimate_memory(model, input_data=x, train_step=step).peak_bytes
     assert not losses
     assert predicted == measure_memory(model, input_data=x, train_step=step).peak_bytes
-
-
-class Ring:
-    """The last transitions, as in tutorials on reinforcement learning."""
-
-    def __init__(self, capacity: int, count: int) -> None:
-        self.capacity, self.entries, self.position = capacity, list[Any](), 0
-        for _ in range(count):
-            self.push(0.0)
-
-    def push(self, transition: Any) -> None:
-        if len(self.entries) < self.capacity:
-            self.entries.append(None)
-        self.entries[self.position] = transition
-        self.position = (self.position + 1) % self.capacity
-
-
-@pytest.mark.parametrize("count", [0, 20])
-@pytest.mark.parametrize("call", [estimate_memory, measure_memory])
-def test_lists_stay_together_with_numbers_beside_them(call: Callable[..., Any], count: int) -> None:
-    ring, inner = Ring(100, count), {"of a dict": Ring(100, count)}
-    counted: dict[str, Any] = {"losses": [], "count": 0}
-    priorities, position = [1.0] * count, count
-    before = copy.deepcopy((vars(ring), vars(inner["of a dict"]), counted, priorities))
-
-    def step(model: nn.Module, x: torch.Tensor) -> None:
-        nonlocal position
-        loss = learn(model, x)
-        for each in (ring, *inner.values()):
-            each.push(loss)
-        counted["losses"].append(loss)
-        counted["count"] += 1
-        priorities.append(0.5)
-        position += 1
-
-    call(network(), input_data=torch.randn(8, 64), train_step=step)
-    assert (vars(ring), vars(inner["of a dict"]), counted, priorities) == before
-    assert position == count
 
 
 def test_iterators_and_generators_are_where_they_were() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -367,33 +366,3 @@ def test_a_list_that_a_step_replaces_keeps_nothing_alive() -> None:
         step(model, x)
 
     assert estimated.peak_bytes == measured.peak_bytes == measure_run(two_steps, [*model.parameters(), x])
-
-
-class Cached(nn.Module):
-    """Keeps its last activation in a dict, and adds it to the next one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-        self.cache: dict[str, Tensor] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.linear(x) + self.cache.get("last", 0)
-        self.cache["last"] = out.detach()
-        return out
-
-
-def test_a_dict_in_use_is_not_emptied_between_steps_even_if_its_holder_is_frozen() -> None:
-    model, x = Cached(), torch.rand(64, 64)
-    gc.freeze()
-    try:
-        estimate = estimate_memory(model, (64,), batch_size=64)
-    finally:
-        gc.unfreeze()
-
-    def two_steps() -> None:
-        for _ in range(2):
-            model(x).sum().backward()
-            model.zero_grad()
-
-    assert estimate.peak_bytes == measure_run(two_steps, [*model.parameters(), x])

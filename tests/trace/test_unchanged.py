@@ -138,8 +138,8 @@ def test_an_interrupt_passes_through(run: str) -> None:
     assert isinstance(leaves_all_unchanged(model, ZOO["mixed_modes"].call(), run=run), Interrupt)
 
 
-def _fail_at(model: nn.Module, nth: int) -> list[int]:
-    """Make the ``nth`` call of any module, and each one after it, raise; the list counts the calls."""
+def _fail_at(model: nn.Module, nth: int) -> None:
+    """Make the ``nth`` call of any module, and each one after it, raise."""
     calls = [0]
 
     def hook(module: nn.Module, args: Any) -> None:
@@ -150,7 +150,6 @@ def _fail_at(model: nn.Module, nth: int) -> list[int]:
     for module in model.modules():
         if not isinstance(module, torch.jit.ScriptModule):
             module.register_forward_pre_hook(hook)
-    return calls
 
 
 def _disturb(model: nn.Module, dice: random.Random) -> None:
