@@ -14,7 +14,6 @@ nox.options.sessions = ["torch-2.13"]
 nox.options.reuse_existing_virtualenvs = True
 
 RELEASES = {
-    "2.4": "2.4.1",
     "2.6": "2.6.0",
     "2.8": "2.8.0",
     "2.10": "2.10.0",
@@ -25,9 +24,6 @@ RELEASES = {
 }
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
-
-OLDER = {"2.4": ("transformers==4.57.6",)}
-"""Older versions that a release requires; transformers 5 requires torch 2.6."""
 
 BESIDE_TORCH = ("torch", "triton", "setuptools", "sympy", "mpmath", "transformers", "tokenizers", "huggingface_hub")
 """Packages that depend on torch or transformers; their versions are not pinned for other releases."""
@@ -56,8 +52,7 @@ def _tests(session: nox.Session) -> None:
 def _on_release(release: str) -> None:
     @nox.session(name=f"torch-{release}", python="3.11")
     def run(session: nox.Session) -> None:
-        pins = (f"torch=={RELEASES[release]}", *OLDER.get(release, ()))
-        session.install("-e", *PARTS, *pins, "-c", _constraints(session))
+        session.install("-e", *PARTS, f"torch=={RELEASES[release]}", "-c", _constraints(session))
         _tests(session)
 
 

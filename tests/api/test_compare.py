@@ -17,12 +17,10 @@ from torch import nn
 
 from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
-from tests.truth.releases import from_release
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
-from torchsummary_plus.data.errors import ForwardError, UnsupportedError
+from torchsummary_plus.data.errors import ForwardError
 from torchsummary_plus.data.records import Adapter, Experts
 from torchsummary_plus.live.modules import ModuleTree
-from torchsummary_plus.live.versions import since
 from torchsummary_plus.render.lines import STYLES
 from torchsummary_plus.render.totals import report_totals
 
@@ -209,7 +207,6 @@ def test_each_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert models == [first, second]
 
 
-@from_release("2.6", "fully_shard")
 def test_one_rank_of_many_is_compared() -> None:
     memory = {"world_size": 2, "build": mlp, "optimizer": "sgd"}
     result = figures(compare(mlp(), mlp(), input_size=(8,), memory=memory))
@@ -217,12 +214,6 @@ def test_one_rank_of_many_is_compared() -> None:
         estimate_memory(mlp, (8,), world_size=2, **step).peak_bytes for step in ({"optimizer": "sgd"}, {"mode": "eval"})
     )
     assert result["training_peak_bytes"] == [training] * 2 and result["inference_peak_bytes"] == [inference] * 2
-
-
-@pytest.mark.skipif(since("2.5"), reason="this torch has distributed tensors")
-def test_ranks_on_a_torch_without_distributed_tensors_are_an_error() -> None:
-    with pytest.raises(UnsupportedError, match=r"tensor\.DTensor: world_size= is unavailable"):
-        estimate_memory(mlp, (8,), world_size=2)
 
 
 def test_summaries_bring_what_they_know_of_their_step() -> None:

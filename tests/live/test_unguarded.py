@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.gpu_truth import unguarded
-from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live import cuda_driver, cuda_guard
@@ -114,7 +113,6 @@ def test_kernels_are_replaced_only_during_a_pass() -> None:
         assert F.dropout(torch.ones(2, 2) @ torch.ones(2, 2), 0.5).dtype is torch.bfloat16
 
 
-@from_release("2.6", "the first with all of torch.distributed that ranks need")
 def test_ranks_are_refused() -> None:
     from torch.distributed.fsdp import fully_shard
 

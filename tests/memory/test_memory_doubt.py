@@ -69,13 +69,9 @@ WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
     "mvlgamma_": lambda x: (x.abs() + 9).mvlgamma_(3),
 }
 
-_RELEASES = {
-    name: from_release("2.5", name) for name in ("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate")
-}
-
 
 @pytest.mark.parametrize("side", [2, 60])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_RELEASES.get(name, ())) for name in WITHOUT_A_RULE])
+@pytest.mark.parametrize("name", WITHOUT_A_RULE)
 def test_the_truth_is_in_the_range(name: str, side: int) -> None:
     model, x = Applied(WITHOUT_A_RULE[name], side), torch.ones(1)
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)

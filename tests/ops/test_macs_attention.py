@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.ops.counting import CONTEXTS, Context, count, meta, rand, torchs_own, unknown
 from tests.truth.releases import from_release
-from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.macs import multiply_adds
 
 aten = torch.ops.aten
@@ -50,9 +49,8 @@ def test_attention_of_other_shapes(context: Context) -> None:
     attend = F.scaled_dot_product_attention
     cross = lambda: attend(rand(2, 3, 5, 16), rand(2, 3, 8, 16), rand(2, 3, 8, 4))  # noqa: E731
     assert count(cross, context) == square(2, 3, 5, 8, 16, 4)
-    if since("2.5"):
-        grouped = lambda: attend(rand(2, 6, 5, 16), rand(2, 2, 8, 16), rand(2, 2, 8, 16), enable_gqa=True)  # noqa: E731
-        assert count(grouped, context) == square(2, 6, 5, 8, 16)
+    grouped = lambda: attend(rand(2, 6, 5, 16), rand(2, 2, 8, 16), rand(2, 2, 8, 16), enable_gqa=True)  # noqa: E731
+    assert count(grouped, context) == square(2, 6, 5, 8, 16)
     broadcast = lambda: attend(rand(1, 3, 5, 16), rand(2, 3, 8, 16), rand(2, 3, 8, 16))  # noqa: E731
     assert count(broadcast, context) == square(2, 3, 5, 8, 16)
     masked = lambda: attend(rand(2, 3, 5, 16), rand(2, 3, 8, 16), rand(2, 3, 8, 16), attn_mask=rand(5, 8))  # noqa: E731
@@ -79,17 +77,12 @@ later = {"overrideable": from_release("2.8", "the meta kernel of other backends'
 ATTENTIONS = [pytest.param(fused, id=name, marks=later.get(name, ())) for name, fused in FUSED.items()]
 
 
-meta_kernels = from_release("2.6", "the meta kernels of attention on CUDA")
-
-
-@meta_kernels
 @pytest.mark.parametrize("fused", ATTENTIONS)
 def test_attention_that_only_a_gpu_runs(fused: Callable[[Tensor, Tensor, Tensor], Any]) -> None:
     q, k, v = (meta(2, 4, length, 16, dtype=torch.half) for length in (5, 8, 8))
     assert count(lambda: fused(q, k, v)) == square(2, 4, 5, 8, 16)
 
 
-@meta_kernels
 def test_attention_with_length_before_heads() -> None:
     q, k, v = (meta(2, length, 4, 16, dtype=torch.half) for length in (5, 8, 8))
     true = square(2, 4, 5, 8, 16)
@@ -97,7 +90,6 @@ def test_attention_with_length_before_heads() -> None:
     assert count(lambda: aten._efficient_attention_forward(q, k, v, None, None, None, 5, 8, 0.0, 0)) == true
 
 
-@meta_kernels
 def test_sequences_packed_end_to_end_are_unknown() -> None:
     """Only the values of ``starts`` tell their lengths."""
     q, starts = meta(13, 4, 16, dtype=torch.half), meta(3, dtype=torch.int32)
@@ -105,7 +97,6 @@ def test_sequences_packed_end_to_end_are_unknown() -> None:
     assert unknown(run) == {"aten._flash_attention_forward.default"}
 
 
-@meta_kernels
 @pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
 def test_torchs_counter_agrees_on_fused_attention(name: str) -> None:
     q, k, v = (meta(2, 4, length, 16, dtype=torch.half) for length in (5, 8, 8))

@@ -110,8 +110,6 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
     func = operator(name)
     if func is None:
         pytest.skip("this torch has no such operator")
-    if name == "aten::_scaled_dot_product_flash_attention_for_cpu" and not since("2.6"):
-        pytest.skip("before torch 2.6 this is left to the meta kernel")
     if name == "aten::_fused_rms_norm" and not since("2.9"):
         pytest.skip("before torch 2.9 it has other arguments, and none of its kernels is used here")
     if name == "aten::_native_multi_head_attention" and not since("2.11"):

@@ -295,7 +295,7 @@ def test_reductions_and_selections() -> None:
             (aten._softmax.default, turned(30, 40), 1, False),
             (aten._softmax_backward_data.default, ones(30, 40), TABLE, 1, torch.float32),
             (aten._log_softmax_backward_data.default, TABLE, turned(30, 40), 1, torch.float32),
-            *([(aten._safe_softmax.default, R(2, 3, 5, 7), 3)] if since("2.5") else []),
+            (aten._safe_softmax.default, R(2, 3, 5, 7), 3),
             (aten.gelu_backward.default, TABLE, TABLE),
             (aten.gelu_backward.default, ones(30, 40), TABLE),
             (aten.gelu_backward.default, ones(40, 30), turned(40, 30)),

@@ -56,7 +56,7 @@ def test_autocast_stays_out_of_attention_by_operators() -> None:
         PlainAttention(), (4, 256, 64), 8, mode="eval", autocast="bfloat16", gpu="T4", progress=False
     )
     assert not estimate.assumptions
-    scores = 8 * 4 * 256 * 256 * (4 if since("2.5") else 2)  # Torch 2.4 keeps half precision, and names the operators.
+    scores = 8 * 4 * 256 * 256 * 4
     assert [size for _, _, size in estimate.log.events].count(scores) == 4
 
 

@@ -46,7 +46,7 @@ def normalisations(lay: Lay) -> Iterable[Call]:
         halves = ((image.bfloat16(), ones), (image.bfloat16(), ones.bfloat16()))
         for each, scale in ((image, ones), *(halves if since("2.11") else ())):  # Measured from then on.
             yield aten.native_batch_norm.default, lay(each), scale, scale, None, None, True, 0.1, 1e-5
-    for axis in (0, 1, 2) if since("2.5") else ():
+    for axis in (0, 1, 2):
         yield aten._safe_softmax.default, x, axis
 
 

@@ -19,7 +19,6 @@ from examples.resnet import Bottleneck, resnet18, resnet50
 from examples.simple_cnn import PooledCNN, SimpleCNN
 from examples.vgg import VGG, vgg16, vgg19, vgg19_features
 from examples.vit import ViT, vit_b_16
-from tests.truth.releases import from_release
 from torchsummary_plus import ForwardError, summary
 
 MEGABYTE = 1_000_000
@@ -77,10 +76,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype, tu
 }
 
 
-grouped = from_release("2.5", "attention that shares keys and values among heads")
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=grouped if name == "Llama" else ()) for name in SMALL])
+@pytest.mark.parametrize("name", SMALL)
 def test_each_example_runs_and_its_summary_says_so(name: str) -> None:
     """One real pass of a small version has the summary's output shape, for two images and for any batch."""
     build, size, dtype, expected = SMALL[name]
@@ -93,7 +89,6 @@ def test_each_example_runs_and_its_summary_says_so(name: str) -> None:
     assert root.outputs.shown == [-1, *expected]
 
 
-@grouped
 def test_llama_attends_to_the_past_only() -> None:
     torch.manual_seed(0)
     model = llama.Llama(llama.Config(32, 2, 4, 2, 48, 50)).eval()

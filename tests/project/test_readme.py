@@ -97,8 +97,6 @@ def test_a_screen_of_the_readme_compares_fits_and_draws() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_shell_commands_exit_with_0(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "llama" in command and not since("2.5"):
-        pytest.skip("the example's attention needs torch 2.5")
     monkeypatch.chdir(ROOT)
     assert main(shlex.split(command)) == 0
 

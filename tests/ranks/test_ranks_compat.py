@@ -17,8 +17,6 @@ from torchsummary_plus.live.probing import Place
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ranks import compat, process_group
 
-LATER = from_release("2.6", "what estimates of a rank need")
-
 
 @from_release("2.13", "the names of pipelines")
 def test_the_newest_releases_have_all_names() -> None:
@@ -58,7 +56,6 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> Place:
     return probing.place("torch.distributed:_of_no_release", "it is unavailable")
 
 
-@LATER
 def test_a_world_is_refused_without_the_groups_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_group, "_OF_GROUPS", (*process_group._OF_GROUPS, missing(monkeypatch)))
     with pytest.raises(UnsupportedError, match="_of_no_release: it is unavailable"):
@@ -77,7 +74,6 @@ def in_flat_parameters() -> nn.Module:
     return FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
 
 
-@LATER
 @pytest.mark.parametrize(
     ("build", "name"), [(in_ddp, "DDP_LOGGER"), (in_flat_parameters, "FLAT_MADE")], ids=["ddp", "fsdp"]
 )

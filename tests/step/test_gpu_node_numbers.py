@@ -90,7 +90,6 @@ def in_two_threads(program: Callable[[Run], None]) -> list[str]:
         return programs.submit(order, in_engine, lambda root, creates: nullcontext()).result()
 
 
-@from_release("2.4", "a setter of nodes' numbers")
 @pytest.mark.parametrize("program", [slopes, curvature, gradients_with_a_graph])
 def test_nodes_run_in_the_order_of_a_thread_that_numbers_its_own(program: Callable[[Run], None]) -> None:
     truth = in_two_threads(program)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from tests.truth.memory_truth import cpu_deltas, highest
-from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError, StepError
 from torchsummary_plus.live.stored import all_stored
@@ -121,10 +120,7 @@ def truth(model: nn.Module, x: Tensor, mode: str) -> int:
     return peak + sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live}.values())
 
 
-padded = from_release("2.6", "the padding of jagged tensors")
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=padded if name == "jagged" else ()) for name in MODELS])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_without_fakes_is_measured(name: str) -> None:
     build, mode = MODELS[name]
     torch.manual_seed(0)
@@ -137,7 +133,6 @@ def test_a_step_without_fakes_is_measured(name: str) -> None:
     assert estimate.peak_bytes == truth(model, x, mode)
 
 
-@padded
 def test_jagged_tensors_without_gradients_have_fakes() -> None:
     torch.manual_seed(0)
     model, x = Ragged(), torch.randn(ROWS, WIDTH)
@@ -155,7 +150,6 @@ def test_on_a_card_it_is_that_of_the_cpu_and_said_to_be() -> None:
     assert estimate.peak_bytes % 512 == 0
 
 
-@padded
 def test_a_step_that_is_too_large_to_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ForwardError, match=r"only a real step can provide, but the model is on the meta device"):
         estimate_memory(Pooled().to("meta"), (WIDTH,), ROWS)

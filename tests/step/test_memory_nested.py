@@ -50,7 +50,6 @@ class Padded(Ragged):
 
 
 @pytest.mark.parametrize("function", [lambda rows: rows * 2, lambda rows: 3 * (rows / 2), lambda rows: rows.mul_(2)])
-@from_release("2.6", "the release with ragged rows of views")
 def test_a_number_times_ragged_rows_is_kept_for_the_backward(function: Callable[[Tensor], Tensor]) -> None:
     model, inputs = Padded(function), (torch.randn(2, 16, 64),)
     assert estimate_memory(model, input_data=inputs).peak_bytes == measure(model, inputs).peak_bytes

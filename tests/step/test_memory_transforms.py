@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from tests.told import Told
 from tests.truth.memory_truth import measure, measure_run
-from tests.truth.releases import from_release
 from torchsummary_plus import summary
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
@@ -217,10 +216,7 @@ DUAL: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=from_release("2.5", name)) if name == "safe softmax" else name for name in DUAL],
-)
+@pytest.mark.parametrize("name", DUAL)
 def test_a_tangent_that_differs_under_a_mode_is_measured(name: str) -> None:
     model, x = DualOf(DUAL[name]), torch.randn(16, WIDTH)
     estimate = estimate_memory(model, input_data=x, mode="eval")

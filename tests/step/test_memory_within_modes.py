@@ -13,7 +13,6 @@ from torch.utils import checkpoint as checkpoints
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from tests.truth.releases import from_release
 from tests.truth.weights_truth import agree
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -62,10 +61,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any, Tensor], Tensor], Callable[[], nn.Modu
 }
 
 
-selective = pytest.param("selective", marks=from_release("2.5", "policies of selective checkpointing"))
-
-
-@pytest.mark.parametrize("way", ["plain", "mode", selective])
+@pytest.mark.parametrize("way", ["plain", "mode", "selective"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_estimate_is_exact(name: str, way: str) -> None:
     function, layer = FUNCTIONS[name]

@@ -83,7 +83,7 @@ print(CudaInterface.Event is torch.cuda.Event, CudaInterface.Stream is torch.cud
     ids=["checkpoint", "optimizer created before"],
 )
 def test_the_compiler_is_imported_before_a_step_for_cuda(models: str, printed: str) -> None:
-    """It keeps CUDA's streams and events for good, and before torch 2.6 refuses what stands in for them."""
+    """It keeps CUDA's streams and events for good."""
     program = CHECKPOINTED.replace("MODELS", models)
     done = subprocess.run([*python(), "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [printed, "True True"]

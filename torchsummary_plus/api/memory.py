@@ -319,9 +319,7 @@ class _RankRequest(StepRequest):
     """A request for one rank, whose builder creates the model from fakes for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
-        from ..ranks import compat  # torch.distributed is slow to import.
 
-        compat.DISTRIBUTED_TENSOR.require()
         from ..ranks.process_group import as_rank
         from ..ranks.record import Ranked
 

@@ -6,7 +6,7 @@
 - Copies for a pass: ``copying``, ``tensor_copies``, ``offloading``, ``repacking``.
 - Inside a pass: ``autocast``, ``captures``, ``exports``, ``interrupts``, ``own_random``, ``threads``.
 - CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``recurrent_steps``, ``device_indices``, ``streams``,
-  ``cuda_as_cpu``, ``cuda_statistics``, ``older_kernels``. With one: ``cuda_driver``.
+  ``cuda_as_cpu``, ``cuda_statistics``. With one: ``cuda_driver``.
 - What a step reaches besides the model: ``reach``, ``code_names``, ``graphs``, ``function_caches``.
 - How much memory is free: ``free_memory``.
 - torch's releases: ``compat``, ``probing``, ``versions``.

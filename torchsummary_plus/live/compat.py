@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -122,8 +121,8 @@ current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
 swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _STEP)
 
-PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
-"""Tensor classes that run no code of their own; ``nn.Buffer`` exists since torch 2.5."""
+PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Tensor classes that run no code of their own."""
 
 
 def _has_flag(name: str) -> bool:
@@ -232,7 +231,7 @@ accelerator_places = tuple(
         "_accelerator_synchronizeDevice",
     )
 )
-"""Functions that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
+"""Functions that ``torch.accelerator`` calls; releases differ in them."""
 _DLPACK = "to_dlpack", "_to_dlpack", "_to_dlpack_versioned", "_from_dlpack"
 dlpack_places: tuple[Any, ...] = tuple((place, name) for place in (torch, torch._C, dlpack) for name in _DLPACK)
 """Where torch and a step find DLPack's exports and import: in ``torch._C`` since torch 2.9."""
@@ -384,17 +383,14 @@ def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
 
 def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled modules uncompiled. Call it only if ``torch._dynamo`` is imported."""
-    stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
-    if stance is not None:
-        return stance("force_eager")
-    frames = resolve_name("torch._dynamo.eval_frame")  # before torch 2.6
-    own = getattr(frames, "set_eval_frame", None)
-    return replaced({(frames, "set_eval_frame"): lambda _: own(None)}) if own is not None else nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def compiling() -> AbstractContextManager[Any]:
     """Run compiled functions compiled again, inside :func:`uncompiled`."""
-    return torch.compiler.set_stance("default") if hasattr(torch.compiler, "set_stance") else nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("default")
+    return stance
 
 
 @cache

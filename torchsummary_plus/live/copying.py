@@ -383,13 +383,9 @@ class Copier:
         return self._fill(value, self.note(value, kind.__new__(kind)))
 
     def _simple_queue(self, value: queue.SimpleQueue[Any]) -> Any:
-        """Return a copy of a queue that cannot be looked into: everything is taken out and put back."""
         new: queue.SimpleQueue[Any] = self.note(value, type(value)())
-        for _ in range(value.qsize()):
-            with suppress(queue.Empty):  # Another thread may take items too.
-                item = value.get_nowait()
-                value.put(item)
-                new.put(self.of(item))
+        for item in queued(value):
+            new.put(self.of(item))
         return new
 
     def _built_in_method(self, value: Any) -> Any:
@@ -435,6 +431,16 @@ def _empty_like(container: Any) -> Any:
     if isinstance(container, defaultdict):
         new.default_factory = container.default_factory
     return new
+
+
+def queued(waiting: queue.SimpleQueue[Any]) -> list[Any]:
+    """Return what is in a queue that cannot be looked into: everything is taken out and put back."""
+    items = []
+    for _ in range(waiting.qsize()):
+        with suppress(queue.Empty):  # Another thread may take items too.
+            items.append(waiting.get_nowait())
+            waiting.put(items[-1])
+    return items
 
 
 def content_of(cell: CellType) -> list[Any]:

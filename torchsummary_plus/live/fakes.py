@@ -21,7 +21,6 @@ from .captures import captures_undone
 from .cuda_guard import cuda_guard, wrappers_reported
 from .cuda_statistics import statistics_answered
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
-from .older_kernels import older_kernels
 from .streams import streams_alone
 from .threads import all_in_pass
 from .unguarded import cuda_without_guard
@@ -364,7 +363,6 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
             nullcontext() if Fake.cuda_is_guarded else cuda_without_guard(),
             _cuda_kernels(),
             wrappers_reported(),
-            older_kernels(),
             compat.autocast_available(),
             streams_alone(device),
             captures_undone(answers),

@@ -1,23 +1,16 @@
-"""Tensors, modules and mutable objects that a step's code can reach besides the model."""
+"""Tensors, modules, functions and names that a step's code can reach besides the model."""
 
 from __future__ import annotations
 
-import array
 import gc
-import io
-import logging
 import queue
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Container, Iterable, Iterator
 from functools import cached_property, lru_cache, partial, partialmethod
-from itertools import cycle, tee
-from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +18,7 @@ from torch import nn
 
 from . import compat
 from .code_names import imported_by, is_library, is_of_user, names_of, package_of, top_of
-from .copying import content_of
+from .copying import content_of, queued
 from .fakes import Fake
 from .modules import held_by_script
 from .structures import behind_proxy, slot_names
@@ -41,8 +34,6 @@ _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 _HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "weakref", "_weakrefset"})
 """Modules of the standard library whose objects hold what a user puts there, such as namespaces."""
 
-_STATEFUL = ("numpy", "random")
-"""Packages whose objects hold no tensors, except in arrays of objects, but may change when used."""
 _OURS = tuple(
     f"{__name__.partition('.')[0]}.{part}"
     for part in ("trace.", "data.", "memory.", "report.", "results.", "step.recorded_steps", "step.measuring", "ranks.")
@@ -53,16 +44,6 @@ _OWN = frozenset({"torch", __name__.partition(".")[0]})
 _HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
 """Kinds of globals of installed packages that are searched, besides functions."""
 
-
-_FLAGS = (threading.Event, threading.Semaphore)
-_HOLDERS_OF_ONE = (ContextVar, threading.local, queue.Queue, queue.SimpleQueue, Future, logging.Logger, *_FLAGS)
-"""Objects of the standard library that hold a user's, or a flag, among locks and other state of their own."""
-
-BUFFERS = (array.array, io.BytesIO, io.StringIO)
-"""Objects of the standard library that hold numbers or text."""
-
-_OF_TEE = type(gc.get_referents(tee(())[0])[0])
-"""What the iterators of ``itertools.tee`` share: items that some of them have yet to return."""
 
 CACHED = type(lru_cache(maxsize=1)(int))
 """What ``functools.lru_cache`` makes of a function."""
@@ -83,7 +64,7 @@ class Reached:
         self.tensors: list[torch.Tensor] = []
         self.modules: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
-        self.mutable: list[Any] = []
+        self.scalers: list[torch.amp.GradScaler] = []
         self.cells: list[tuple[CellType, FunctionType]] = []
         self.globals: list[tuple[dict[str, Any], str, FunctionType | None]] = []
         self.classes: list[type] = []
@@ -128,13 +109,10 @@ class Reached:
             if not compat.is_torch_fake(value):  # An exported program's example values, which take no memory.
                 yield from self._in_tensor(value)
         elif isinstance(value, dict):
-            self.mutable.append(value)
             yield from dict.keys(value)
             yield from dict.values(value)
             yield from self._of_subclass(value)
         elif isinstance(value, _SEQUENCES):
-            if not isinstance(value, (tuple, frozenset)):
-                self.mutable.append(value)
             yield from value
             yield from self._of_subclass(value)
         elif isinstance(value, FunctionType):
@@ -241,65 +219,39 @@ class Reached:
                 yield from (list(inputs) for _, inputs in traced._c._retrieve_traced_inputs().items())
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
+        elif isinstance(value, torch.amp.GradScaler):
+            self.scalers.append(value)
         origin = type(value).__module__
-        if isinstance(value, compat.DataLoaderIterator):  # It is not restored: its workers have gone on.
+        if isinstance(value, compat.DataLoaderIterator):
             yield value._dataset
             return
-        if origin in ("builtins", "itertools"):
-            yield from self._in_iterator(value)
-        elif isinstance(value, BUFFERS):
-            self.mutable.append(value)
-        elif top_of(origin) in _STATEFUL or isinstance(value, _HOLDERS_OF_ONE):
-            yield from self._in_foreign(value)
-        is_foreign = (
-            top_of(origin) in _FOREIGN - _HOLDING and origin != "asyncio.queues" and not isinstance(value, nn.Module)
-        )
+        if origin in ("builtins", "itertools") and isinstance(value, Iterator):
+            yield from _in_steps(value)
+        elif isinstance(value, threading.local):
+            yield vars(value)
+        elif isinstance(value, queue.Queue):
+            yield value.queue
+        elif isinstance(value, queue.SimpleQueue):
+            yield from queued(value)
+        elif top_of(origin) == "numpy" and getattr(getattr(value, "dtype", None), "hasobject", False):
+            yield from value.ravel().tolist()
+        is_foreign = top_of(origin) in _FOREIGN - _HOLDING and not isinstance(value, nn.Module)
         if is_foreign or origin.startswith(_OURS):
             return
-        self.mutable.append(value)
         own_attributes = getattr(value, "__dict__", None)
         if isinstance(own_attributes, dict):
             yield from own_attributes.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
 
-    def _in_iterator(self, value: Any) -> Iterator[Any]:
-        """Yield what an iterator of Python's holds; the list that a cycle fills is its own."""
-        if isinstance(value, (bytearray, GeneratorType)) or hasattr(value, "__setstate__"):
-            self.mutable.append(value)
-        if isinstance(value, Iterator) or type(value) is _OF_TEE:
-            yield from _in_steps(value)
-
-    def _in_foreign(self, value: Any) -> Iterator[Any]:
-        """Yield what an object of another library holds."""
-        if isinstance(value, ContextVar):
-            yield value.get(None)
-        elif isinstance(value, threading.local):
-            yield vars(value)
-        elif isinstance(value, queue.Queue):
-            self.mutable.append(value)
-            yield value.queue
-        elif isinstance(value, queue.SimpleQueue):
-            self.mutable.append(value)
-            yield from queued(value)
-        elif isinstance(value, Future):  # It is not restored: its thread has gone on.
-            yield value.result() if value.done() and not value.cancelled() and value.exception() is None else None
-        elif isinstance(value, logging.Logger):
-            yield from (value.handlers, value.parent)
-        else:
-            self.mutable.append(value)
-            yield from value.ravel().tolist() if is_array_of_objects(value) else ()
-
 
 def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Yield what an iterator holds, and those inside it: each goes on from where it is, with a list of its own."""
+    """Yield what an iterator and those inside it hold."""
     for held in gc.get_referents(iterator):
         if type(iterator) in (zip, enumerate) and isinstance(held, tuple) and any(isinstance(x, Fake) for x in held):
             continue  # Its last result, of a pass that has ended; the next takes its place.
         if isinstance(held, Iterator) and type(held).__module__ in ("builtins", "itertools"):
             yield from _in_steps(held)
-        elif isinstance(iterator, cycle) and isinstance(held, list):
-            yield from held
         else:
             yield held
 
@@ -310,32 +262,6 @@ def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.grad if tensor.is_leaf else None
     except RuntimeError:
         return None
-
-
-def is_array_of_objects(value: Any) -> bool:
-    """Whether a value is a NumPy array that may hold tensors."""
-    is_array = type(value).__module__ == "numpy" and hasattr(value, "flat")
-    return is_array and bool(getattr(getattr(value, "dtype", None), "hasobject", False))
-
-
-def queued(waiting: queue.SimpleQueue[Any], instead: Mapping[int, Any] = MappingProxyType({})) -> list[Any]:
-    """Return what is in a queue that cannot be looked into, by taking everything out and putting it back.
-
-    Items ``instead`` take the places that they are given for.
-    """
-    items = emptied(waiting)
-    for place, item in enumerate(items):
-        waiting.put(instead.get(place, item))
-    return items
-
-
-def emptied(waiting: queue.SimpleQueue[Any]) -> list[Any]:
-    """Take everything out of a queue and return it, without waiting where another thread takes items too."""
-    items: list[Any] = []
-    with suppress(queue.Empty):
-        while True:
-            items.append(waiting.get_nowait())
-    return items
 
 
 def _defined(names: Container[str], namespace: dict[str, Any]) -> list[str]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import compat
 from .fakes import Fake, UnfakeableError, dress
 from .structures import inner_names, is_wrapper, slot_names
-from .versions import since
 
 Change = Callable[[Tensor], Tensor]
 
@@ -66,27 +63,3 @@ def _by_attributes(tensor: Any, inner: dict[str, Tensor]) -> Any:
     for name, value in {**slots, **vars(tensor), **inner}.items():
         setattr(wrapper, name, value)
     return wrapper
-
-
-def subclassing_in_modes() -> AbstractContextManager[None]:
-    """Let ``as_subclass`` run inside a dispatch mode: before torch 2.6 it refuses the alias that a mode returns."""
-    return nullcontext() if since("2.6") else _aliased_outside_modes()
-
-
-@contextmanager
-def _aliased_outside_modes() -> Iterator[None]:
-    kind: Any = torch.Tensor
-    own, usual = vars(kind).get("as_subclass"), kind.as_subclass
-
-    def as_subclass(self: torch.Tensor, cls: type) -> Any:
-        with compat.no_modes():
-            return usual(self, cls)
-
-    kind.as_subclass = as_subclass
-    try:
-        yield
-    finally:
-        if own is None:
-            del kind.as_subclass
-        else:
-            kind.as_subclass = own

@@ -75,8 +75,6 @@ OBJECT_SENT, OBJECT_RECEIVED = _places(_C10D, ("_object_to_tensor", "_tensor_to_
 SCATTER_STREAMS = place("torch.nn.parallel._functions:_streams", _STREAMS)
 
 # Distributed tensors.
-DISTRIBUTED_TENSOR = place("torch.distributed.tensor:DTensor", _WORLD)
-"""Not private, but missing from releases before 2.5."""
 RESULT_SHAPES = (
     place("torch.distributed.tensor._sharding_prop:ShardingPropagator._propagate_tensor_meta_non_cached", _SHAPES),
     place("torch.distributed.tensor.placement_types:_StridedShard.local_shard_size_and_offset", _SHAPES),

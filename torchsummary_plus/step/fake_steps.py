@@ -216,7 +216,7 @@ def _completed(tasks: Sequence[Task]) -> Iterator[tuple[Task, MemoryLog]]:
 def _with_draws(task: Task, log: MemoryLog) -> MemoryLog:
     """Add the logs of other random numbers if they may decide what runs."""
     known = task.rehearsal
-    redrawn = known.multiply_adds if known is not None and known.drew else None
+    redrawn = known is not None and known.drew
     return with_other_draws(log, task.draws, lambda draws: _record(task.redrawn(draws)), redrawn)
 
 

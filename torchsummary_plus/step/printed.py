@@ -21,8 +21,6 @@ def print_out(tensor: Tensor) -> None:
         whole = tensor.resolve_neg()
         if whole.dtype in _FLOAT8:
             whole = whole.half()
-        elif whole.dtype in _HALF and not since("2.5"):
-            whole = whole.float()
         whole = whole.resolve_conj()
         is_summarized = whole.numel() > compat.print_options.threshold
         kept = []

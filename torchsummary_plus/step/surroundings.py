@@ -64,8 +64,7 @@ class Surroundings:
         """Ids of tensors without bytes, as those of a skeleton for ``torch.func.functional_call``."""
         self._left = set() if step.train_step is not None else set(map(id, gradients))
         self._in_graphs = SavedByGraphs(self.reach.tensors, [*tree.tensors(), *gradients])
-        scalers = [value for value in self.reach.mutable if isinstance(value, torch.amp.GradScaler)]
-        self.has_idle_scaler = not all(scaler.is_enabled() for scaler in scalers)
+        self.has_idle_scaler = not all(scaler.is_enabled() for scaler in self.reach.scalers)
         """Whether a gradient scaler does nothing, as one created where torch finds no GPU."""
         self.has_unseen_graphs = not since("2.10") and any(tensor.grad_fn is not None for tensor in self.reach.tensors)
 

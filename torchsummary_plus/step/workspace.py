@@ -51,7 +51,7 @@ SCRIPT = "torch::jit::DifferentiableGraphBackward"
 LARGEST_LASTING = 32 * MIB
 """The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper, which an operator may request."""
 
-CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
+CPU_FROM, HALF_FROM, CUDA_FROM = "2.6", "2.11", "2.11"
 """First releases that rules hold for, unless they name another: on the CPU, there in half precision, and on CUDA.
 
 On older releases, each operator with a rule is named and its scratch is a guess.

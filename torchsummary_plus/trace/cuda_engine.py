@@ -25,8 +25,6 @@ from ..live.stored import is_transformed
 from .passes import Pass
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"
-_SEEN = "torchsummary_plus"
-"""Metadata key of nodes created while their leaf was seen as meta."""
 
 _UNUSED = (
     "One of the differentiated Tensors appears to not have been used in the graph. "
@@ -59,7 +57,6 @@ class CudaEngine:
         """Create the node that accumulates a leaf's gradient; the engine releases it unless it is ``lasting``."""
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
-            node.metadata[_SEEN] = True
             if lasting:
                 self.lasting[id(tensor)] = node
             else:
@@ -199,7 +196,7 @@ def _number_last(nodes: Sequence[Any], graph: set[Any]) -> None:
     others = (node._sequence_nr() for node in graph.difference(nodes) if node.name() != ACCUMULATES)
     most = max(others, default=0)
     for node in nodes:
-        if node._sequence_nr() < most and hasattr(node, "_set_sequence_nr"):
+        if node._sequence_nr() < most:
             node._set_sequence_nr(most + 1)
 
 
@@ -213,9 +210,5 @@ def _check_leaves(graph: set[Any]) -> None:
 
 
 def _has_stream(node: Any) -> bool:
-    """Whether an accumulating node has a CUDA stream; before torch 2.5, this package's metadata records it."""
-    if hasattr(node, "_input_metadata"):
-        return any(metadata.device.type == "cuda" for metadata in node._input_metadata)
-    if node.name() != ACCUMULATES:
-        return True
-    return node.variable.device.type == "cuda" and _SEEN not in node.metadata
+    """Whether an accumulating node has a CUDA stream."""
+    return any(metadata.device.type == "cuda" for metadata in node._input_metadata)

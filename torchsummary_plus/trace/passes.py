@@ -16,7 +16,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..live import compat, remaking
+from ..live import compat
 from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.interrupts import safe_point
@@ -145,8 +145,6 @@ class Pass(TorchDispatchMode):
         self.outer_access = follow_access(self.kernel)
         if self.around is not None:
             self.around.state.notifies = False
-        self.subclassing = remaking.subclassing_in_modes()
-        self.subclassing.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         self.modes = compat.count_dispatch_modes()
         return self
@@ -157,7 +155,6 @@ class Pass(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self.subclassing.__exit__(None, None, None)
         _here.innermost = self.around
         follow_access(self.outer_access)
         if self.around is not None:

@@ -124,7 +124,7 @@ class AnswerRecorder(Listener):
     def rehearsal(self) -> Rehearsal:
         """Return the answers, once the pass is over."""
         drew = not torch.equal(self.rng_state, rng_state())
-        return Rehearsal(self.answers, "", self.is_loop, drew, self.multiply_adds)
+        return Rehearsal(self.answers, "", self.is_loop, drew)
 
     def _answer(self, question: Question, answer: Any) -> None:
         self.questions += 1
@@ -217,7 +217,6 @@ class Rehearsal:
     """Whether there are no answers because the pass read too many values."""
     drew: bool = False
     """Whether the pass drew random numbers, on which its answers may depend."""
-    multiply_adds: int = 0
 
     def without_sizes(self) -> Rehearsal:
         """Return only the values and the lengths of packed sequences, which do not depend on weights."""

@@ -15,8 +15,7 @@ def user_flop_formula(func: OpOverload | HigherOrderOperator) -> Callable[..., A
     """Return the formula that a user registered for an operator with torch's ``register_flop_formula``, or None.
 
     It is called as torch calls it, with ``out_val`` for the result, and returns flops. torch's own formulas do not
-    count, because they exist only once something has imported that module. Torch 2.4 registers overloads, and does not
-    find them itself.
+    count, because they exist only once something has imported that module.
     """
     counter = sys.modules.get(COUNTER)
     if counter is None:

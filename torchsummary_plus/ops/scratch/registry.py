@@ -113,7 +113,7 @@ F = TypeVar("F", bound=Formula)
 
 Register = Callable[[Formula], Formula]
 
-OLDEST = "2.4"
+OLDEST = "2.6"
 """The oldest supported release of torch."""
 
 SCRATCH: dict[tuple[str, str], Rule] = {}

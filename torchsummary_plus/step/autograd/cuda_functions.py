@@ -119,9 +119,8 @@ def attention(
         )[0]
         return fused
     if kernel == "math":
-        grouped = {"enable_gqa": True} if enable_gqa else {}  # Torch 2.4 does not know the name.
         with torch.autocast("cuda", enabled=False):
-            parts = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **grouped)
+            parts = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         result: Tensor = parts[0]
         return result
     scale = width**-0.5 if scale is None else scale

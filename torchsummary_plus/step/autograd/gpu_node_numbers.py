@@ -103,7 +103,7 @@ class DeviceNumbers:
             _ORIGINAL.clear()
 
     def _renumber(self, node: Any, number: int, turn: Turn) -> None:
-        if isinstance(node, BackwardCFunction) or not hasattr(node, "_set_sequence_nr"):
+        if isinstance(node, BackwardCFunction):
             self.is_open = True
             return
         _ORIGINAL[node] = number
