@@ -6,6 +6,7 @@ starts with. What it is read into is also shown: a result that cannot be printed
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -169,7 +170,7 @@ def mutated_json(draw: random.Random, value: Any) -> bytes:
         inside, key = draw.choice(places)
         way = draw.randrange(8)
         if way < 4:
-            inside[key] = draw.choice(ODD)
+            inside[key] = copy.deepcopy(draw.choice(ODD))  # Later changes are this mutant's own.
         elif way == 4:
             del inside[key]
         elif way == 5:

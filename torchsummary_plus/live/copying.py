@@ -164,7 +164,13 @@ class Copier:
         if isinstance(own, dict):
             attributes = vars(new)
             for name, item in list(own.items()):
-                attributes[name] = item if type(item) in INERT else self.of(item)
+                kind = type(item)
+                if kind in INERT:
+                    attributes[name] = item
+                elif (kind is dict or kind is OrderedDict) and not item:  # Most of what a module has.
+                    attributes[name] = self.note(item, kind()) if self.known(item) is None else self.known(item)
+                else:
+                    attributes[name] = self.of(item)
         for slot in slots:
             with suppress(AttributeError):  # It may be empty.
                 slot.__set__(new, self.of(slot.__get__(value)))
@@ -415,9 +421,15 @@ def _is_of_library(kind: type) -> bool:
     return is_library(getattr(sys.modules.get(kind.__module__), "__file__", "")) and kind.__module__ != "__main__"
 
 
+_SLOTS: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionary()
+
+
 def _slots(kind: type) -> list[Any]:
     """Return the slots of a class and its bases, also those that a property hides."""
-    return [slot for base in kind.__mro__ for slot in vars(base).values() if isinstance(slot, MemberDescriptorType)]
+    if kind not in _SLOTS:
+        attributes = (value for base in kind.__mro__ for value in vars(base).values())
+        _SLOTS[kind] = [value for value in attributes if isinstance(value, MemberDescriptorType)]
+    return _SLOTS[kind]
 
 
 def _empty_like(container: Any) -> Any:

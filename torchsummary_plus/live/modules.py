@@ -67,6 +67,10 @@ class ModuleTree:
         self._released = [weakref.ref(module) for module in self.modules]
         self.modules = self.modules[:1]
 
+    def clear(self) -> None:
+        """Drop all modules, so that they are freed without the garbage collector."""
+        self.modules, self.called = [], nn.Module()
+
     def module(self, index: int) -> nn.Module | None:
         """Return a module by its number; None if it is gone."""
         return self._released[index]() if self._released else self.modules[index]

@@ -59,7 +59,8 @@ def held_by(module: nn.Module) -> Iterator[Tensor]:
     for tensors in (module._parameters, module._buffers):
         yield from (tensor for tensor in tensors.values() if tensor is not None)
     for value in vars(module).values():
-        yield from _tensors_in(value, 0)
+        if isinstance(value, Tensor) or (type(value) in (list, dict) and value):
+            yield from _tensors_in(value, 0)
 
 
 def _tensors_in(value: Any, depth: int) -> Iterator[Tensor]:

@@ -272,7 +272,10 @@ class _Runner:
             with names_replaced(copier):
                 if self.options.mode != "same":
                     self._set_mode(tree, environment.kernel)
-                return self._run(tree, environment, batch, device, mode_key)
+                trace = self._run(tree, environment, batch, device, mode_key)
+                for held in (copier, tree):  # What watches the copy and its modules refer to each other.
+                    held.clear()
+                return trace
 
     def _set_mode(self, tree: ModuleTree, kernel: Kernel) -> None:
         set_mode(tree, self.options.mode == "train", kernel)
