@@ -45,6 +45,7 @@ from ..trace.rehearsal import TOO_MANY_VALUES
 from ..trace.run import eager, read
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
+from .autograd.functions import OTHER_FORMULA, REFLECTORS_BAND
 from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
 from .compiling import refused_to_torch
 from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
@@ -127,6 +128,8 @@ def _recorded(task: Task) -> MemoryLog:
             if measured is not None:
                 return measured
             log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
+            if any(line.endswith(OTHER_FORMULA) for line in log.assumptions):
+                log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
             return _with_draws(task, _with_others(task, log))
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))

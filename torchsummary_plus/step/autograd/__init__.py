@@ -2,6 +2,6 @@
 
 - ``dispatch`` runs operators, and ``functions`` the functions above them; ``inline`` and ``casting`` help it.
 - Composite functions, operator by operator: ``cuda_functions``, ``encoder``.
-- Formulas of gradients: ``products``, ``extremes``, ``reflections``, ``nodes``.
+- Formulas of gradients: ``products``, ``extremes``, ``nodes``.
 - What nodes keep, and when they run: ``saved_numbers``, ``views``, ``gpu_node_numbers``.
 """
