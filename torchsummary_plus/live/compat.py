@@ -175,10 +175,6 @@ onednn_bytes: Callable[[torch.Tensor], int] = probe(
     "torch:ops.mkldnn._nbytes", "oneDNN's copies of frozen weights are not counted", lambda tensor: 0
 )
 
-# Printing.
-_PRINTED = "printing a tensor counts as no memory"
-print_options: Any = probe("torch._tensor_str:PRINT_OPTS", _PRINTED, None)
-summarized: Callable[[torch.Tensor], torch.Tensor] = probe("torch._tensor_str:get_summarized_data", _PRINTED, None)
 
 # The profiler.
 profiler_starts: tuple[tuple[Any, str], ...] = (
