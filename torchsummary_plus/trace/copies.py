@@ -59,7 +59,8 @@ def held_by(module: nn.Module) -> Iterator[Tensor]:
     for tensors in (module._parameters, module._buffers):
         yield from (tensor for tensor in tensors.values() if tensor is not None)
     for value in vars(module).values():
-        if isinstance(value, Tensor) or (type(value) in (list, dict) and value):
+        kind = type(value)
+        if (kind in (list, dict) and value) or (kind not in weakref.ProxyTypes and isinstance(value, Tensor)):
             yield from _tensors_in(value, 0)
 
 
