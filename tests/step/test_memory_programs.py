@@ -36,7 +36,7 @@ from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.processor import has_tiles
 from torchsummary_plus.step.workspace import HALF_FROM
 
-COUNT, PART = 150, 50
+COUNT, PART = 60, 20
 """``python -m benchmarks.memory_programs`` runs thousands."""
 
 SECONDS = 120.0
