@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from torch import Tensor, nn
 
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
-from torchsummary_plus import ModelSummary, summary
+from torchsummary_plus import ModelSummary, compare, summary
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.table import with_units
 from torchsummary_plus.render.tables import summary_table
@@ -49,3 +50,23 @@ def test_what_nobody_knows_has_no_value() -> None:
     totals = {total.field.name: total.cell for total in table.totals}
     assert totals["total_mult_adds"].value is None and totals["input_bytes"].text == "N/A"
     assert totals["param_bytes"].value == 46_758_048
+
+
+def test_unregistered_layers_are_marked_in_every_format() -> None:
+    class Unregistered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.out = [nn.Linear(8, 1000)], nn.Linear(1000, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.layers[0](x))
+
+    done = summary(Unregistered(), (8,), verbose=0)
+    for text in (done.render(), done.to_markdown(), done.to_latex(), done.to_html()):
+        assert "(9,000)" in text and "9,000 parameters in layers; .to(), " in text
+    assert done.to_csv().splitlines()[0].endswith(",num_params,unregistered_params")
+    assert [line[-7:] for line in done.to_csv().splitlines()[1:]] == [",0,9000", ",1001,0"]
+    assert ModelSummary.from_json(done.to_json()) == done
+    registered = nn.Sequential(nn.Linear(8, 1000), nn.Linear(1000, 1))
+    compared = compare(Unregistered(), registered, input_size=(8,))
+    assert "Unregistered: Not registered" in compared.to_text()

@@ -51,6 +51,30 @@ class Mixed(nn.Module):
         return self.last(torch.tanh(self.first(x))) * self.scale + self.turned.sum()
 
 
+class Unregistered(nn.Module):
+    """Most of its parameters are in plain lists, so that ``parameters()`` lists only 401 of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.scale = [nn.Linear(400, 400), nn.BatchNorm1d(400)], [nn.Parameter(torch.ones(400))]
+        self.last = nn.Linear(400, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x * self.scale[0])
+
+
+@pytest.mark.parametrize("given", ["name", "instance"])
+def test_optimizers_get_the_registered_parameters(given: str) -> None:
+    model = Unregistered()
+    optimizer = "adam" if given == "name" else torch.optim.Adam(model.parameters())
+    predicted = estimate_memory(model, (400,), 4, optimizer=optimizer)
+    assert predicted.at_peak == measure_memory(model, (400,), 4, optimizer=optimizer).at_peak
+    assert predicted.at_peak["optimizer_state"] == 4 * (2 * 401 + 2)  # Two averages, and a count of steps for each.
+    assert predicted.at_peak["parameters"] == 4 * (401 + 400 * 401 + 800 + 400)
+
+
 def flagged() -> Iterator[Any]:
     """Every optimizer with its flags, one or two at a time, as far as it takes them."""
     for name, kind in NAMES.items():

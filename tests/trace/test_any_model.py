@@ -199,6 +199,42 @@ def test_plain_list_of_modules_has_rows_and_parameters() -> None:
         "Linear",
         "Linear",
     ]
+    assert [(row.num_params, row.unregistered_params) for row in s.rows if row.path.startswith("layers")] == [
+        (0, 20), (0, 0), (0, 0), (0, 20),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["PlainList", "Unregistered"])
+def test_unregistered_layers_are_marked_and_in_no_total(name: str) -> None:
+    sized, static = summarise(name), summary(ready(name).build(), verbose=0)
+    for figure in ("total_params", "trainable_params", "param_bytes", "buffer_bytes", "unregistered"):
+        assert getattr(sized, figure) == getattr(static, figure)
+    counted = sum(item.params for item in sized.unregistered)
+    assert counted == sum(row.unregistered_params for row in sized.rows)
+    for style in ("torchsummary", "tree"):
+        assert f"Not registered, outside the totals: {counted} parameters in " in sized.render(style=style)
+        for depth in (0, 1, None):
+            text = sized.render(style=style, depth=depth, col_names=["num_params"], repeats="show")
+            assert sum(int(count) for count in re.findall(r"\((\d+)\)", text)) == counted
+
+
+def test_lazy_layers_in_a_plain_list_take_shape() -> None:
+    class Lazy(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, 1)
+            self.layers = [nn.LazyLinear(8)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.layers[0](x))
+
+    table = summary(Lazy(), (4,), verbose=0)
+    assert (table.total_params, [item.params for item in table.unregistered]) == (9, [40])
+
+
+def test_attributes_with_unregistered_layers_are_named() -> None:
+    assert {item.path: item.params for item in summarise("Unregistered").unregistered} == {
+        "by_name": 28, "queue": 20, "unordered": 1, "hidden": 20, "scales": 4, "shifts": 8, "block.layers": 40,
+    }  # fmt: skip
 
 
 def test_module_made_in_forward_is_seen_as_the_function_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict, deque
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class CallsItself(nn.Module):
         return self(self.fc(x), depth - 1) if depth else x
 
 
-@case((4,), params=3 * (4 * 4 + 4))
+@case((4,))
 class PlainList(nn.Module):
     """Modules in a Python list: torch does not register them, the forward runs them all the same."""
 
@@ -61,6 +62,28 @@ class PlainList(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.fc(x)
+
+
+@case((4,))
+class Unregistered(nn.Module):
+    """Layers and parameters in every kind of place that torch does not register, some beside registered ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.block = PlainList()
+        self.by_name = OrderedDict(first=[nn.Linear(4, 4)], second=(nn.BatchNorm1d(4),))
+        self.queue = deque([nn.Linear(4, 4), self.fc])
+        self.unordered = {nn.PReLU()}
+        self.__dict__["hidden"] = nn.Linear(4, 4)
+        self.scales = [nn.Parameter(torch.ones(4)), self.fc.bias]
+        self.shifts = {"one": nn.Parameter(torch.zeros(4)), "fixed": nn.Parameter(torch.zeros(4), False)}
+        self.tied = [self.hidden.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (*self.by_name["first"], *self.by_name["second"], *self.queue, *self.unordered, self.hidden):
+            x = layer(x) @ self.tied[0]
+        return self.block(x) * self.scales[0] + self.shifts["one"] + self.shifts["fixed"]
 
 
 class Leaf(nn.Module):

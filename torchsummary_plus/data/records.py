@@ -85,6 +85,8 @@ class ParameterSpec:
     numel: int
     trainable: bool
     storages: tuple[tuple[int, int], ...]
+    registered: bool = True
+    """False if ``model.parameters()`` and ``buffers()`` do not list it, as if only a plain list holds it."""
 
 
 Setting = Union[bool, int, float, str, tuple[int, ...], None]
@@ -120,7 +122,7 @@ class ModuleSpec:
     is_container: bool = False
     """True for ``nn.Sequential``, ``nn.ModuleList`` and similar, which have no row in torchsummary."""
     registered: bool = True
-    """False if it is only in a plain list, tuple or dict, which ``nn.Module`` does not register."""
+    """False if it is only in a plain list, dict or the like, which ``nn.Module`` does not register."""
     layer: LayerSpec | None = None
     """None if it has no known settings or parameters."""
 
@@ -185,6 +187,14 @@ class Adapter:
     params: int
     trainable_params: int
     is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """An attribute that holds layers which ``nn.Module`` does not register, by its path, and their parameter count."""
+
+    path: str
+    params: int
 
 
 FROM_INPUT = -1

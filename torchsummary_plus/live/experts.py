@@ -45,12 +45,12 @@ def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choic
     if not candidates:
         return ()
     search = _Search(tree, specs, choices, candidates)
-    sizes = {p.key: p.numel for spec in specs for p in spec.parameters}
+    sizes = {p.key: p.numel for spec in specs for p in spec.parameters if p.registered}
     experts: list[Experts] = []
     assigned: set[int] = set()
     for candidate in candidates:
         choice = search.router(candidate)
-        keys = candidate.keys - assigned
+        keys = (candidate.keys & sizes.keys()) - assigned
         if choice is not None and keys:
             assigned |= keys
             chosen, source = choice
@@ -196,7 +196,7 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
     adapters: dict[str, dict[int, ParameterSpec]] = {}
     of: dict[int, list[ParameterSpec]] = {}
     for module, spec in zip(tree.modules, specs):
-        of[id(module)] = list(spec.parameters)
+        of[id(module)] = [p for p in spec.parameters if p.registered]
     active: set[str] = set()
     for module in tree.modules:
         names = getattr(type(module), "adapter_layer_names", ()) or ()

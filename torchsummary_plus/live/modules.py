@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -27,7 +29,7 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 class ModuleTree:
     """The distinct modules of a model, each at the first path that leads to it, with their specs.
 
-    From index ``unregistered`` on, modules are held only by plain lists, tuples or dicts.
+    From index ``unregistered`` on, modules are held only by plain lists, dicts and the like, or in the ``__dict__``.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,6 +51,8 @@ class ModuleTree:
         self._released: list[weakref.ref[nn.Module]] = []
         self.called = model
         """What a user's step is given: the model in its wrappers."""
+        self._unregistered_parameters: dict[int, list[tuple[str, nn.Parameter]]] = {}
+        """By module, the parameters in its attributes that no module registers, with their names."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()
@@ -120,15 +124,23 @@ class ModuleTree:
         return name if parent is None or not self.paths[parent] else f"{self.paths[parent]}.{name}"
 
     def _find_unregistered(self) -> None:
-        """Find modules in plain lists, tuples and dicts: they are not registered, but a forward may call them."""
-        position = 0
+        """Find modules and parameters in plain lists and the like: not registered, but a forward may use them."""
+        position, parameters = 0, []
         while position < len(self.modules):
             for attribute, value in list(vars(self.modules[position]).items()):
-                if type(value) in _PLAIN and value and attribute not in _BOOKKEEPING:
-                    for name, module in _modules_in(value, attribute):
-                        if id(module) not in self.index:
-                            self._walk(module, position, name)
+                if attribute not in _BOOKKEEPING and issubclass(type(value), _HOLDERS):
+                    for name, held in _layers_in(value, attribute):
+                        if isinstance(held, nn.Module):
+                            if id(held) not in self.index:
+                                self._walk(held, position, name)
+                        elif isinstance(held, nn.Parameter):
+                            parameters.append((position, name, held))
             position += 1
+        known = {id(parameter) for module in self.modules for parameter in module._parameters.values()}
+        for position, name, parameter in parameters:
+            if id(parameter) not in known:
+                known.add(id(parameter))
+                self._unregistered_parameters.setdefault(position, []).append((name, parameter))
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all parameters, then all buffers, of the registered modules; shared ones repeat."""
@@ -156,18 +168,21 @@ class ModuleTree:
 
     def specs(self) -> tuple[ModuleSpec, ...]:
         """Return one record per module, in the order of ``modules``."""
-        keys = _Keys()
+        keys = _Keys(map(id, self.tensors()))
         return tuple(self._spec(index, module, keys) for index, module in enumerate(self.modules))
 
     def _spec(self, index: int, module: nn.Module, keys: _Keys) -> ModuleSpec:
+        registered = index < self.unregistered
         parameters = [keys.spec(n, p, p.requires_grad) for n, p in module._parameters.items() if p is not None]
-        parameters += [keys.spec(name, tensor, False) for name, tensor in packed_parameters(module)]
+        packed = [keys.spec(name, tensor, False) for name, tensor in packed_parameters(module)]
+        parameters += [replace(spec, registered=registered) for spec in packed]
+        others = [keys.spec(n, p, p.requires_grad) for n, p in self._unregistered_parameters.get(index, ())]
         buffers = [keys.spec(name, b, False) for name, b in module._buffers.items() if b is not None]
         return ModuleSpec(
             index, self.paths[index], self.names[index], class_name(module), self.parents[index],
-            tuple(self.children[index]), tuple(parameters), tuple(buffers),
+            tuple(self.children[index]), (*parameters, *others), tuple(buffers),
             _whole_numbers(getattr(module, "kernel_size", None)), _whole_number(getattr(module, "groups", None)),
-            isinstance(module, CONTAINERS), index < self.unregistered, layer_spec(module, parameters),
+            isinstance(module, CONTAINERS), registered, layer_spec(module, parameters),
         )  # fmt: skip
 
     def path_from(self, caller: int | None, module: int) -> str:
@@ -179,25 +194,26 @@ class ModuleTree:
         return next((path for path in [self.paths[module], *below] if path.startswith(prefix)), self.paths[module])
 
 
-_PLAIN = frozenset({list, tuple, dict})
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_HOLDERS = (*_SEQUENCES, dict, nn.Module, torch.Tensor)
 _BOOKKEEPING = frozenset(vars(nn.Module()))
 
 
-def _modules_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module]]:
-    if isinstance(value, nn.Module):
+def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module | torch.Tensor]]:
+    """Yield the modules and tensors that an attribute of a module holds, with their paths from that module."""
+    kind = type(value)  # Isinstance would follow weak proxies, which may be dead.
+    if issubclass(kind, (nn.Module, torch.Tensor)):
         yield path, value
-    elif depth < 4 and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _modules_in(item, f"{path}.{key}", depth + 1)
-    elif depth < 4 and isinstance(value, (list, tuple)):
-        for position, item in enumerate(value):
-            yield from _modules_in(item, f"{path}.{position}", depth + 1)
+    elif depth < 4 and issubclass(kind, (dict, *_SEQUENCES)):
+        for key, item in dict.items(value) if issubclass(kind, dict) else enumerate(value):
+            yield from _layers_in(item, f"{path}.{key}", depth + 1)
 
 
 class _Keys:
-    """Numbers tensors and storages in order of appearance."""
+    """Numbers tensors and storages in order of appearance. ``registered`` are the ids of the model's own tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, registered: Iterable[int]) -> None:
+        self.registered = frozenset(registered)
         self.kept_alive: list[torch.Tensor] = []
         self.tensors: dict[int, int] = {}
         self.storages: dict[Any, int] = {}
@@ -205,13 +221,12 @@ class _Keys:
     def spec(self, name: str, tensor: torch.Tensor, trainable: bool) -> ParameterSpec:
         self.kept_alive.append(tensor)
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
+        registered, dtype = id(tensor) in self.registered, dtype_name(tensor.dtype)
         if nn.parameter.is_lazy(tensor):
-            return ParameterSpec(name, key, (), dtype_name(tensor.dtype), 0, trainable, ())
+            return ParameterSpec(name, key, (), dtype, 0, trainable, (), registered)
         shape = logical_shape(tensor)
         storages = dict(map(self._storage, stored(tensor) or [tensor]))
-        return ParameterSpec(
-            name, key, shape, dtype_name(tensor.dtype), prod(shape), trainable, tuple(storages.items())
-        )
+        return ParameterSpec(name, key, shape, dtype, prod(shape), trainable, tuple(storages.items()), registered)
 
     def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
         """Return the number and bytes of the tensor's storage; without a storage, the bytes of its elements."""

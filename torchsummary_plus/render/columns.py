@@ -61,9 +61,9 @@ def _absent(line: Line) -> str:
 
 
 def _num_params(line: Line, report: Report, zero: str) -> str:
-    if line.num_params:
-        return f"{line.num_params:,}"
-    return "(recursive)" if line.row.repeated else zero
+    counts = [f"({line.unregistered_params:,})"] if line.unregistered_params else []
+    counts += [f"{line.num_params:,}"] if line.num_params else []
+    return " ".join(counts) or ("(recursive)" if line.row.repeated else zero)
 
 
 def _params_percent(line: Line, report: Report, zero: str) -> str:
@@ -74,6 +74,10 @@ def _params_percent(line: Line, report: Report, zero: str) -> str:
 
 def _active_params(line: Line, report: Report, zero: str) -> str:
     return f"{line.active_params:,}" if line.active_params else zero
+
+
+def _unregistered_params(line: Line, report: Report, zero: str) -> str:
+    return f"{line.unregistered_params:,}" if line.unregistered_params else zero
 
 
 def _param_bytes(line: Line, report: Report, zero: str) -> str:
@@ -212,7 +216,9 @@ COLUMNS: dict[str, Column] = {
         data=_axes("outputs"),
     ),
     "num_params": Column(
-        "Param #", "the module's own parameters, excluding tensors already counted in a row above", _num_params,
+        "Param #",
+        "the module's own parameters, excluding tensors already counted in a row above; in parentheses, those that "
+        "`model.parameters()` does not list, which the totals leave out", _num_params,
         lambda line, _: line.num_params, "elements", adds_up=True,
     ),
     "params_percent": Column(
@@ -226,6 +232,11 @@ COLUMNS: dict[str, Column] = {
     "param_bytes": Column(
         "Param Bytes", "stored bytes of `num_params`; for quantised weights, the packed bytes with their scales",
         _param_bytes, lambda line, _: line.param_bytes, "bytes", adds_up=True,
+    ),
+    "unregistered_params": Column(
+        "Unregistered Param #",
+        "parameters in plain lists, dicts or attributes, which `model.parameters()` does not list",
+        _unregistered_params, lambda line, _: line.unregistered_params, "elements", adds_up=True,
     ),
     "kernel_size": Column(
         "Kernel Shape", "`kernel_size` of modules that have one", _kernel_size, _as_read(_kernel_size),

@@ -13,7 +13,7 @@ from ..report.comparison import Compared, Entry
 from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow, Total
-from .totals import report_totals
+from .totals import report_totals, unregistered_note
 
 LOWER_IS_BETTER = (
     "total_params",
@@ -109,6 +109,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.report.unknown_ops:
             names = ", ".join(f"{name} x {count:,}" for name, count in entry.report.unknown_ops)
             yield f"Not counted in {entry.name}: {names}"
+        if note := unregistered_note(entry.report.unregistered):
+            yield f"{entry.name}: {note}"
     steps: dict[str, list[str]] = {}
     for entry in entries:
         if entry.peaks is not None:

@@ -34,6 +34,7 @@ class Line:
     times: int = 1
     active_params: int = 0
     param_bytes: int = 0
+    unregistered_params: int = 0
     connections: Connections | None = field(default=None, compare=False, repr=False)
     """What the lines of this table read, shared by all of them."""
 
@@ -69,15 +70,16 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     connections = Connections(report, _shown_above(report, depth), path_names(rows))
     lines = []
     for row in rows:
-        folded = row.index not in parents and depth is not None and row.total_params != row.num_params
+        within = [row] if row.index in parents or depth is None else _rows_below(report, row)
+        folded = any(inner.num_params or inner.unregistered_params for inner in within[1:])
         params = row.total_params if folded else row.num_params
-        within = _rows_below(report, row) if folded else [row]
         line = Line(
             row, _tree_name(row), params, sum(inner.trainable_params for inner in within), row.mult_adds,
             row.unknown_ops, folded, memory[row.index] if memory else None,
             local_params=sum(report.row_memory[inner.index].local_params for inner in within) if memory else 0,
             active_params=sum(inner.active_params for inner in within),
             param_bytes=sum(inner.param_bytes for inner in within),
+            unregistered_params=sum(inner.unregistered_params for inner in within),
             connections=connections,
         )  # fmt: skip
         lines.append(line)
@@ -130,6 +132,7 @@ class _Totals:
         self.trainable = [0] * len(rows)
         self.active = [0] * len(rows)
         self.stored = [0] * len(rows)
+        self.unregistered = [0] * len(rows)
         self.macs = [0] * len(rows)
         self.unknown: dict[int, Counter[str]] = {}
 
@@ -138,6 +141,7 @@ class _Totals:
         self.trainable[index] += row.trainable_params
         self.active[index] += row.active_params
         self.stored[index] += row.param_bytes
+        self.unregistered[index] += row.unregistered_params
         if self.own_memory:
             self.local[index] += self.own_memory[row.index].local_params
 
@@ -155,7 +159,8 @@ class _Totals:
         params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
         return Line(
             row, label, params, trainable, macs, unknown, folded, memory, local_params=self.local[i],
-            active_params=self.active[i], param_bytes=self.stored[i], connections=connections,
+            active_params=self.active[i], param_bytes=self.stored[i], unregistered_params=self.unregistered[i],
+            connections=connections,
         )  # fmt: skip
 
 

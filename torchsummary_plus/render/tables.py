@@ -10,7 +10,7 @@ from .columns import COLUMNS, Column, check_view, chosen_names
 from .lines import Line
 from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .table import Cell, Field, Table, TableRow
-from .totals import report_totals
+from .totals import report_totals, unregistered_note
 
 
 def summary_table(
@@ -41,7 +41,7 @@ def summary_table(
         fields=tuple(_field(name, COLUMNS[name]) for name in names),
         rows=tuple(rows),
         totals=report_totals(report),
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, (note, unregistered_note(report.unregistered)))),
         widest=view.width,
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ..data.records import Unregistered
 from ..data.units import mebibytes
 from ..report.report import Report
 from .table import Cell, Field, Total
@@ -32,6 +33,9 @@ COUNT_FIELDS = [
 
 SIZE_FIELDS = [Field(name, label, "bytes", scaled=True) for name, label in SIZES.items()]
 
+MOST_NAMES = 5
+"""Most attributes that a note names."""
+
 NEED_A_PASS = ("input_bytes", "forward_backward_bytes", "total_bytes")
 """The fields that are unknown if nothing ran."""
 
@@ -54,6 +58,20 @@ def _each(report: Report) -> Iterator[Total]:
     for field in SIZE_FIELDS:
         nbytes = getattr(report, field.name) if ran or field.name not in NEED_A_PASS else None
         yield Total(field, Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
+
+
+def unregistered_note(unregistered: Sequence[Unregistered]) -> str:
+    """Return the note that the totals leave out layers which no module registers; "" without any."""
+    if not unregistered:
+        return ""
+    params = sum(item.params for item in unregistered)
+    names = ", ".join(item.path for item in unregistered[:MOST_NAMES])
+    more = f" and {len(unregistered) - MOST_NAMES:,} more" if len(unregistered) > MOST_NAMES else ""
+    what = f"{params:,} parameters in {names}" if params else names  # Buffers, or lazy layers.
+    return (
+        f"Not registered, outside the totals: {what}{more}; .to(), state_dict() and optimizers "
+        "miss layers in a plain list, dict or attribute: use nn.ModuleList, nn.ModuleDict or nn.ParameterList"
+    )
 
 
 def _mult_adds(report: Report) -> str:

@@ -20,6 +20,7 @@ from ..data.records import (
     Structure,
     TensorSpec,
     Trace,
+    Unregistered,
     tensors,
 )  # fmt: skip
 from .contradictions import flow_contradiction, rows_contradiction
@@ -64,6 +65,8 @@ class Row:
     """The part of ``num_params`` that a token uses: for experts, the selected share, rounded."""
     param_bytes: int = 0
     """The stored bytes of ``num_params``."""
+    unregistered_params: int = 0
+    """The elements that ``num_params`` leaves out, because ``model.parameters()`` does not list them."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Report:
     """Which row produced each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
     experts: tuple[Experts, ...] = ()
     adapters: tuple[Adapter, ...] = ()
+    unregistered: tuple[Unregistered, ...] = ()
+    """The attributes that hold layers outside ``model.parameters()``, which no total counts."""
 
     def contradiction(self) -> str:
         """Return what is wrong in a report that was read; "" if nothing is."""
@@ -138,6 +143,7 @@ def build_report(trace: Trace) -> Report:
     _find_users(trace, nodes)
     rows = _rows(nodes, _active_shares(trace))
     counted = [p for node in nodes for p in node.counted]
+    buffers = [b for node in nodes if node.first for b in node.module_buffers() if b.registered]
     root = rows[0]
     return Report(
         rows=rows,
@@ -149,12 +155,33 @@ def build_report(trace: Trace) -> Report:
         input_bytes=sum(spec.nbytes for spec in tensors(trace.inputs)),
         forward_backward_bytes=2 * sum(row.output_bytes for row in flat_rows(rows) if row.called),
         param_bytes=_storage_bytes(counted),
-        buffer_bytes=_storage_bytes([b for node in nodes if node.first for b in node.module_buffers()], counted),
+        buffer_bytes=_storage_bytes(buffers, counted),
         run=trace.run,
         flow=None if trace.flow is None else _by_row(trace.flow, nodes),
         experts=trace.experts,
         adapters=trace.adapters,
+        unregistered=_unregistered(trace.modules),
     )
+
+
+def _unregistered(modules: Sequence[ModuleSpec]) -> tuple[Unregistered, ...]:
+    """Return the attributes that hold parameters or buffers outside the registry."""
+    holders: list[str] = []
+    params: dict[str, dict[int, int]] = {}
+    for module in modules:
+        holder = ""
+        if not module.registered and module.parent is not None:
+            holder = holders[module.parent] or _attribute(modules[module.parent], module.name)
+        holders.append(holder)
+        for tensor, numel in (*((p, p.numel) for p in module.parameters), *((b, 0) for b in module.buffers)):
+            if not tensor.registered:
+                params.setdefault(holder or _attribute(module, tensor.name), {})[tensor.key] = numel
+    return tuple(Unregistered(path, sum(sizes.values())) for path, sizes in params.items())
+
+
+def _attribute(module: ModuleSpec, name: str) -> str:
+    """Return the path of the attribute in which a module holds something by this name, such as "layers.0"."""
+    return ".".join(filter(None, (module.path, name.partition(".")[0])))
 
 
 def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
@@ -199,6 +226,7 @@ class _Node:
     path: str
     children: list[_Node] = field(default_factory=list)
     counted: list[ParameterSpec] = field(default_factory=list)
+    unregistered: list[ParameterSpec] = field(default_factory=list)
     first: bool = True
     user: _Node | None = None
     index: int = -1
@@ -276,7 +304,7 @@ def _count_parameters(trace: Trace, nodes: list[_Node]) -> None:
         for parameter in node.module.parameters if node.module is not None else ():
             if parameter.key not in keys:
                 keys.add(parameter.key)
-                node.counted.append(parameter)
+                (node.counted if parameter.registered else node.unregistered).append(parameter)
 
 
 def _find_users(trace: Trace, nodes: list[_Node]) -> None:
@@ -332,6 +360,7 @@ def _row(
 ) -> Row:
     module, call = node.module, node.call
     num_params = sum(p.numel for p in node.counted)
+    unregistered = sum(p.numel for p in node.unregistered)
     with_shared = sum(p.numel for p in module.parameters) if module is not None else 0
     outputs = call.outputs if call is not None else None
     specs: list[TensorSpec] = list(tensors(outputs))
@@ -350,7 +379,7 @@ def _row(
         num_params=num_params,
         trainable_params=sum(p.numel for p in node.counted if p.trainable),
         total_params=total_params,
-        repeated=with_shared > 0 and num_params == 0,
+        repeated=with_shared > 0 and num_params == unregistered == 0,
         own_mult_adds=0 if call is None else call.macs,
         mult_adds=mult_adds,
         own_unknown_ops=() if call is None else call.unknown_ops,
@@ -364,6 +393,7 @@ def _row(
         layer=module.layer if module is not None else None,
         active_params=round(sum(p.numel * active.get(p.key, Fraction(1)) for p in node.counted)),
         param_bytes=param_bytes,
+        unregistered_params=unregistered,
     )
 
 
@@ -378,10 +408,13 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """
     users = {row.user for row in rows if row.user is not None}
 
+    def has_params(row: Row) -> bool:
+        return row.num_params + row.unregistered_params > 0
+
     def has_row(row: Row) -> bool:
         if not row.called:
-            return row.num_params > 0 and row.user is None
-        return not (row.is_container or row.index == 0) or row.num_params > 0 or row.index in users
+            return has_params(row) and row.user is None
+        return not (row.is_container or row.index == 0) or has_params(row) or row.index in users
 
     chosen = [row for row in rows if has_row(row)] or [rows[0]]
     return tuple(sorted(chosen, key=lambda row: (not row.called, row.finished if row.called else row.index)))

@@ -8,7 +8,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import one_line
-from ..render.columns import FRAME_COLUMNS, check_layout, memory_columns
+from ..render.columns import DEFAULT_COLUMNS, FRAME_COLUMNS, check_layout, memory_columns
 from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
@@ -164,9 +164,22 @@ class ModelSummary(Report, Views, Figures):
         With ``columns``, or those that the summary was made with, only they follow layer, type, path and level.
         ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
         """
+        return super().to_dataframe(table=table, **self._with_columns(look, table, FRAME_COLUMNS))
+
+    def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
+        """Return one table as CSV (RFC 4180): plain numbers, sizes in bytes, and a column of module paths.
+
+        ``table`` is its index in :meth:`tables`; 0 is the layers. Unregistered parameters, which a printed table has in
+        parentheses, are a column of their own.
+        """
+        return super().to_csv(table=table, **self._with_columns(look, table, DEFAULT_COLUMNS))
+
+    def _with_columns(self, look: Look, table: int, names: tuple[str, ...]) -> Look:
+        """Return the look of a table as data: without chosen columns, these, and those that the summary needs."""
         if table == 0 and self.view.col_names is None:
-            look.setdefault("columns", FRAME_COLUMNS + memory_columns(self.has_memory, self.is_sharded))
-        return super().to_dataframe(table=table, **look)
+            more = memory_columns(self.has_memory, self.is_sharded)
+            look.setdefault("columns", (*names, *more, *(["unregistered_params"] if self.unregistered else [])))
+        return look
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:

@@ -319,8 +319,8 @@ class Steps:
         maker = optimizer_maker(self.step.optimizer)
         if maker is None or self.step.mode == "eval":
             return None
-        parameters = {key: reference() for key, (reference, _) in self.parameters.items()}
-        learned = {key: p for key, p in parameters.items() if p is not None and p.requires_grad}
+        registered = {key: at() for key, (at, owner) in self.parameters.items() if owner < self.tree.unregistered}
+        learned = {key: p for key, p in registered.items() if p is not None and p.requires_grad}
         late = learned.keys() & self.tree.late
         if late:
             self.notes[f"{len(late)} of {len(learned)} parameters {UNTRAINED}"] = None

@@ -21,7 +21,7 @@ from ..live.experts import find_adapters, find_experts, numbers_of_experts
 from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
 from ..live.inputs import Example, realise
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.own_random import own_random
 from ..live.remaking import remade
@@ -86,7 +86,7 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
         tree = ModuleTree(unwrapped(model))
         tree.left_out = _hooks_around(model)
         _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
-        if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+        if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tensors_in(tree.modules)):
             left_out, tree = tree.left_out, materialised(tree, example)
             tree.left_out, tree.before = left_out, None
         tree.called = _wrapped(model, tree.modules[0])
