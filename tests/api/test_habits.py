@@ -15,7 +15,17 @@ from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
-from torchsummary_plus import ForwardError, InputError, ModelSummary, StepOptions, compare, summary
+from torchsummary_plus import (
+    ForwardError,
+    InputError,
+    ModelSummary,
+    StepOptions,
+    compare,
+    estimate_memory,
+    max_batch_size,
+    measure_memory,
+    summary,
+)
 
 
 class Masked(nn.Module):
@@ -37,6 +47,20 @@ class Tokens(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         embedded: Tensor = self.embed(input_ids)
         return embedded
+
+
+class Pipeline:
+    """As those of diffusers: several modules, of which ``components`` has some, beside a configuration."""
+
+    def __init__(self) -> None:
+        self.unet, self.scheduler = nn.Linear(8, 4), object()
+
+    @property
+    def components(self) -> dict[str, Any]:
+        return {"unet": self.unet, "vae": nn.Linear(4, 8), "scheduler": self.scheduler}
+
+    def __call__(self, prompt: str) -> None:
+        raise NotImplementedError
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +110,12 @@ def test_every_option_of_a_step_is_answered_by_tables_with_memory() -> None:
 def test_what_is_no_model_is_answered_with_the_cure() -> None:
     with pytest.raises(InputError, match=r"model is a state dict of 2 entries; load it into a model"):
         summary(Masked().state_dict(), (8,))  # type: ignore[arg-type]
+    program = torch.export.export(nn.Linear(8, 4), (torch.ones(2, 8),))
+    for call in (summary, estimate_memory, measure_memory, max_batch_size):
+        with pytest.raises(InputError, match=r"of an exported program, pass program\.module\(\)"):
+            call(program, (8,))  # type: ignore[operator]
+        with pytest.raises(InputError, match=r"model is a Pipeline; .*; pass one of its modules: unet, vae$"):
+            call(Pipeline(), (8,))  # type: ignore[operator]
     with pytest.raises(InputError, match=r"write a dict of models by name: compare\(\{\"small\": ...\}\)"):
         compare(small=Masked(), large=Masked(), input_size=(8,))  # type: ignore[call-overload]
 

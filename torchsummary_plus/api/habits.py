@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -116,13 +117,24 @@ def check_model(model: object) -> None:
         raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
     if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
         raise InputError(f"model is a state dict of {len(model)} entries; load it into a model: load_state_dict(...)")
-    cure = ""
+    what, cure = describe(model), ""
     if inspect.isroutine(model) and model.__name__.isidentifier():
         cure = f"; if the function builds the model, call it: {model.__name__}(...)"
     if isinstance(model, (list, tuple)):
         several = any(isinstance(value, nn.Module) for value in model)
         cure = "; for several models: compare(*models, ...)" if several else "; the model is the first argument"
-    raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module{cure}")
+    if isinstance(model, getattr(sys.modules.get("torch.export"), "ExportedProgram", ())):
+        cure = "; of an exported program, pass program.module()"
+    elif modules := _modules_of(model):
+        what, cure = f"a {type(model).__name__}", f"; pass one of its modules: {', '.join(modules)}"
+    raise InputError(f"model is {what}; accepted: an instance of torch.nn.Module{cure}")
+
+
+def _modules_of(model: object) -> list[str]:
+    """Return the names of the modules that an object holds, such as a pipeline of diffusers or transformers."""
+    components = getattr(model, "components", None)
+    held = {**getattr(model, "__dict__", {}), **(components if isinstance(components, Mapping) else {})}
+    return [str(name) for name, value in held.items() if isinstance(value, nn.Module)]
 
 
 def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -347,7 +348,7 @@ def _request(model: Any, example: Example, options: StepOptions, world_size: int
     if world_size is None:
         if rank != 0:
             raise InputError(f"rank is {describe(rank)} without world_size; pass world_size= too")
-        if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
+        if isroutine(model):
             raise InputError(
                 f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
             )

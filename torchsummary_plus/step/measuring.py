@@ -289,7 +289,11 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
     if not undecided:
         return example
     try:
-        specs = list(tensors(trace(tree, example, PassOptions("auto", step.mode, None, False)).inputs))
+        try:
+            passed = trace(tree, example, PassOptions("auto", step.mode))
+        except InputError:  # The mode cannot be set, as for an exported module, which has the dtypes of any mode.
+            passed = trace(tree, example, PassOptions("auto"))
+        specs = list(tensors(passed.inputs))
     except UnsupportedError:  # Every forward adds modules.
         return example
     except ForwardError:

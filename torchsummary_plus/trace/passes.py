@@ -129,6 +129,8 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
+        self.outermost: Frame | None = None
+        """The call that ends when the model's own ``__call__`` returns."""
         self.modes = 0
         """Dispatch modes that were active when the pass began, with this one."""
         self.state = State()
@@ -343,14 +345,16 @@ class Pass(TorchDispatchMode):
 
     def _hook(self, index: int, module: nn.Module) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.thread == get_ident() and self.state.notifies:
+            if self.thread != get_ident() or not self.state.notifies:
+                return
+            if self.frame is None or self.frame is not self.outermost or not self.frame.by_hook:
                 self.open(index, self.tree.path_from(module_of(self.frame), index), args, kwargs).by_hook = True
 
         def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             frame = self.frame if self.thread == get_ident() and self.state.notifies else None
             while frame is not None and frame.module != index:
                 frame = frame.outer
-            if frame is not None:
+            if frame is not None and frame is not self.outermost:
                 self.close(frame, output)
 
         module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)

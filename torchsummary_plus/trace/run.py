@@ -335,7 +335,7 @@ def _call(model: nn.Module, watch: Pass, args: tuple[Any, ...], kwargs: dict[str
     if type(model).__call__ is nn.Module.__call__:
         model(*args, **kwargs)
         return
-    frame = watch.open(0, "", args, kwargs)
+    frame = watch.outermost = watch.open(0, "", args, kwargs)
     frame.by_hook = True
     watch.close(frame, model(*args, **kwargs))
 
