@@ -87,8 +87,36 @@ def test_an_optimizer_that_is_there_already() -> None:
     assert estimate.peak_bytes == measured.peak_bytes and "AdamW" in str(estimate.info)
     plain = estimate_memory(model, (256,), 8, optimizer="adamw").at_peak["optimizer_state"]
     assert estimate.at_peak["optimizer_state"] > plain and not result.state
-    with pytest.raises(InputError, match="the optimizer has 2 parameters, but 4 require gradients"):
-        estimate_memory(model, (256,), 8, optimizer=torch.optim.SGD(model[2].parameters()))  # type: ignore[index]
+    with pytest.raises(InputError, match="the optimizer has 2 parameters, none of them the model's, of which 4"):
+        estimate_memory(model, (256,), 8, optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters()))
+
+
+def test_an_optimizer_of_some_parameters() -> None:
+    model: Any = net()
+    optimizer = torch.optim.Adam([{"params": [model[2].weight], "amsgrad": True}, {"params": [model[2].bias]}])
+    predicted, measured = (f(model, (256,), 8, optimizer=optimizer) for f in (estimate_memory, measure_memory))
+    assert predicted.at_peak == measured.at_peak and predicted.assumptions == measured.assumptions
+    (line,) = [line for line in predicted.assumptions if "the optimizer trains" in line]
+    assert line.startswith("the optimizer trains 2 of 4 parameters that require gradients; ")
+    weight, bias = model[2].weight.nbytes, model[2].bias.nbytes
+    assert predicted.at_peak["optimizer_state"] == 3 * weight + 2 * bias + 2 * 4
+    assert predicted.steady_bytes >= sum(p.nbytes for p in model.parameters()) + sum(
+        p.nbytes for p in model[0].parameters()
+    )
+    assert not optimizer.state
+
+
+def test_the_state_of_an_optimizer_that_has_stepped_counts_once() -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    before = estimate_memory(model, (256,), 8, optimizer=optimizer)
+    model(torch.ones(2, 256)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for call in (estimate_memory, measure_memory):
+        later = call(model, (256,), 8, optimizer=optimizer)
+        assert later.peak_bytes == before.peak_bytes
+        assert later.at_peak["optimizer_state"] == before.at_peak["optimizer_state"]
 
 
 @pytest.mark.parametrize(

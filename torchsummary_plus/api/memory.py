@@ -74,8 +74,8 @@ def estimate_memory(
         device: None for the model's own, or CUDA if ``gpu`` is given; "cuda" predicts a CUDA device on any machine.
         mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``), "eval" (forward, no gradients) or
             "generate" (a transformers model's own greedy ``generate()``, whose cache is of the kind ``kv_cache``).
-        optimizer: None, a name ("adamw", "adamw8bit", "paged_adamw8bit"), a class, an instance that holds the model's
-            parameters, or a callable from parameters to an optimizer.
+        optimizer: None, a name ("adamw", "adamw8bit", "paged_adamw8bit"), a class, an instance that holds some or all
+            of the model's parameters, or a callable from parameters to an optimizer.
         loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; targets are made in the output's
             shape), a callable of the output, or, with ``targets``, a module or function of both. By default the
             output's own ``.loss``, else its sum, noted in ``assumptions``: a real loss may take much more.

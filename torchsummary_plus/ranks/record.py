@@ -33,7 +33,7 @@ from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.deep_steps import takes_all_layers_alike
 from ..step.depth.growth import Proved, UnprovedError, grown
 from ..step.depth.tokens import NotRepeatingError
-from ..step.optimizers import fakes_in_foreach
+from ..step.optimizers import fakes_in_foreach, optimizer_maker
 from ..step.recorded_steps import follow_meta_storages, resizing_watched
 from ..step.step import Step
 from ..step.step_copy import StepCopy
@@ -212,7 +212,8 @@ class Ranked:
             if mode_key is not None:
                 watch.hold(mode_key)
             watch.install()
-            steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), self.step))
+            step = replace(self.step, optimizer=optimizer_maker(self.step.optimizer))
+            steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), step))
             steps.schedule = schedule
             batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
             if schedule is not None and self._copies_batches():

@@ -59,9 +59,9 @@ def _like(original: torch.optim.Optimizer) -> OptimizerMaker:
         parameters = list(parameters)
         if len(parameters) != number:
             raise InputError(
-                f"the optimizer has {number:,} parameters, but {len(parameters):,} require gradients; pass an "
-                "optimizer of all "
-                "of these, or a callable that chooses: lambda parameters: SGD(...)"
+                f"the optimizer has {number:,} parameters, none of them the model's, of which {len(parameters):,} "
+                "require gradients; pass an optimizer of the model's parameters, or a callable that chooses: "
+                "lambda parameters: SGD(...)"
             )
         result: torch.optim.Optimizer = kind(parameters, **settings)
         return result

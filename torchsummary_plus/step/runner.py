@@ -324,8 +324,24 @@ class Steps:
         late = learned.keys() & self.tree.late
         if late:
             self.notes[f"{len(late)} of {len(learned)} parameters {UNTRAINED}"] = None
-        optimizer = maker([parameter for key, parameter in learned.items() if key not in late])
+        trained = {key: parameter for key, parameter in learned.items() if key not in late}
+        optimizer = self._own_optimizer(trained) or maker(list(trained.values()))
         set_to_train(optimizer)
+        return optimizer
+
+    def _own_optimizer(self, trained: dict[int, Tensor]) -> torch.optim.Optimizer | None:
+        """Return the copy of an optimizer that was given, with its state; None if it holds none of the parameters."""
+        optimizer = self.step.optimizer
+        if not isinstance(optimizer, optimizers.Optimizer):
+            return None
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not held & self.parameters.keys():
+            return None
+        if left := trained.keys() - held:
+            self.notes[
+                f"the optimizer trains {len(trained) - len(left):,} of {len(trained):,} parameters that require "
+                "gradients; the gradients of the others stay from step to step"
+            ] = None
         return optimizer
 
     @contextmanager
