@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..data.choices import GENERATE
 from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import mebibytes
-from ..live.inputs import make_example
+from ..live.inputs import Example, make_example
 from ..live.interrupts import signals_held
 from ..memory.capacity import FRAGMENTED, LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
@@ -95,44 +95,44 @@ class ContextLimit:
 
 
 class _Generation:
-    """Generation by one model, for any prompt."""
+    """Generation by one model, or one that a builder makes, for any prompt."""
 
     def __init__(
-        self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions
+        self, model: Any, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions
     ) -> None:
-        choice = as_choice(cache, cache_dtype)
-        step = generation_step(model, new_tokens, choice)
+        self.choice = choice = as_choice(cache, cache_dtype)
+        self.new_tokens = integer("new_tokens", new_tokens, 1)
+        step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else self._by_built
         self.model, self.batch_size = model, integer("batch_size", batch_size, 1)
         inference = replace(options, mode="eval", optimizer=None, loss=None, targets=None, keep_output=False)
         self.options = replace(inference, train_step=step, steps=1, gradient_accumulation_steps=1)
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
-        self.bands = {
-            note: band
-            for note, band, applies in (
-                (SKIPPED, SKIPPED_BAND, skips_tokens(model, new_tokens, choice)),
-                (choice.formula, FORMULA_BAND, bool(choice.formula)),
-            )
-            if applies
-        }
 
-    def request(self, prompt: int) -> StepRequest:
-        """Return the request for a prompt of this many tokens. Raises :class:`InputError`."""
+    def _by_built(self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
+        generation_step(model, self.new_tokens, self.choice)(model, input_ids, attention_mask)
+
+    def example(self, prompt: int) -> Example:
+        """Return a prompt of this many tokens. Raises :class:`InputError`."""
         shape = self.batch_size, integer("prompt", prompt, 1)
         tokens = {name: torch.ones(shape, dtype=torch.long) for name in ("input_ids", "attention_mask")}
         example = make_example(None, self.batch_size, None, tokens)
         assert example is not None
-        return StepRequest(self.model, example, self.options)
+        return example
 
-    def log(self, prompt: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
-        """Return the memory events of generating after a prompt."""
-        log = self.request(prompt).trace(self.batch_size, tick, highest_draw)
-        for note, band in self.bands.items():
-            log = _with_band(log, note, band)
-        return log
+    def request(self, prompt: int) -> StepRequest:
+        """Return the request for a prompt of this many tokens. Raises :class:`InputError`."""
+        return StepRequest(self.model, self.example(prompt), self.options)
 
-    def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
+    def log(self, request: StepRequest, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
+        """Return the memory events of generating after a request's prompt."""
+        log = request.trace(self.batch_size, tick, highest_draw)
+        if skips_tokens(request.tree.modules[0], self.new_tokens, self.choice):
+            log = _with_band(log, SKIPPED, SKIPPED_BAND)
+        return _with_band(log, self.choice.formula, FORMULA_BAND) if self.choice.formula else log
+
+    def estimate(self, request: StepRequest, prompt: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
-        result = self.request(prompt).estimate(self.batch_size, log)
+        result = request.estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words))
 
@@ -147,18 +147,22 @@ def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
 
 def estimate_generation(
     model: Any,
+    requests: Callable[[Example, StepOptions], Iterable[StepRequest]],
     prompt: Any,
     new_tokens: int,
     batch_size: int,
     cache: tuple[str, Any],
     options: StepOptions,
     progress: bool,
-) -> MemoryEstimate:
-    """Return the memory of generating ``new_tokens`` after a ``prompt``; see :func:`estimate_memory`."""
+) -> list[MemoryEstimate]:
+    """Return the memory of generating ``new_tokens`` after a ``prompt``, for each of the ``requests`` of ranks."""
     generation = _Generation(model, batch_size, new_tokens, *cache, options)
+    example = generation.example(prompt)
     with progress_bar("generation", "operators", progress) as tick:
-        log = generation.log(prompt, tick)
-    return generation.estimate(prompt, log)
+        return [
+            generation.estimate(request, prompt, generation.log(request, tick))
+            for request in requests(example, generation.options)
+        ]
 
 
 @signals_held()
@@ -209,10 +213,14 @@ def max_context(
         return room_for_tensors(memory, first.backend, uses_libraries(log)) - first.peak(least(log))
 
     with progress_bar("longest context", "operators", progress) as tick:
-        search = Search(lambda prompt: generation.log(prompt, tick, highest_draw=True), fits, spare, proves=True)
+        search = Search(
+            lambda prompt: generation.log(generation.request(prompt), tick, highest_draw=True), fits, spare, proves=True
+        )
         tokens = search.run()
         counts = (max(count, search.smallest) for count in (tokens, tokens + 1))
-        fitting, beyond = (generation.estimate(count, least(search.log(count))) for count in counts)
+        fitting, beyond = (
+            generation.estimate(generation.request(count), count, least(search.log(count))) for count in counts
+        )
     config = getattr(model, "config", None)
     room = room_for_tensors(memory, first.backend, uses_libraries(fitting.log))
     return ContextLimit(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,9 @@ def estimate_memory(
     """
     settings = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
     if settings.mode == GENERATE:
-        return estimate_generation(model, prompt, new_tokens, batch_size, (cache, cache_dtype), settings, progress)
+        requests = partial(_requests, model, world_size=world_size, rank=rank, ranks=ranks)
+        kind = cache, cache_dtype
+        return _highest(estimate_generation(model, requests, prompt, new_tokens, batch_size, kind, settings, progress))
     if prompt is not None:
         raise InputError(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
@@ -146,16 +149,35 @@ def predicted(
     progress: bool = True,
 ) -> MemoryEstimate:
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
-    required, estimates = _required(example), []
-    request: StepRequest | None = None
+    estimates = []
     with progress_bar("step", "operators", progress) as tick:
-        for number in _ranks(world_size, rank, ranks):
-            if isinstance(request, _RankRequest):
-                request = request.of_rank(number)
-            else:
-                request = _request(model, required, options, world_size, number)
+        for request in _requests(model, _required(example), options, world_size=world_size, rank=rank, ranks=ranks):
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace(batch, tick)))
+    return _highest(estimates)
+
+
+def _requests(
+    model: nn.Module | ModuleTree | Callable[[], Any],
+    example: Example,
+    options: StepOptions,
+    *,
+    world_size: int | None,
+    rank: int,
+    ranks: str | Sequence[int] | None,
+) -> Iterator[StepRequest]:
+    """Yield the request for each of the ranks, or for the model without a world."""
+    request: StepRequest | None = None
+    for number in _ranks(world_size, rank, ranks):
+        if isinstance(request, _RankRequest):
+            request = request.of_rank(number)
+        else:
+            request = _request(model, example, options, world_size, number)
+        yield request
+
+
+def _highest(estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
+    """Return the estimate with the highest peak, and of how many ranks it is that."""
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 
