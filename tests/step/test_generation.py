@@ -72,6 +72,7 @@ def test_the_peak_is_that_of_a_real_generate(family: str, cache: str) -> None:
     real = measured(model, 12, 5, cache)
     assert predicted.peak_bytes == real.peak_bytes
     assert predicted.at_peak["kv_cache"] == real.at_peak["kv_cache"]
+    assert predicted.kv_cache_bytes == real.kv_cache_bytes > 0
     assert predicted.info.mode == "generate" and not predicted.unknown
 
 
@@ -80,7 +81,41 @@ def test_the_cache_is_a_kind() -> None:
     predicted = estimate_memory(built("llama"), mode="generate", prompt=40, new_tokens=8, batch_size=2)
     cached = max(dict(point.live)["kv_cache"] for point in predicted.timeline)
     assert 2 * 2 * 2 * 47 * 8 * 4 <= cached <= 2 * 2 * 2 * 47 * 8 * 4 * 3 // 2
-    assert "KV cache (MB)" in str(predicted)
+    assert predicted.kv_cache_bytes == 2 * 2 * 2 * 47 * 8 * 4
+    assert "KV cache (MB)" in str(predicted) and "KV cache after the last token (MB): 0.01" in str(predicted)
+
+
+def two_heads() -> nn.Module:
+    model: nn.Module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY))
+    return model
+
+
+def of_two_ranks() -> nn.Module:
+    """The same in tensor parallelism: a head for each rank."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    split = dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ColwiseParallel())
+    plan = {**split, "self_attn.o_proj": RowwiseParallel()}
+    model = two_heads()
+    return parallelize_module(
+        model, init_device_mesh("cpu", (2,)), {f"model.layers.*.{name}": style for name, style in plan.items()}
+    )
+
+
+def test_a_rank_of_tensor_parallelism_has_the_cache_of_its_heads() -> None:
+    ask: Callable[..., Any] = partial(estimate_memory, mode="generate", prompt=12, new_tokens=5, batch_size=2)
+    whole, rank = ask(two_heads()), ask(of_two_ranks, world_size=2, rank=1)
+    assert rank.kv_cache_bytes == whole.kv_cache_bytes // 2 == 2 * 2 * 2 * 16 * 8 * 4
+    assert (rank.info.mode, rank.info.world_size, rank.info.rank) == ("generate", 2, 1)
+    assert rank.peak_bytes < whole.peak_bytes
+
+
+def test_a_builder_without_a_model_that_generates_says_why() -> None:
+    with pytest.raises(UnsupportedError, match=r"Linear has no generate\(\)"):
+        estimate_memory(lambda: nn.Linear(2, 2), mode="generate", prompt=4, world_size=2)
+    with pytest.raises(InputError, match="or with world_size= its builder, a function"):
+        estimate_memory(two_heads, mode="generate", prompt=4)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

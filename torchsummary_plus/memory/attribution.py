@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from math import ceil
 
-from ..data.memory_records import KINDS, SOME_KINDS, MemoryLog, StorageSpec
+from ..data.memory_records import KINDS, KV_CACHE, SOME_KINDS, MemoryLog, StorageSpec
 from .allocator import Allocator, CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -181,6 +181,15 @@ def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, i
         else:
             del live[storage]
     return live
+
+
+def last_cache(log: MemoryLog, backend: str, options: AllocatorOptions | None) -> int:
+    """Return the bytes of keys and values at the end of the last forward; 0 for a step without a cache."""
+    if all(storage.kind != KV_CACHE for storage in log.storages):
+        return 0
+    end = max((call.stop for call in log.calls), default=0)
+    live = _live_after(log, end - 1, allocator_for(log, backend, options))
+    return sum(nbytes for storage, nbytes in live.items() if log.storages[storage].kind == KV_CACHE)
 
 
 @dataclass(frozen=True, slots=True)

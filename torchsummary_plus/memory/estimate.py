@@ -19,6 +19,7 @@ from .attribution import (
     give_back,
     held_back,
     kinds_of,
+    last_cache,
     new_allocator,
     path_of,
     run_log,
@@ -83,6 +84,8 @@ class Estimate:
     backend: str
     options: AllocatorOptions
     log: MemoryLog
+    kv_cache_bytes: int = 0
+    """In inference, the cache of keys and values, or recurrent states, at the end of the last forward."""
 
     def contradiction(self) -> str:
         """Return what is wrong in an estimate that was read; "" if nothing is."""
@@ -90,7 +93,8 @@ class Estimate:
             return "it is of no known device, or has unknown kinds of memory"
         if tuple(module.path for module in self.by_module) != self.log.module_paths:
             return "its modules are not those of its log"
-        sizes = (self.peak_bytes, self.reserved_bytes, self.steady_bytes, self.outside_bytes, *self.at_peak.values())
+        totals = (self.peak_bytes, self.reserved_bytes, self.steady_bytes, self.outside_bytes, self.kv_cache_bytes)
+        sizes = (*totals, *self.at_peak.values())
         known_gpu = not self.info.gpu or named_gpu(self.info.gpu) is not None
         return "" if known_gpu and min(sizes) >= 0 else "it has a negative size, or an unknown GPU"
 
@@ -253,6 +257,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
         backend=backend,
         options=options,
         log=log,
+        kv_cache_bytes=last_cache(log, backend, options),
     )
 
 

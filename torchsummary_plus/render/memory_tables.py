@@ -130,6 +130,8 @@ def _peaks(estimate: Estimate) -> Iterator[Total]:
     if high > estimate.reserved_bytes:
         yield Total(_size_field("device_bytes", "On the device, with the context"), _size(low, high))
     yield Total(_size_field("steady_bytes", "Between steps"), _size(estimate.steady_bytes))
+    if estimate.kv_cache_bytes:
+        yield Total(_size_field("kv_cache_bytes", "KV cache after the last token"), _size(estimate.kv_cache_bytes))
 
 
 def _totals(estimate: Estimate) -> Iterator[Total]:
