@@ -244,3 +244,24 @@ def test_the_buffers_of_a_model_that_a_step_replaces_move_with_it() -> None:
         log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
         before.append(sorted(nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"))
     assert before[0] == before[1]
+
+
+class OnTwoGpus(nn.Module):
+    """Split by hand; the second half runs on the GPU of this number."""
+
+    def __init__(self, second: int) -> None:
+        super().__init__()
+        self.first, self.last, self.second = nn.Linear(8, 64), nn.Linear(64, 4), second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x.to("cuda:0")).to(f"cuda:{self.second}"))
+
+
+def test_a_step_on_two_gpus_says_that_they_are_counted_together() -> None:
+    line = "the step uses cuda:0, cuda:1, whose memory is counted together, as if on one GPU"
+    alone, both = (estimate_memory(OnTwoGpus(second), (8,), 4, "cuda", progress=False) for second in (0, 1))
+    assert line in both.assumptions and line not in alone.assumptions
+    placed = OnTwoGpus(0)
+    for gpu in (0, 1):
+        placed.register_buffer(f"on_{gpu}", new_fake((1,), torch.float32, torch.device("cuda", gpu)))
+    assert line in estimate_memory(placed, (8,), 4, "cuda", progress=False).assumptions

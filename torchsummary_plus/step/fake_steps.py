@@ -295,6 +295,9 @@ def _record(task: Task) -> MemoryLog:
         ledger = StreamedLedger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         if task.for_cuda:
             ledger.workspaces.keeps = "cuda"
+        spread = {tensor.device.index for tensor in tree.tensors() if tensor.device.type == device.type == "cuda"}
+        if len(spread) > 1:  # The copy has them all on one.
+            ledger.gpus |= spread
         embeddings = Embeddings(task.example)
         work = Work(ledger)
         moved = device.type != tree.device().type

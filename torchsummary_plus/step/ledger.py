@@ -79,6 +79,8 @@ class Ledger(Listener):
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
         """Whether a backward runs a node's formula rather than Python code, such as a checkpoint's forward."""
+        self.gpus: set[int] = set()
+        """The numbers of the GPUs that tensors are on."""
         self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
         self.node_modules = NodeModules()
@@ -335,8 +337,10 @@ class Ledger(Listener):
         A meta tensor that is not a fake was real and now uses a fake's storage; a meta fake stands for an absent
         weight. A tangent of zeros has an empty storage (aten/src/ATen/ZeroTensorFallback.cpp).
         """
-        place = tensor.device.type
-        is_here = place == self.backend or (place == "meta" and not isinstance(tensor, Fake))
+        place = tensor.device
+        is_here = place.type == self.backend or (place.type == "meta" and not isinstance(tensor, Fake))
+        if place.index is not None:
+            self.gpus.add(place.index)
         return tensor.layout is torch.strided and is_here and not tensor._is_zerotensor()
 
     def event(self, storage: int, nbytes: int) -> None:
@@ -386,6 +390,9 @@ class Ledger(Listener):
         tried = sorted(self.workspaces.tried.items())
         assumptions += tuple(f"{name}, {count} times: scratch memory measured on zeros" for name, count in tried)
         assumptions += self.workspaces.cudnn.assumptions()
+        if len(self.gpus) > 1:
+            names = ", ".join(f"cuda:{index}" for index in sorted(self.gpus))
+            assumptions += (f"the step uses {names}, whose memory is counted together, as if on one GPU",)
         initial = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
