@@ -184,7 +184,10 @@ class Workspaces:
             return _guessed(phases)
         if phases is None or isinstance(phases, AtMost):
             known = () if phases is None else phases.phases
-            self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes + _most(known))
+            if phases is None:
+                self._note(name, _reach(args, kwargs, out))
+            else:
+                self._note_bound(name, phases.nbytes + _most(known), phases.multiplies)
             return known if known and not isinstance(known[0], Phase) else (*known, AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
@@ -218,12 +221,15 @@ class Workspaces:
         tries = self.backend == "cpu" and (name in TRIED or is_new or writes)
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            multiplies = self.backend == "cuda" and name not in OF_ROWS
-            may_take = multiplies and (self._place, "cublas") not in self._allocated
-            workspace = LARGEST_LASTING if may_take else 0
-            lasting = workspace if blas.are_workspaces_kept() else 0
-            self._note(name, _reach(args, kwargs, out) + workspace - lasting, lasting=lasting)
+            self._note_bound(name, _reach(args, kwargs, out), self.backend == "cuda" and name not in OF_ROWS)
         return course or (AT_LAST,)
+
+    def _note_bound(self, name: str, nbytes: int, multiplies: bool) -> None:
+        """Name an operator with only a bound, and cuBLAS's workspace if it may be the first to take it."""
+        may_take = multiplies and (self._place, "cublas") not in self._allocated
+        workspace = LARGEST_LASTING if may_take else 0
+        lasting = workspace if blas.are_workspaces_kept() else 0
+        self._note(name, nbytes + workspace - lasting, lasting=lasting)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a kernel's allocations on zeros; None if it cannot be tried."""

@@ -96,11 +96,13 @@ ALL_RESULTS = 1 << 30
 class AtMost(NamedTuple):
     """Scratch with only an upper bound: an estimate names the operator and widens its range accordingly.
 
-    The bound comes on top of the kernel's known ``phases``, or course.
+    The bound comes on top of the kernel's known ``phases``, or course. An operator that ``multiplies`` may also be the
+    first to take cuBLAS's workspace.
     """
 
     nbytes: int
     phases: tuple[Any, ...] = ()
+    multiplies: bool = False
 
 
 DOUBT = 8
@@ -134,16 +136,6 @@ OF_ROWS = frozenset(
 )
 """Operators on sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
 
-_OF_LIBRARIES = (
-    *("_fft_r2c", "_fft_c2c", "_fft_c2r"),
-    *("_linalg_eigvals", "linalg_eig", "orgqr", "linalg_ldl_solve", "linalg_pinv.atol_rtol_tensor"),
-    *("linalg_matrix_exp", "sparse_sampled_addmm"),
-    *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
-    *("_flash_attention_forward", "_flash_attention_backward"),
-    *("_efficient_attention_forward", "_efficient_attention_backward"),
-)
-"""CUDA operators of cuFFT, cuSPARSE and MAGMA, whose storage only a GPU can report, and others without a rule."""
-
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": OF_ROWS.union(
         f"aten::{name}"
@@ -160,7 +152,7 @@ UNMODELLED: dict[str, frozenset[str]] = {
             *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
         )
     ),
-    "cuda": OF_ROWS.union(f"aten::{name}" for name in _OF_LIBRARIES),
+    "cuda": OF_ROWS,
 }
 """Operators known to use scratch memory but without a rule.
 

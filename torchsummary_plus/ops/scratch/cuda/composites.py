@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from ....data.capability import Capability
-from ..registry import Alloc, Course, Free, Lasting, Result, scratch
-from ..sizes import INT64, copied, elements, itemsize, nbytes
-from .allocations import Allocations, buffers, copies, joined
-from .chips import chip_of
-from .reductions import axes_of, course, magnitudes, mask_like, summing
+from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import INT64, elements, nbytes
+from .allocations import Allocations, buffers, copies
 
 CONVERTING = "aten/src/ATen/native/Pow.cpp and TensorCompare.cpp, by the iterator's common dtype"
 
@@ -26,18 +21,6 @@ def converted(out: Any, x: Any, *_: Any, **__: Any) -> Course:
 def power(out: Any, *_: Any) -> int:
     """The base as a tensor."""
     return INT64
-
-
-COUNTING = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda"
-
-
-@scratch("cuda", "aten::count_nonzero", "aten::count_nonzero.dim_IntList", source=COUNTING, band=0.0,
-         by_capability=True)  # fmt: skip
-def count_nonzero(capability: Capability, out: Any, x: Any, dims: Any = None, *_: Any) -> Course:
-    """A mask, unless the input is one, then its sum as int64."""
-    mask = () if x.dtype is torch.bool else (Alloc(elements(x)),)
-    counting = course(chip_of(capability), mask_like(x), axes_of(dims), torch.int64, summing(torch.int64))
-    return joined((*mask, Result(0)), counting)
 
 
 MAGNITUDES = "aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out"
@@ -58,42 +41,13 @@ def isinf(out: Any, x: Any) -> Course:
     return (Alloc(nbytes(x)), Result(0)) if x.dtype.is_floating_point else (Result(0),)
 
 
-@scratch("cuda", "aten::ldexp.Tensor", source="aten/src/ATen/native/BinaryOps.cpp, ldexp", band=0.0)
-def ldexp(out: Any, x: Any, exponent: Any) -> Course:
-    """The power of two, whose base is a tensor for a moment."""
-    size = itemsize(exponent) if exponent.dtype.is_floating_point else torch.get_default_dtype().itemsize
-    return Alloc(elements(exponent) * size), Alloc(INT64), Free(1), Result(0)
-
-
-@scratch("cuda", "aten::mvlgamma", source="aten/src/ATen/native/UnaryOps.cpp, mvlgamma", band=0.0)
-def mvlgamma(out: Any, x: Any, p: int) -> Course:
-    """Half the steps up to ``p``, which are added to each element, and the sum of the results."""
-    return Alloc(p * itemsize(out)), Alloc(p * nbytes(out)), Free(0), Result(0)
-
-
-@scratch("cuda", "aten::renorm", source="aten/src/ATen/native/ReduceOps.cpp, renorm_out", band=0.0, by_capability=True)
-def renorm(capability: Capability, out: Any, x: Any, p: Any, dim: int, *_: Any) -> Course:
-    """Norms along an axis, in float32 at least, with their staging buffers; a factor for each in another dtype."""
-    dtype, count = torch.float32 if itemsize(x) < 4 else x.dtype.to_real(), x.shape[dim]
-    others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
-    norms = course(chip_of(capability), x, others, dtype, magnitudes(x.dtype))
-    return joined((Alloc(count * dtype.itemsize),), norms, buffers(count * itemsize(x) if x.dtype is not dtype else 0))
-
-
-TIMES = "aten/src/ATen/native/ConvolutionTBC.cpp, conv_tbc: a product for each place of the kernel"
-
-
-@scratch("cuda", "aten::conv_tbc", source=TIMES, band=0.0)
-def conv_tbc(out: Any, x: Any, weight: Any, *_: Any, **__: Any) -> Course:
-    """No copies; cuBLAS's workspace is requested after the result, by each product."""
-    return Result(0), *(Lasting() for _ in range(len(weight)))
-
-
-@scratch("cuda", "aten::_weight_int8pack_mm", source="aten/src/ATen/native/cuda/int8mm.cu", band=0.0)
-def packed_product(out: Any, x: Any, weight: Any, scales: Any) -> Course:
-    """Input, scales and product in float32, if they are not, and a contiguous copy of the weight."""
-    singles = [0 if t.dtype is torch.float32 else 4 * elements(t) for t in (x, scales, out)]
-    return *buffers(singles[0], copied(weight), *singles[1:]), Result(0)
+@scratch("cuda", "aten::isin.Tensor_Tensor", source="aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu",
+         band=0.0)  # fmt: skip
+def is_in(out: Any, x: Any, tests: Any, **_: Any) -> Course:
+    """For few test elements each pair is compared, and any of a row is copied to the result."""
+    if elements(tests) >= 10 * elements(x) ** 0.145:  # Others are sorted together, by operators of their own.
+        return ()
+    return Result(0), Alloc(elements(x) * elements(tests)), Alloc(elements(x))
 
 
 ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"

@@ -12,14 +12,16 @@ import torch
 
 from ....data.capability import Capability
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, Free, Result, scratch
+from ..registry import Alloc, Course, Result, scratch
 from ..sizes import INT64, copied, itemsize, nbytes, suggested
-from .allocations import Allocations, buffers, copies, joined, results
+from .allocations import Allocations, buffers, copies, results
 from .chips import chip_of
 from .cub import half_scan, long_scan, scan
 from .reductions import course, extreme, mask_like
 
 SOURCE = "aten/src/ATen/native/cuda/"
+FEWEST_CHANNELS = 4
+"""Channels from which upsampling reads channels-last images."""
 
 
 def _plain(*positions: int) -> Callable[..., Course]:
@@ -71,6 +73,20 @@ def _average_backward(out: Any, grad: Any, x: Any) -> Course:
     return *results(out), *buffers(copied(grad) if suggested(x) is torch.contiguous_format else 0)
 
 
+def _in_kernels_format(out: Any, read: Any, *_: Any) -> Course:
+    """A copy of what is read in the layout of the kernel, which writes channels-last images of few channels apart."""
+    if suggested(read) is not torch.channels_last:
+        return Result(0), *copies(read)
+    if read.shape[1] >= FEWEST_CHANNELS:
+        return Result(0), *buffers(copied(read, torch.channels_last))
+    return Result(0), Alloc(nbytes(out)), *copies(read)
+
+
+def _bilinear_backward(out: Any, grad: Any, *_: Any) -> Course:
+    """The same, unless the sizes are equal: then the gradient is copied."""
+    return (Result(0),) if out.shape == grad.shape else _in_kernels_format(out, grad)
+
+
 def _greatest_backward(out: Any, grad: Any, x: Any, places: Any) -> Course:
     return *results(out), *copies(grad, places, out)
 
@@ -87,15 +103,21 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     (_greatest_backward, "AdaptiveMaxPooling2d.cu", ("adaptive_max_pool2d_backward",)),
     (_all_plain, "UpSampleBilinear2d.cu, UpSampleNearest3d.cu",
      ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_nearest3d", "_upsample_nearest_exact3d")),
-    (_plain(0), "AveragePool3d.cu, ReflectionPad.cu, UpSampleNearest1d.cu, SoftMax.cu, ScanKernels.cpp", (
+    (_plain(0), "AveragePool3d.cu, ReflectionPad.cu, UpSample*.cu, SoftMax.cu", (
         *("avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool3d_backward"),
         *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
         *("reflection_pad1d_backward", "reflection_pad2d_backward"),
         *("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward"),
-        *("upsample_linear1d_backward", "_upsample_nearest_exact3d_backward"),
+        *("upsample_linear1d_backward", "_upsample_nearest_exact3d_backward", "upsample_nearest1d_backward"),
+        *("upsample_nearest3d_backward", "upsample_trilinear3d_backward", "upsample_bicubic2d_backward"),
         *("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
         *("_softmax", "_log_softmax"),
     )),
+    (_in_kernels_format, "UpSampleNearest2d.cu", (
+        *("upsample_nearest2d", "_upsample_nearest_exact2d"),
+        *("upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward"),
+    )),
+    (_bilinear_backward, "UpSampleBilinear2d.cu", ("upsample_bilinear2d_backward",)),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
     (_plain_first, "FractionalMaxPool2d.cu", ("fractional_max_pool2d_backward",)),
@@ -114,35 +136,6 @@ def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
 def unfold_backward(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> Course:
     """Where windows overlap, the positions along the axis."""
     return Result(0), *buffers(INT64 * out.shape[dim] if out.dim() and step < size else 0)
-
-
-SEGMENTS = f"{SOURCE}SegmentReduce.cu"
-
-
-@scratch("cuda", "aten::segment_reduce", source=SEGMENTS, band=0.0)
-def segments(out: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any) -> Course:
-    """Contiguous copies of what is read; offsets from lengths, or the other way round."""
-    return joined(copies(x, lengths, offsets), (Result(0),), _bounds(lengths, offsets))
-
-
-@scratch("cuda", "aten::_segment_reduce_backward", source=SEGMENTS, band=0.0)
-def segments_backward(
-    out: Any, grad: Any, result: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any
-) -> Course:
-    """As :func:`segments`."""
-    return joined(copies(grad, result, x, lengths, offsets), (Result(0),), _bounds(lengths, offsets))
-
-
-def _bounds(lengths: Any, offsets: Any) -> Course:
-    """The differences of offsets; or lengths behind a zero each, added up in place."""
-    if lengths is None:
-        rows = offsets.numel() // max(1, offsets.shape[-1])
-        return buffers((offsets.numel() - rows) * itemsize(offsets))
-    rows = lengths.numel() // max(1, lengths.shape[-1])
-    count = lengths.numel() + rows
-    zeros, whole = Alloc(rows * itemsize(lengths)), Alloc(count * itemsize(lengths))
-    storage = long_scan(count) if itemsize(lengths) == INT64 else scan(count)
-    return zeros, whole, Free(0), *buffers(storage if rows == 1 else 0)
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
@@ -164,24 +157,6 @@ def scan_of_row(out: Any, x: Any, dim: int) -> int:
     """Return the bytes of CUB's storage, which a scan along one row of numbers needs."""
     whole = x.dim() and x.numel() and x.numel() == x.shape[dim]
     return {2: half_scan, 8: long_scan}.get(itemsize(out), scan)(x.numel()) if whole else 0
-
-
-@scratch("cuda", "aten::logcumsumexp", source=f"{SOURCE}LogcumsumexpKernel.cu, ScanUtils.cuh", band=0.0)
-def running_logsumexp(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
-    """A contiguous copy of the input, and for one row of numbers CUB's storage."""
-    return *results(out), *buffers(copied(x), scan_of_row(out, x, dim))
-
-
-@scratch("cuda", "aten::_cummax_helper", "aten::_cummin_helper", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
-def running_extreme(out: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """A contiguous copy of the input."""
-    return copies(x)
-
-
-@scratch("cuda", "aten::cummax", "aten::cummin", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
-def running_extremes(out: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """As :func:`running_extreme`, once values and indices are there."""
-    return *results(out), *copies(x)
 
 
 REPEATED = "aten/src/ATen/native/Repeat.h, repeat_interleave_common; cuda/Repeat.cu"

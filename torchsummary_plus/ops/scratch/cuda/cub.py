@@ -22,8 +22,6 @@ SINGLE_SUM = 4096
 """Items that one thread block adds up without temporary storage."""
 FULL_SORT = 45_056
 """Bytes of a sort of keys of 1 or 2 bytes besides copies and the blocks' counters, before compute capability 9.0."""
-MERGED = 4352
-"""Items that one thread block sorts, or merges."""
 PADDING = 32
 """Tile states ahead of the first tile."""
 
@@ -84,32 +82,6 @@ def radix_sort(
     return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
 
 
-def thrust_sort(chip: Chip, count: int, key: int, value: int, is_half: bool) -> int:
-    """Return the storage of Thrust's sort of pairs: a radix sort between two buffers, or half precision is merged.
-
-    Source: thrust/system/cuda/detail/sort.h and cub/device/dispatch/dispatch_merge_sort.cuh.
-
-    >>> thrust_sort(Chip((9, 0)), 3000, 4, 8, False), thrust_sort(Chip((9, 0)), 1_000_000, 2, 8, True)
-    (45823, 10001407)
-    """
-    sizes = count * key, count * value
-    if is_half:
-        places = round_up((ceil_div(count, MERGED) + 1) * 4, ALIGNED)
-        return SLACK + places + sum(round_up(size, ALIGNED) for size in sizes)
-    return radix_sort(chip, count, key, value, overwrites=True) + sum(round_up(size, ALIGNED // 2) for size in sizes)
-
-
-def largest_find(chip: Chip) -> int:
-    """Return the most storage of Thrust's search: a place for each of five blocks for each block that may be resident.
-
-    How many blocks are resident depends on the compiled kernel's registers. Source: thrust/system/cuda/detail/find.h.
-
-    >>> largest_find(Chip((7, 5)))
-    13071
-    """
-    return SLACK + chip.multiprocessors * (chip.threads // DIGITS) * 5 * 16 + 16
-
-
 def _states(count: int, items: int, state: int) -> int:
     """Return the storage of a pass over tiles, with a state for each."""
     return 2 * ALIGNED - 1 + round_up((ceil_div(count, items) + PADDING) * state, ALIGNED)
@@ -160,39 +132,6 @@ def select(chip: Chip, count: int) -> int:
     """
     items = 4224 if chip >= (9, 0) else 2304 if tuple(chip) == (8, 0) else 640
     return _states(count, items, 8)
-
-
-def thrust_scan(chip: Chip, count: int) -> int:
-    """Return the storage of Thrust's running sum of flags.
-
-    >>> thrust_scan(Chip((9, 0)), 630_000)
-    2559
-    """
-    return _states(count, 3072 if chip >= (9, 0) else 3840 if tuple(chip) == (8, 0) else 1920, 8)
-
-
-_UNIQUE_HALF = (1280, 1280, 1280)
-_UNIQUE = {1: (5632, 19_840, 1280), 2: (5632, 8064, 1280), 4: (6528, 4608, 1280), 8: (4224, 1920, 640)}
-
-
-def unique(chip: Chip, count: int, item: int, is_half: bool = False) -> int:
-    """Return the storage of removing repetitions from a row of items of 1, 2, 4 or 8 bytes.
-
-    >>> unique(Chip((9, 0)), 1_000_000, 8), unique(Chip((8, 0)), 1_000_000, 4)
-    (2815, 2559)
-    """
-    later, ampere, others = _UNIQUE_HALF if is_half else _UNIQUE[item]
-    items = later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others
-    return _states(count, items, 8)
-
-
-def run_lengths(count: int) -> int:
-    """Return the storage of counting repetitions.
-
-    >>> run_lengths(30_000)
-    1535
-    """
-    return _states(count, 384, 8)
 
 
 def unique_by_key(chip: Chip, count: int, key: int) -> int:

@@ -15,8 +15,7 @@ from ..registry import Course, Result, reserve, scratch
 from ..sizes import INT64, flattened, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
-from .cub import long_scan, radix_sort, scan, unique, unique_by_key
-from .sorting import SMALL as IN_PLACE
+from .cub import long_scan, radix_sort, scan, unique_by_key
 
 SOURCE = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
@@ -121,21 +120,3 @@ def bag_backward(
     if mode == MAX or not indices.numel():
         return *copies(grad), Result(0)
     return joined(copies(grad), _summed_in_order(chip_of(capability), grad, indices, rows, by_frequency))
-
-
-@scratch("cuda", "aten::embedding_renorm_", source=SOURCE, band=0.0, by_capability=True)
-def embedding_renorm(capability: Capability, out: Any, weight: Any, indices: Any, *_: Any) -> Course:
-    """The indices in a row, sorted with their order, and those that differ from the one before."""
-    count, index = indices.numel(), itemsize(indices)
-    if not count:
-        return ()
-    chip, steps = chip_of(capability), Allocations()
-    steps.buffer(count * index)
-    steps.buffer(count * index)
-    order, sorted_order = steps.buffer(INT64 * count), steps.buffer(INT64 * count)
-    if count > IN_PLACE:
-        steps.temporary(radix_sort(chip, count, index, INT64))
-    steps.free(sorted_order, order)
-    for size in (count * index, INT64, unique(chip, count, index)):
-        steps.buffer(size)
-    return steps.course()

@@ -12,9 +12,9 @@ import torch
 from ....data.capability import Capability
 from ...dtypes import result_type
 from ..losses import MEAN, pairs
-from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..registry import Alloc, Course, Result, reserve, scratch
 from ..sizes import INT64, itemsize, nbytes
-from .allocations import Allocations, buffers, copies, joined
+from .allocations import Allocations, copies, joined
 from .chips import chip_of
 from .reductions import sum_course
 
@@ -61,25 +61,7 @@ def cross_entropy(
     capability: Capability, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN
 ) -> Course:
     """The losses are in the result's storage; the mean is copied there."""
-    return _stored(capability, out, x) if reduction else ()
-
-
-def _stored(capability: Capability, out: Any, x: Any) -> Course:
-    """Return the mean of losses that are in the result's storage, and its staging buffers."""
-    return joined((Alloc(itemsize(out)),), _reduced(capability, out, x.numel()))
-
-
-@scratch("cuda", "aten::soft_margin_loss", source=SOURCE, band=0.0, by_capability=True)
-def soft_margin(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN) -> Course:
-    """As :func:`cross_entropy`."""
-    return _stored(capability, out, x) if reduction else ()
-
-
-@scratch("cuda", "aten::soft_margin_loss_backward", source=SOURCE, band=0.0)
-def soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> Course:
-    """``-target``, its product with x and the exponential of that, which alone outlives the line."""
-    size = nbytes(x)
-    return Alloc(size), Alloc(size), Alloc(size), Free(1), Free(0), Result(0)
+    return joined((Alloc(itemsize(out)),), _reduced(capability, out, x.numel())) if reduction else ()
 
 
 @scratch("cuda", "aten::binary_cross_entropy_with_logits", source=SOURCE, band=0.0, by_capability=True)
@@ -130,42 +112,6 @@ def pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int,
 def pixel_likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
     """A contiguous copy of the weights, and of the target for a mean or sum."""
     return Result(0), *copies(*((target, weight) if reduction else (weight,)))
-
-
-MARGIN = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
-
-
-@scratch("cuda", "aten::multilabel_margin_loss_forward", source=MARGIN, band=0.0)
-def label_margin(out: Any, x: Any, target: Any, reduction: int) -> Course:
-    """Contiguous copies of the input and the target, ahead of the results; a loss for each row that is reduced."""
-    rows = len(x) if reduction and x.dim() > 1 else 0
-    return *copies(x, target), Result(1), *buffers(rows * itemsize(x)), Result(0)
-
-
-@scratch("cuda", "aten::multilabel_margin_loss_backward", source=MARGIN, band=0.0)
-def label_margin_backward(out: Any, grad: Any, x: Any, target: Any, reduction: int, is_target: Any) -> Course:
-    """Contiguous copies of all that is read."""
-    return Result(0), *copies(x, target, is_target, grad)
-
-
-MULTI_MARGIN = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"
-
-
-@scratch("cuda", "aten::multi_margin_loss", source=MULTI_MARGIN, band=0.0)
-def multi_margin(
-    out: Any, x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
-) -> Course:
-    """Contiguous copies, and where rows are reduced a loss for each."""
-    rows = len(x) if reduction and x.dim() > 1 else 0
-    return Result(0), *copies(x, target, weight), *buffers(rows * itemsize(x))
-
-
-@scratch("cuda", "aten::multi_margin_loss_backward", source=MULTI_MARGIN, band=0.0)
-def multi_margin_backward(
-    out: Any, grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any = None, *_: Any
-) -> Course:
-    """Contiguous copies of the input, the gradient, the target and the weights."""
-    return Result(0), *copies(x, grad, target, weight)
 
 
 @reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ....data.rounding import ceil_div
 from ....live.masks import is_mask, masks_of
 from ..masks import fills, mask_axes, masked_rows, most_rows, written_rows
 from ..registry import Alloc, AtMost, Course, Free, Result, scratch
@@ -54,30 +53,6 @@ def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
 def nonzero(capability: Capability, out: Any, x: Any) -> Course:
     """As :func:`positions`."""
     return positions(chip_of(capability), elements(x), copied(x), Result(0), has_axes=x.dim() > 0)
-
-
-PER_BLOCK = 512
-"""Threads of a block that flags nonzero elements."""
-PER_TILE = 16 * PER_BLOCK
-"""Elements that such a block flags at a time."""
-
-
-@scratch("cuda", "aten::nonzero_static", source=f"{SOURCE}, nonzero_static_cuda_out_impl", band=0.0, by_capability=True)
-def nonzero_static(capability: Capability, out: Any, x: Any, *, size: int, **_: Any) -> Course | AtMost:
-    """A count and an offset for each block; how many blocks run at a time is known within bounds."""
-    first: Course = Result(0), *copies(x)
-    if not size or not x.dim() or not elements(x):
-        return first
-    chip = chip_of(capability)
-    fewest, most = (_blocks(elements(x), n * chip.multiprocessors) for n in (1, chip.threads // PER_BLOCK))
-    course: Course = *first, *buffers(COUNT_BYTES * fewest, INT64 * fewest)
-    return course if fewest == most else AtMost((COUNT_BYTES + INT64) * most, course)
-
-
-def _blocks(count: int, most: int) -> int:
-    """Return how many blocks share the tiles of so many elements evenly."""
-    tiles = ceil_div(count, PER_TILE)
-    return ceil_div(tiles, ceil_div(tiles, most))
 
 
 @scratch("cuda", "aten::masked_select", source=f"{SOURCE}; IndexKernel.cpp, by index()", band=0.0, by_capability=True)

@@ -1,0 +1,156 @@
+"""CUDA: bounds for the scratch memory of rare operators, each of which an estimate names in ``unknown``.
+
+Their kernels are in aten/src/ATen/native/cuda, or in libraries that only a GPU can ask. The estimate counts their
+results; ``peak_range`` has room for the bound. The factors hold for the records of ``benchmarks.gpu_calls``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from ....data.rounding import MIN_BLOCK
+from ....data.units import MIB
+from ....live.structures import all_tensors
+from ..observers import OPERATOR as OBSERVER
+from ..observers import fitted
+from ..registry import DOUBT, AtMost, lasting, reserve, scratch
+from ..sizes import INT64, elements, itemsize, nbytes
+
+SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"
+SORT = 8 * MIB
+"""The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
+SOLVER = 32 * MIB
+"""What cuSOLVER is granted for matrices of any size; unmeasured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """At most ``factor`` times the operands' bytes, and so many int64 ``indices`` for each of their elements.
+
+    The operands are the arguments at the positions ``of``, by default all arguments and results. ``least`` are bytes on
+    top; an operator that ``multiplies`` may also be the first to take cuBLAS's workspace.
+    """
+
+    factor: int
+    indices: int = 0
+    of: tuple[int, ...] = ()
+    least: int = MIB
+    multiplies: bool = False
+    broadcasts: bool = False
+    """Whether the operands are as large as the tensor that they are broadcast to."""
+
+    def __call__(self, out: Any, *args: Any, **kwargs: Any) -> AtMost:
+        """Return the bound of a call."""
+        operands = list(all_tensors([args[place] for place in self.of] if self.of else (out, args, kwargs)))
+        count = torch.broadcast_shapes(*(tensor.shape for tensor in operands)).numel() if self.broadcasts else 0
+        each = ((max(elements(tensor), count), self.factor * itemsize(tensor)) for tensor in operands)
+        nbytes = sum(number * (size + self.indices * INT64) for number, size in each)
+        return AtMost(nbytes + self.least, multiplies=self.multiplies)
+
+
+BOUNDS: dict[Bound, tuple[str, ...]] = {
+    Bound(DOUBT, least=SOLVER, multiplies=True): (
+        *("triangular_solve", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linalg_cholesky_ex"),
+        *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_ldl_factor_ex"),
+        *("linalg_ldl_solve", "_linalg_solve_ex", "linalg_inv_ex", "_linalg_det", "_linalg_slogdet"),
+        *("geqrf", "orgqr", "ormqr", "linalg_qr", "linalg_householder_product", "linalg_lstsq", "_linalg_svd"),
+        *("_linalg_eigh", "_linalg_eigvals", "linalg_eig", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp"),
+    ),
+    Bound(DOUBT, multiplies=True): (
+        *("_fft_r2c", "_fft_c2c", "_fft_c2r", "sparse_sampled_addmm", "_trilinear"),
+        *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+        *("_flash_attention_forward", "_flash_attention_backward"),
+        *("_efficient_attention_forward", "_efficient_attention_backward"),
+    ),
+    Bound(DOUBT): ("_euclidean_dist", "renorm"),
+    Bound(3, indices=3, least=SORT): (
+        *("median", "nanmedian", "mode", "_unique", "_unique2", "unique_consecutive", "unique_dim"),
+    ),
+    Bound(3, indices=4, of=(1,), least=SORT): ("embedding_renorm_",),
+    Bound(1, indices=4): ("count_nonzero", "count_nonzero.dim_IntList"),
+    Bound(2, indices=1): (
+        *("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar", "ldexp.Tensor"),
+    ),
+    Bound(4): (OBSERVER.removeprefix("aten::"), "affine_grid_generator", "segment_reduce", "_segment_reduce_backward"),
+    Bound(3): ("soft_margin_loss", "soft_margin_loss_backward", "_weight_int8pack_mm"),
+    Bound(2): ("bernoulli", "bernoulli_.Tensor"),
+    Bound(1): (
+        *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "conv_tbc", "nonzero_static"),
+        *("max_unpool2d", "max_unpool3d", "im2col", "col2im", "cudnn_grid_sampler", "cudnn_grid_sampler_backward"),
+        *("equal", "multi_margin_loss", "multi_margin_loss_backward"),
+        *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
+        *("logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"),
+    ),
+    Bound(3, broadcasts=True): ("dist", "allclose"),
+}
+"""The operators that have each bound, by their names in ``aten``."""
+
+for _bound, _names in BOUNDS.items():
+    scratch("cuda", *(f"aten::{name}" for name in _names), source=SOURCE, band=0.0)(_bound)
+
+
+@scratch("cuda", "aten::_cdist_forward", "aten::_cdist_backward", "aten::_pdist_backward", source=SOURCE, band=0.0)
+def distances(out: Any, *args: Any) -> AtMost:
+    """Copies of the operands in the batch of all; for a gradient, one of each pair of rows, added up afterwards."""
+    operands = all_tensors((out, args))
+    batch = max(prod(tensor.shape[:-2]) for tensor in operands)
+    copies = sum(batch * prod(tensor.shape[-2:]) * itemsize(tensor) for tensor in operands)
+    pairs = DOUBT * nbytes(out) * max(tensor.shape[-2] for tensor in operands if tensor.dim() > 1)
+    return AtMost(copies + pairs + MIB)
+
+
+@scratch("cuda", "aten::mvlgamma", source=SOURCE, band=0.0)
+def mvlgamma(out: Any, x: Any, p: int) -> AtMost:
+    """An element for each of the ``p`` terms of a result."""
+    return AtMost(p * (nbytes(out) + itemsize(out)) + MIB)
+
+
+@reserve("cuda", "aten::im2col", "aten::col2im", source="aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu", band=0.0)
+def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    """The result starts with the input's bytes; where they are enough, its storage keeps them."""
+    return (max(nbytes(x), nbytes(out)),)
+
+
+@reserve("cuda", "aten::linalg_lstsq", source="aten/src/ATen/native/BatchLinearAlgebra.cpp", band=0.0)
+def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
+    """The solution is a part of a copy of the right-hand sides, as many rows as the matrices' larger side."""
+    rows, columns = x.shape[-2:]
+    return (nbytes(out[0]) // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
+
+
+UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
+
+
+@reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE, band=0.0)
+def unique_storage(
+    out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
+) -> tuple[int, int, int]:
+    """The elements, and their counts, are as many as the input's before they are resized; their storage stays large."""
+    places = INT64 * elements(x)
+    return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (nbytes(x), places * inverse, places * counts)
+
+
+@reserve("cuda", "aten::unique_consecutive", source=UNIQUE, band=0.0)
+def consecutive_storage(
+    out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> tuple[int | None, ...]:
+    """As :func:`unique_storage`."""
+    return unique_storage(out, x, True, inverse, counts) if dim is None else (None, None, None)
+
+
+@reserve("cuda", "aten::unique_dim", source=UNIQUE, band=0.0)
+def unique_rows(
+    out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
+) -> tuple[int | None, ...]:
+    """The rows' places and counts only on request."""
+    return None, None if inverse else 0, None if counts else 0
+
+
+@lasting("cuda", OBSERVER, source="aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu", band=0.0)
+def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
+    """The observers that the first call enlarges."""
+    return fitted(x, rest, MIN_BLOCK)
