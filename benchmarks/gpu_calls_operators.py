@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.gpu_calls_bounded import bounded_call, draw_bounded_call
+
 LAYOUTS = ("plain", "plain", "last", "every other", "turned")
 DTYPES = ("fp32", "fp32", "bf16", "fp16")
 
@@ -174,5 +176,6 @@ OPERATORS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[..., nn.Mod
     "loss_call": (draw_loss_call, lambda **how: Called(*loss_call(**how)), 30),
     "rows_call": (draw_rows_call, lambda **how: Called(*rows_call(**how)), 80),
     "formula_call": (draw_formula_call, lambda **how: Called(*formula_call(**how)), 20),
+    "bounded_call": (draw_bounded_call, lambda **how: Called(*bounded_call(**how)), 150),
 }
 """How each kind is drawn and built, and the number of calls."""

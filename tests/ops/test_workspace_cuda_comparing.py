@@ -15,30 +15,10 @@ from torchsummary_plus.live.fakes import fake_like
 COUNT = 300 * 70
 
 
-def test_equal_tensors_are_compared_element_by_element() -> None:
-    assert course("aten::equal", (meta(30, 70), meta(30, 70)), True) == [2100, 1]
-    assert course("aten::equal", (meta(30, 70), meta(70, 30)), False) == []
-
-
-def test_close_tensors_need_tolerance_difference_and_finiteness() -> None:
-    x, numbers = meta(10, 10), 400
-    expected = [100, numbers, numbers, numbers, -numbers, -numbers, numbers, numbers, -numbers]
-    expected += [numbers, 100, 100, 100, -100, -100, -numbers, 100, -100, -100, -numbers, -numbers, 1]
-    assert course("aten::allclose", (x, x), True) == expected
-    assert course("aten::allclose", (x, x, 0.0, 0.0), True) == [100, 1]
-
-
 def test_few_elements_are_compared_with_each() -> None:
     out = meta(300, 70, dtype=torch.bool)
     assert course("aten::isin.Tensor_Tensor", (meta(300, 70), meta(8)), out) == ["result 0", 8 * COUNT, COUNT]
     assert course("aten::isin.Tensor_Tensor", (meta(300, 70), meta(800)), out) == []
-
-
-def test_rows_of_a_margin_and_steps_of_a_gamma() -> None:
-    target = torch.zeros(100, dtype=torch.long, device="meta")
-    assert course("aten::multi_margin_loss", (meta(100, 30), target), meta()) == ["result 0", 400]
-    assert course("aten::multi_margin_loss", (meta(100, 30), target, 1, 1.0, None, 0), meta(100)) == ["result 0"]
-    assert course("aten::mvlgamma", (meta(100, 30), 3), meta(100, 30)) == [12, 36_000, -12, "result 0"]
 
 
 MOVES: dict[str, tuple[Any, ...]] = {
@@ -117,40 +97,3 @@ def test_extremes_of_many_values_are_found_in_stages(
 def test_both_extremes_are_found_at_once(dim: int | None, transposed: bool, nbytes: list[int]) -> None:
     out = (meta(20), meta(20))
     assert course("aten::aminmax", (tall(transposed),), out, dim=dim) == nbytes
-
-
-@pytest.mark.parametrize(
-    ("shape", "last", "per_channel", "nbytes"),
-    [
-        ((300, 700), False, False, [4, 4, 208, 4, -4, -208, -4, -4, "result 0", "result 1"]),
-        ((16, 32, 3, 3), True, False, [18_432, 4, 4, -4, -4, "result 0", "result 1"]),
-        ((8, 3, 3, 3), False, True, [32, 32, -32, -32, "result 1", "result 0"]),
-        ((16, 32, 3, 3), True, True, [18_432, 18_432, 64, 64, -18_432, -64, -64, "result 1", "result 0"]),
-    ],
-)
-def test_quantisation_aware_training_finds_the_extremes_first(
-    shape: tuple[int, ...], last: bool, per_channel: bool, nbytes: list[Any]
-) -> None:
-    layout = torch.channels_last if last else torch.contiguous_format
-    x, switch = meta(*shape).to(memory_format=layout), meta(1, dtype=torch.int64)
-    numbers = [meta(shape[0] if per_channel else 1) for _ in range(4)]
-    args = (x, switch, switch, *numbers, 0.01, 0, 255, 0, per_channel, False)
-    assert course("aten::_fused_moving_avg_obs_fq_helper", args, (x, x)) == nbytes
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "drawn", "copied"),
-    [
-        (torch.float32, torch.float32, []),
-        (torch.bfloat16, torch.bfloat16, [400]),
-        (torch.float64, torch.float32, [400]),
-        (torch.float32, torch.float64, [800]),
-    ],
-)
-def test_probabilities_are_copied_to_the_dtype_they_are_compared_in(
-    probabilities: torch.dtype, drawn: torch.dtype, copied: list[int]
-) -> None:
-    given, target = meta(100, dtype=probabilities), meta(100, dtype=drawn)
-    assert course("aten::bernoulli_.Tensor", (target, given), target) == copied
-    if probabilities is drawn:
-        assert course("aten::bernoulli", (given,), given) == ["result 0", *copied]

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.test_workspace_cuda_layers import course, meta
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.dtypes import HALVES
@@ -100,8 +99,6 @@ def test_magnitudes_are_complex_before_they_are_real(function: Any, shape: tuple
 @pytest.mark.parametrize(
     ("function", "measured"),
     [
-        (lambda x: torch.dist(complex_of(x), complex_of(x).conj()), 32_000_000),
-        (lambda x: complex_of(x).renorm(2, 0, 1.0), 24_003_072),
         (lambda x: torch.linalg.vector_norm(complex_of(x), 1), 16_001_024),
         (lambda x: complex_of(x).logsumexp(0), 24_039_936),
     ],
@@ -115,39 +112,6 @@ def test_a_loss_of_magnitudes_in_training() -> None:
         return (complex_of(x).abs() - complex_of(x).angle()).square().mean()
 
     assert peak(difference, SPECTROGRAM, mode="train", loss=total) == 220_391_936
-
-
-def test_close_complex_numbers_need_complex_magnitudes() -> None:
-    x, numbers, parts = meta(10, 10, dtype=torch.complex64), 800, 400
-    expected = [100, numbers, parts, numbers, -numbers, parts, -parts, -numbers]
-    expected += [numbers, parts, numbers, -numbers, -numbers, parts, 100, 100, 100, -100, -100, -parts]
-    assert course("aten::allclose", (x, x), True) == [*expected, 100, -100, -100, -parts, -parts, 1]
-
-
-def edges(x: torch.Tensor) -> torch.Tensor:
-    return torch.linspace(0, 1, 701, device=x.device)
-
-
-def sorter(x: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(x.mT.shape, dtype=torch.long, device=x.device).mT
-
-
-@pytest.mark.parametrize(
-    ("function", "dtype", "measured"),
-    [
-        (lambda x: torch.bucketize(x, edges(x)), torch.float16, 11_220_992),
-        (lambda x: torch.bucketize(x.T, edges(x)), torch.float32, 14_024_704),
-        (lambda x: torch.bucketize(x.T, edges(x)), torch.float16, 12_623_360),
-        (lambda x: torch.bucketize(x.int(), torch.arange(30, device=x.device)), torch.float32, 19_630_592),
-        (lambda x: torch.bucketize(0.5, x[0]), torch.float16, 2_806_784),
-        (lambda x: torch.searchsorted(edges(x), x), torch.float16, 11_220_992),
-        (lambda x: torch.searchsorted(x[0].long(), 0.5), torch.float16, 2_815_488),
-        (lambda x: torch.searchsorted(x, x.half(), sorter=sorter(x)), torch.float32, 26_640_896),
-        (lambda x: torch.searchsorted(x[:, ::2], x.double()), torch.float32, 21_038_592),
-    ],
-)
-def test_a_search_copies_operands_into_rows_of_one_dtype(function: Any, dtype: torch.dtype, measured: int) -> None:
-    assert peak(function, (1000, 701), dtype) == measured
 
 
 def binary(x: torch.Tensor, **weights: torch.Tensor) -> torch.Tensor:
@@ -165,27 +129,6 @@ def test_weights_of_positives_are_counted_in_the_dtype_they_have_with_the_target
 @pytest.mark.parametrize(("dtype", "measured"), [*((half, 5_101_056) for half in HALVES), (torch.float32, 10_000_896)])
 def test_norms_of_weights_are_in_float32_at_least(dtype: torch.dtype, measured: int) -> None:
     assert peak(lambda x: torch._weight_norm(x, x[:, :1].clone(), 0), (50_000, 16), dtype) == measured
-
-
-def targets(x: torch.Tensor, *shape: int) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.long, device=x.device)
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(
-    ("function", "shape", "measured"),
-    [
-        (lambda x: F.multi_margin_loss(x, targets(x, 1000)), (1000, 64), 394_240),
-        (lambda x: F.multi_margin_loss(x, targets(x)), (64,), 5_120),
-        (lambda x: F.multilabel_margin_loss(x, targets(x, 1000, 64)), (1000, 64), 1_026_048),
-        (lambda x: F.multilabel_margin_loss(x, targets(x, 1000, 64), reduction="none"), (1000, 64), 1_027_584),
-        (lambda x: F.multilabel_margin_loss(x, targets(x, 64)), (64,), 5_632),
-    ],
-)
-def test_margins_in_half_precision_have_kernels_on_cuda_alone(
-    function: Any, shape: tuple[int, ...], measured: int, dtype: torch.dtype
-) -> None:
-    assert peak(function, shape, dtype, mode="train", loss=total) == measured
 
 
 def pooled(x: torch.Tensor) -> torch.Tensor:

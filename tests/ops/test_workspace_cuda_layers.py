@@ -238,32 +238,9 @@ def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_pre
     assert result == ["result 0", "result 1", "result 2", *buffers]
 
 
-@pytest.mark.parametrize(
-    ("operator", "x", "dim", "buffers"),
-    [
-        ("logcumsumexp", meta(31), 0, [1023]),
-        ("logcumsumexp", meta(1, 31), 0, []),
-        ("cumsum", meta(1), 0, [1023]),
-        ("cumsum", meta(1, 31), 0, []),
-        ("cummax", meta(31, 5).mT, 0, [620]),
-    ],
-)
-def test_a_scan_needs_storage_if_its_axis_holds_all_elements(
-    operator: str, x: torch.Tensor, dim: int, buffers: list[int]
-) -> None:
-    out = x.contiguous()
-    results = (out, out.long()) if operator == "cummax" else out
-    result = course(f"aten::{operator}", (x, dim), results)
-    assert [step for step in result if isinstance(step, int) and step > 0] == buffers
-
-
-def test_distances_copy_what_is_not_contiguous_or_has_another_batch() -> None:
-    """As torch allocates them, forward and backward, for 26 and 20 rows of 20 numbers."""
-    points, other, plain = meta(2, 26, 40)[..., ::2], meta(1, 20, 20), meta(2, 26, 20)
-    assert course("aten::_cdist_forward", (points, other, 1.0, None), plain) == [4160, 3200, "result 0"]
-    grad = meta(1).expand(2, 26, 20)
-    args = (grad, points, other, 1.0, plain)
-    assert course("aten::_cdist_backward", args, plain) == [4160, 3200, 4160, "result 0", 83200]
+def test_a_scan_needs_storage_if_its_axis_holds_all_elements() -> None:
+    for x, storage in ((meta(1), [1023]), (meta(1, 31), [])):
+        assert course("aten::cumsum", (x, 0), x)[1:] == storage
 
 
 def test_bilinear_upsampling_to_the_same_size_only_copies_the_gradient() -> None:
@@ -366,14 +343,6 @@ def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
     ]
     arguments = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
     assert ruled(aten.batch_norm_backward_elemt.default, arguments, {}) == alike
-
-
-def test_the_gradient_of_a_multi_class_margin_is_made_of_contiguous_copies() -> None:
-    x, target = meta(10, 20), torch.zeros(10, dtype=torch.long, device="meta")
-    grad = meta(1).expand(10)
-    assert course("aten::multi_margin_loss_backward", (grad, x, target, 1, 1.0, None, 0), x) == ["result 0", 40]
-    taken = course("aten::multi_margin_loss_backward", (grad, meta(20, 10).mT, target, 1, 1.0, None, 0), x)
-    assert taken == ["result 0", 800, 40]
 
 
 def test_the_gradient_of_a_likelihood_is_made_of_a_contiguous_one() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.ops.test_workspace_cuda import ADA, HOPPER, meta, scratch_bytes
 from tests.ops.test_workspace_cuda_layers import course
@@ -15,66 +13,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
-from torchsummary_plus.ops.scratch.registry import Lasting, Result
 from torchsummary_plus.step.workspace import AT_LAST, Workspaces
-
-BMM, TRILINEAR = "aten::bmm", "aten::_trilinear"
-AXES = {
-    "forward": ([1, 3], [0], [1, 2], [2, 3]),
-    "gradient of the first input": ([2, 3], [0], [1, 2], [1, 3]),
-    "gradient of the weight": ([1, 3], [2, 3], [1, 2], [0]),
-    "gradient of the second input": ([1, 3], [0], [2, 3], [1, 2]),
-}
-"""As ``F.bilinear`` and its formulas expand and sum the axes of rows, outputs and inputs."""
-
-
-class Parts(TorchDispatchMode):
-    """Follows the bytes of what a composite kernel's operators return, the first result aside."""
-
-    def __init__(self, *tensors: torch.Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
-        self.seen = {tensor.untyped_storage()._cdata for tensor in tensors}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        storage = out.untyped_storage()
-        if storage._cdata not in self.seen:
-            self.seen.add(storage._cdata)
-            if func is not torch.ops.aten.zeros.default:
-                self.live += storage.nbytes()
-                self.peak = max(self.peak, self.live)
-                weakref.finalize(storage, self.free, storage._cdata, storage.nbytes())
-        return out
-
-    def free(self, key: int, nbytes: int) -> None:
-        self.seen.discard(key)
-        self.live -= nbytes
-
-
-def of_bilinear(rows: int, outputs: int, first: int, second: int) -> dict[str, list[torch.Tensor]]:
-    x, w, y, grad = meta(rows, first), meta(outputs, first, second), meta(rows, second), meta(rows, outputs)
-    return dict(zip(AXES, ([x, w, y], [grad, w, y], [x, grad, y], [x, w, grad])))
-
-
-@pytest.mark.parametrize("shape", [(20, 8, 32, 16), (5, 1, 40, 30), (64, 10, 3, 7), (1, 6, 5, 4), (9, 4, 1, 6)])
-@pytest.mark.parametrize("which", AXES)
-def test_bilinear_layers_take_what_their_parts_take(which: str, shape: tuple[int, ...]) -> None:
-    tensors = of_bilinear(*shape)[which]
-    args = (*tensors, *AXES[which])
-    kernel = torch.ops.aten._trilinear.default._op_dk
-    with Parts(*tensors) as parts:
-        out = kernel(torch.DispatchKey.CompositeExplicitAutogradNonFunctional, *args)
-    assert parts.peak
-    assert scratch_bytes(AMPERE, TRILINEAR, args, out) == parts.peak
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-def test_bilinear_layers_multiply_with_cublas() -> None:
-    args = [*of_bilinear(20, 8, 32, 16)["forward"], *AXES["forward"]]
-    assert len(Workspaces("cuda", AMPERE).lasting(TRILINEAR, tuple(args), {}, meta(20, 8))) == 1
-    empty = [*of_bilinear(0, 8, 32, 16)["forward"], *AXES["forward"]]
-    assert Workspaces("cuda", AMPERE).lasting(TRILINEAR, tuple(empty), {}, meta(0, 8)) == ()
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -84,17 +23,8 @@ def test_columns_by_rows_are_multiplied_by_triton() -> None:
     a, b, out = meta(4, 16, 2)[:, ::2, :1], meta(4, 1, 12)[:, :, ::2], meta(4, 8, 6)
     wide = meta(4, 16, 4)[:, ::2, ::2], meta(4, 2, 12)[:, :, ::2]
     for (left, right), copies, workspaces in (((a, b), 0, 0), (wide, 4 * (4 * 8 * 2 + 4 * 2 * 6), 1)):
-        assert scratch_bytes(AMPERE, BMM, (left, right), out) == copies
-        assert len(Workspaces("cuda", AMPERE).lasting(BMM, (left, right), {}, out)) == workspaces
-
-
-def test_gradients_of_distances_between_rows_are_added_up_from_one_per_pair() -> None:
-    name = "aten::_pdist_backward"
-    for rows, columns in ((300, 64), (1000, 16)):
-        x, distances = meta(rows, columns), meta(rows * (rows - 1) // 2)
-        of_pairs = 4 * (rows - 1) * rows * columns
-        assert scratch_bytes(AMPERE, name, (distances, x, 2.0, distances), x) == of_pairs
-        assert scratch_bytes(AMPERE, name, (distances, x, 0.0, distances), x) == 0
+        assert scratch_bytes(AMPERE, "aten::bmm", (left, right), out) == copies
+        assert len(Workspaces("cuda", AMPERE).lasting("aten::bmm", (left, right), {}, out)) == workspaces
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -193,12 +123,3 @@ def test_rows_with_scales_of_their_own_are_multiplied_by_cublas_on_hopper_alone(
         assert spaces.scratch(name, (a, b, *options), {}, out) == (AT_LAST,)
         assert spaces.unknown == ({} if is_cublas else {name: 1})
         assert is_cublas or spaces.take_doubt()[0] >= 65_664
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-def test_a_convolution_over_time_multiplies_after_its_result() -> None:
-    """A product for each place of the kernel; the backward consists of operators of its own."""
-    args, out = (meta(100, 32, 64), meta(3, 64, 16), meta(16), 1), meta(100, 32, 16)
-    spaces = Workspaces("cuda", AMPERE)
-    assert spaces.lasting("aten::conv_tbc", args, {}, out) == (workspace_bytes(AMPERE),)
-    assert spaces.scratch("aten::conv_tbc", args, {}, out) == (Result(0), *[Lasting()] * 3)

@@ -14,7 +14,7 @@ from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
 from torchsummary_plus.ops.scratch.cuda.draws import EXTREMES_SINCE
-from torchsummary_plus.ops.scratch.registry import Alloc, Result
+from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces
 
@@ -62,21 +62,6 @@ def test_frequent_indices_are_added_up_atomically(
     steps = Workspaces("cuda", chip_named("H100", (9, 0))).scratch("aten::embedding_dense_backward", args, {}, ())
     sizes = [step.nbytes for step in steps if isinstance(step, Alloc)]
     assert sizes[3] == sort and sizes[-len(sums) - 1 :] == [8, *sums]
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "sizes"),
-    [
-        ((16, 32), torch.int64, [*[4096] * 5, 8, 1023]),
-        ((20, 5000), torch.int64, [*[800_000] * 4, 1_639_423, 800_000, 8, 1023]),
-        ((300, 5000), torch.int32, [*[6_000_000] * 2, *[12_000_000] * 2, 18_295_551, 6_000_000, 8, 2815]),
-    ],
-)
-def test_indices_are_sorted_to_renormalise_rows(shape: tuple[int, ...], dtype: torch.dtype, sizes: list[int]) -> None:
-    """As torch 2.13's allocator recorded them on an H100 of the no-op runtime."""
-    args = meta(1000, 8), meta(*shape, dtype=dtype), 1.0, 2.0
-    steps = Workspaces("cuda", chip_named("H100", (9, 0))).scratch("aten::embedding_renorm_", args, {}, args[0])
-    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
 
 
 @pytest.mark.parametrize("zero_infinity", [False, True])
@@ -205,15 +190,6 @@ def test_drawing_several_from_turned_weights_copies_their_exponentials() -> None
     assert scratch_bytes(AMPERE, name, (weights, 2), meta(8, 2)) == checks + 160_000 + 64
 
 
-def test_distinct_rows_are_found_in_an_order_that_is_merged() -> None:
-    """As torch 2.13's allocator recorded it for 5,000 rows."""
-    rows, name = meta(5000, 8), "aten::unique_dim"
-    assert scratch_bytes(AMPERE, name, (rows, 0), ()) == 40_000 + 40_703
-    assert scratch_bytes(AMPERE, name, (rows.mT, 1, True, True, True), ()) == 160_000 + 2 * 40_000 + 1279
-    reserves = Workspaces("cuda", AMPERE).reserves
-    assert reserves(name, (rows, 0, True, False, True), {}, ()) == (None, 0, None)
-
-
 @pytest.mark.parametrize(("shape", "sizes"), [((0,), [4, 1, 767]), ((3, 0), [4, 1, 767]), ((), [4, 1])])
 def test_places_are_looked_for_among_no_elements_and_counted_in_a_number(shape: Any, sizes: list[int]) -> None:
     """As recorded on the no-op runtime; a number has no axes to say a place of."""
@@ -221,43 +197,3 @@ def test_places_are_looked_for_among_no_elements_and_counted_in_a_number(shape: 
         "aten::nonzero", (meta(*shape),), {}, meta(0, len(shape), dtype=torch.int64)
     )
     assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
-
-
-@from_release("2.11", "the release that CUDA rules were measured on")
-@pytest.mark.parametrize(
-    ("x", "size", "sizes"),
-    [
-        (meta(300, 400).mT, 7, [480_000, 60, 120]),
-        (meta(300, 400).mT, 0, [480_000]),
-        (meta(100_000), 300, [52, 104]),
-        (meta(0, 3), 3, []),
-    ],
-)
-def test_a_fixed_number_of_places_is_found_by_blocks(x: torch.Tensor, size: int, sizes: list[int]) -> None:
-    """As recorded on the no-op runtime with an A100."""
-    workspaces, out = Workspaces("cuda", chip_named("A100", (8, 0))), meta(size, x.dim(), dtype=torch.int64)
-    steps = workspaces.scratch("aten::nonzero_static", (x,), {"size": size}, out)
-    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
-    assert not workspaces.unknown
-
-
-def test_how_many_blocks_run_at_a_time_is_bounded() -> None:
-    workspaces, out = Workspaces("cuda", chip_named("A100", (8, 0))), meta(1, 1, dtype=torch.int64)
-    steps = workspaces.scratch("aten::nonzero_static", (meta(10**7),), {"size": 1}, out)
-    assert [step.nbytes for step in steps if isinstance(step, Alloc)] == [408, 816]
-    assert dict(workspaces.unknown) == {"aten::nonzero_static": 1}
-
-
-def test_pooling_is_undone_on_contiguous_copies() -> None:
-    """As recorded on the no-op runtime: the copies, then the result."""
-    image, places = meta(1, 3, 4, 4).mT, meta(1, 3, 4, 4, dtype=torch.int64).mT
-    steps = Workspaces("cuda", AMPERE).scratch("aten::max_unpool2d", (image, places, (8, 8)), {}, meta(1, 3, 8, 8))
-    assert list(steps) == [Alloc(192), Alloc(384), Result(0)]
-
-
-@pytest.mark.parametrize(("shape", "reduction", "sizes"), [((5, 5), 1, [20]), ((5, 5), 0, []), ((5,), 1, [])])
-def test_rows_of_labels_have_a_loss_each_before_the_mean(shape: Any, reduction: int, sizes: list[int]) -> None:
-    """As recorded on the no-op runtime, between the flags and the loss."""
-    args = meta(*shape), meta(*shape, dtype=torch.int64), reduction
-    steps = Workspaces("cuda", AMPERE).scratch("aten::multilabel_margin_loss_forward", args, {}, ())
-    assert list(steps) == [Result(1), *map(Alloc, sizes), Result(0)]

@@ -25,17 +25,6 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("shapes", [((96, 96), (96, 96, 96), (96, 96)), ((50, 7), (12, 7, 10), (50, 10))])
-def test_a_bilinear_form_allocates_what_its_rule_says(shapes: tuple[tuple[int, ...], ...]) -> None:
-    """By the products of a slice, which those of the next repeat."""
-    torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
-    args = [torch.ones(shape) for shape in shapes]
-    axes = [1, 3], [0], [1, 2], [2, 3]
-    truth = changes(partial(aten._trilinear.default, *(tensor.cuda() for tensor in args), *axes))
-    ruled = allocated_by_rule(aten._trilinear.default, (*(tensor.to("meta") for tensor in args), *axes))
-    assert len(ruled) > 2 and [size for size in truth if size > 0][: len(ruled)] == ruled
-
-
 @pytest.mark.parametrize(("layout", "training", "has_weight"), product(LAYOUTS, (True, False), (True, False)))
 def test_a_batch_norm_called_by_itself_allocates_what_its_rule_says(
     layout: str, training: bool, has_weight: bool
@@ -142,20 +131,14 @@ def keep(outs: list[Any], call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["row-major", "turned", "sliced"])
-@pytest.mark.parametrize("kind", ["_unique2", "unique_consecutive", "argmax", "_safe_softmax"])
+@pytest.mark.parametrize("kind", ["argmax", "_safe_softmax"])
 def test_rules_hold_for_any_layout(kind: str, layout: str) -> None:
-    """The no-op runtime finds no elements; the storages of results stay as large as the input's."""
     rng = random.Random(f"{kind} {layout}")
     for _ in range(30):
         size = rng.choice(((30, 1000), (200, 300), (700, 900), (4, 5, 6, 1000), (3, 5)))
-        dtype = rng.choice(
-            DTYPES[:4] if kind == "_safe_softmax" else (*DTYPES, torch.bool) if kind[0] == "_" else DTYPES
-        )
+        dtype = rng.choice(DTYPES[:4] if kind == "_safe_softmax" else DTYPES)
         x = lying(layout, size, dtype)
-        flags = rng.random() < 0.5, rng.random() < 0.5
         operator, *args = {
-            "_unique2": (aten._unique2.default, True, *flags),
-            "unique_consecutive": (aten.unique_consecutive.default, *flags),
             "argmax": (aten.argmax.default, rng.choice((None, 0, -1))),
             "_safe_softmax": (aten._safe_softmax.default, rng.choice((0, -1))),
         }[kind]

@@ -22,7 +22,6 @@ PRODUCTS = (
     *INTO_ANOTHER_DTYPE,
     *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-    *("_euclidean_dist", "affine_grid_generator", "conv_tbc"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
 
@@ -30,7 +29,7 @@ ONE_PRODUCT = frozenset(
     f"aten::{name}"
     for name in (
         *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
-        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "affine_grid_generator"),
+        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm"),
         *INTO_ANOTHER_DTYPE,
     )
 )

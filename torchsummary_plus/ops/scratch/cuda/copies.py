@@ -12,7 +12,7 @@ import torch
 
 from ....data.capability import Capability
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, Result, scratch
+from ..registry import Alloc, Course, Result, reserve, scratch
 from ..sizes import INT64, copied, itemsize, nbytes, suggested
 from .allocations import Allocations, buffers, copies, results
 from .chips import chip_of
@@ -136,6 +136,20 @@ def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
 def unfold_backward(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> Course:
     """Where windows overlap, the positions along the axis."""
     return Result(0), *buffers(INT64 * out.shape[dim] if out.dim() and step < size else 0)
+
+
+@scratch("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu", band=0.0)
+def columns(out: Any, x: Any, *_: Any) -> Course:
+    """The result starts with the input's bytes and is allocated anew if they are too few."""
+    if nbytes(out) <= nbytes(x):
+        return Result(0), *copies(x)
+    return Alloc(nbytes(x)), *copies(x), Result(0)
+
+
+@reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu", band=0.0)
+def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    """The result starts with the input's bytes; where they are enough, its storage keeps them."""
+    return (max(nbytes(x), nbytes(out)),)
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
