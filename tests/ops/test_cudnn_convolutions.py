@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
@@ -61,23 +62,16 @@ def test_what_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route(dense, x, weight, (8, 0)) is Route.COLUMNS
 
 
-def phases(name: str, out: Any, *args: Any) -> list[tuple[int, dict[str, int]]]:
-    """Of each phase the results that are there and the copies that are held beside them."""
-    course = Workspaces("cuda").scratch(name, args, {}, out)[:-1]
-    return [(phase.results, {block: nbytes for block, nbytes in phase.blocks if nbytes}) for phase in course]
-
-
 def test_copies_are_made_in_the_order_of_aten() -> None:
     """A channels-last image and weights that are not: the weights are copied for every kernel, the gradient once."""
     last = torch.empty(4, 32, 14, 14, device="meta").to(memory_format=torch.channels_last)
     weight, plain = torch.empty(32, 32, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     kernel, image = 4 * weight.numel(), 4 * plain.numel()
-    assert phases("aten::convolution", last, last, weight, None, *how) == [(0, {}), (1, {"weight": kernel})]
-    out = (last, weight, None)
-    backward = phases("aten::convolution_backward", out, plain, last, weight, None, *how, [True, True, False])
-    grad = {"grad": image}
-    assert backward == [(0, grad), (1, {**grad, "weight": kernel}), (1, grad), (2, grad)]
+    assert course("aten::convolution", (last, weight, None, *how), last) == ["result 0", kernel]
+    args = plain, last, weight, None, *how, [True, True, False]
+    backward = course("aten::convolution_backward", args, (last, weight, None))
+    assert backward == [image, "result 0", kernel, -kernel, "result 1"]
 
 
 def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
@@ -86,18 +80,18 @@ def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
     weight, out = torch.empty(32, 1, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
     image = 4 * out.numel()
-    both = phases("aten::convolution_backward", (out, weight, None), grad, x, weight, None, *how, [True, True, False])
-    assert both[:3] == [(0, {"grad": image, "x": image})] * 2 + [(2, {"grad": image})]
-    frozen = phases("aten::convolution_backward", (out, None, None), grad, x, weight, None, *how, [True, False, False])
-    assert frozen[:3] == [(0, {"grad": image})] * 2 + [(1, {"grad": image})]
+    name, args = "aten::convolution_backward", (grad, x, weight, None, *how)
+    both = course(name, (*args, [True, True, False]), (out, weight, None))
+    assert both == [image, image, "result 1", -image, "result 0", -image]
+    frozen = course(name, (*args, [True, False, False]), (out, None, None))
+    assert frozen == [image, "result 0", -image]
 
 
 def test_a_permuted_line_is_copied_first() -> None:
     x = torch.empty(4, 100, 32, device="meta").transpose(1, 2)
     weight, out = torch.empty(32, 32, 3, device="meta"), torch.empty(4, 32, 100, device="meta")
     how = ([1], [1], [1], False, [0], 1)
-    line = {"line": 4 * x.numel()}
-    assert phases("aten::convolution", out, x, weight, None, *how) == [(0, line), (1, line)]
+    assert course("aten::convolution", (x, weight, None, *how), out) == [4 * x.numel(), "result 0"]
 
 
 def test_the_weight_of_an_empty_batch_is_copied_unless_it_is_flat() -> None:

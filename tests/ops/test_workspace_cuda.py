@@ -19,10 +19,9 @@ from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.chips import chip_of
-from torchsummary_plus.ops.scratch.cuda.convolution import for_bias
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase, Workspace
 from torchsummary_plus.step.fake_steps import Step, record_step
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -65,8 +64,8 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     level = peak = 0
     buffers: list[int] = []
     for step in Workspaces("cuda", capability).scratch(name, args, kwargs, out):
-        if isinstance(step, Phase):
-            peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.blocks))
+        if isinstance(step, (Phase, Workspace)):
+            peak = max(peak, level + step.nbytes)
         elif isinstance(step, Alloc):
             buffers.append(step.nbytes)
             level += step.nbytes
@@ -189,9 +188,7 @@ def test_a_depthwise_convolution_takes_nothing() -> None:
 def test_the_gradient_of_a_bias_is_a_sum_in_stages() -> None:
     """The sizes are those of torch's CUDA build for an A100 (a ConvNeXt block in bfloat16)."""
     grad = meta(48, 768, 7, 7, dtype=torch.bfloat16, last=True)
-    blocks = [dict(phase.blocks) for phase in for_bias(AMPERE, grad, (), (True, True, True))]
-    assert for_bias(AMPERE, grad, (), (True, True, False)) == ()
-    assert blocks == [{"sum 0": 14_548_992}, {"sum 0": 14_548_992, "sum 1": 24}, {"sum 0": 14_548_992}, {}]
+    assert sum_course(chip_of(AMPERE), grad, [0, 2, 3]) == (Alloc(14_548_992), Alloc(24), Free(1), Free(0))
 
 
 @from_release("2.11", "the release that CUDA rules were measured on")

@@ -27,7 +27,7 @@ from ..live.fakes import Fake
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result
+from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result, Workspace
 from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
@@ -215,7 +215,6 @@ class Ledger(Listener):
         live_blocks: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
             self._free_blocks(live_blocks, dict(phase.blocks))
-            self._record_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._record_results(islice(results, phase.results - results_recorded), sizes, owner, band)
             results_recorded = phase.results
             self._record_lasting(lasting, owner, name)
@@ -224,10 +223,7 @@ class Ledger(Listener):
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                number = self._record_scratch(scratch, owner, error, phase.lesser)
-                if phase.empties:
-                    self.emptying.add(number)
-                self.event(number, 0)
+                self.event(self._record_scratch(scratch, owner, error), 0)
         self._free_blocks(live_blocks, {})
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)
@@ -281,12 +277,24 @@ class Ledger(Listener):
                 buffers.append(None if step.lasts else number)
             elif isinstance(step, Free):
                 self._give(buffers, step.buffer)
+            elif isinstance(step, Workspace):
+                self._record_workspace(step, owner, error)
             else:
                 self._record_lasting(lasting, owner, name)
                 lasting = ()
         self._record_lasting(lasting, owner, name)
         for buffer in range(len(buffers)):
             self._give(buffers, buffer)
+
+    def _record_workspace(self, step: Workspace, owner: int, error: float) -> None:
+        if not step.nbytes:
+            return
+        number = self._record_scratch(step.nbytes, owner, max(step.band, error))
+        if step.lesser:
+            self.lesser[number] = step.lesser
+        if step.empties:
+            self.emptying.add(number)
+        self.event(number, 0)
 
     def _give(self, buffers: list[int | None], buffer: int) -> None:
         number, buffers[buffer] = buffers[buffer], None
@@ -297,10 +305,8 @@ class Ledger(Listener):
         for nbytes in sizes:
             self.event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
 
-    def _record_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
+    def _record_scratch(self, nbytes: int, owner: int, band: float) -> int:
         number = self._number(nbytes, owner, "workspace", band)
-        if lesser:
-            self.lesser[number] = lesser
         self.event(number, nbytes)
         return number
 

@@ -38,6 +38,7 @@ from ..ops.scratch.registry import (
     Phase,
     Rule,
     Step,
+    Workspace,
 )
 from ..ops.scratch.variants import variant_of
 from .autograd.gpu_node_numbers import DeviceNumbers
@@ -191,10 +192,11 @@ class Workspaces:
             return known if known and not isinstance(known[0], Phase) else (*known, AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
+        guesses = [step for step in phases if isinstance(step, (Phase, Workspace)) and step.band]
+        if guesses:
+            self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
         if not phases or not isinstance(phases[0], Phase):
             return tuple(phases) or (AT_LAST,)
-        if any(phase.band for phase in phases):
-            self._note(name, max((round(phase.band) for phase in phases if not phase.nbytes), default=0))
         return (*phases, AT_LAST)
 
     def _is_measured(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -333,6 +335,8 @@ def _most(phases: tuple[Phase, ...] | Course) -> int:
         elif isinstance(step, Alloc):
             live.append(step.nbytes)
             most = max(most, sum(live))
+        elif isinstance(step, Workspace):
+            most = max(most, sum(live) + step.nbytes)
         elif isinstance(step, Free):
             live[step.buffer] = 0
     return most
@@ -346,12 +350,12 @@ def _is_unsure(phases: Any) -> bool:
 
 
 def _guessed(phases: Any) -> tuple[Phase, ...] | Course:
-    """Mark the scratch of a rule for another release as a guess that may be off by as much; a course has no bands."""
+    """Mark the scratch of a rule for another release as a guess that may be off by as much, where it has a band."""
     if phases is None or isinstance(phases, int):
         return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
     known = phases.phases if isinstance(phases, AtMost) else phases
     if known and not isinstance(known[0], Phase):
-        return tuple(known)
+        return tuple(step._replace(band=1.0) if isinstance(step, Workspace) else step for step in known)
     return (*(phase._replace(band=1.0) for phase in known), AT_LAST)
 
 

@@ -45,18 +45,13 @@ class Phase(NamedTuple):
     """A stretch of a kernel: the number of result tensors that exist, and the scratch bytes besides them.
 
     A ``band`` above 0 is a guess's relative error (for a guess of 0, its error in bytes); the operator is then named as
-    unknown. If there is no memory for the scratch, the kernel runs with the first of the ``lesser`` sizes that fits.
-    ``blocks`` are further ones by name; a block keeps living if the next phase names it again. ``first`` lists results
-    that are allocated ahead of those before them. A phase that ``empties`` ends by emptying the allocator's cache.
+    unknown. ``blocks`` are further ones by name; a block keeps living if the next phase names it again.
     """
 
     results: int
     nbytes: int
     band: float = 0.0
-    lesser: tuple[int, ...] = ()
     blocks: tuple[tuple[str, int], ...] = ()
-    first: tuple[int, ...] = ()
-    empties: bool = False
 
 
 class Result(NamedTuple):
@@ -79,12 +74,26 @@ class Free(NamedTuple):
     buffer: int
 
 
+class Workspace(NamedTuple):
+    """The kernel works in a buffer beside everything else, and frees it at once.
+
+    A ``band`` above 0 is a guess's relative error (for a guess of 0, its error in bytes); the operator is then named as
+    unknown. If there is no memory, the kernel runs with the first of the ``lesser`` sizes that fits. One that
+    ``empties`` is the last before the allocator's cache is emptied.
+    """
+
+    nbytes: int
+    band: float = 0.0
+    lesser: tuple[int, ...] = ()
+    empties: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Lasting:
     """The kernel requests its lasting workspaces; if its course does not say when, it does so after everything else."""
 
 
-Step = Result | Alloc | Free | Lasting
+Step = Result | Alloc | Free | Workspace | Lasting
 
 Course = tuple[Step, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""

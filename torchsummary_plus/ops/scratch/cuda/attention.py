@@ -115,12 +115,12 @@ def cudnn(out: Any, *_: Any, **__: Any) -> Course:
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
-def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
+def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> Course:
     """The queries' gradient in fp32 and one number per row; grouped heads as in flash attention."""
     batch, heads, rows, width = query.shape
     gradient: int = batch * heads * rows * (4 * width + 4)
     grouped: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
-    return gradient + (0 if key.shape[1] == heads else grouped) + STATE
+    return (Alloc(gradient + (0 if key.shape[1] == heads else grouped) + STATE),)
 
 
 @reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)

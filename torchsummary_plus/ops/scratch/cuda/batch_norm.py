@@ -17,8 +17,8 @@ from torch import Tensor
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, power_of_two_below
 from ...norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
-from ..registry import Alloc, Course, Free, Phase, Result, scratch
-from ..sizes import copied, nbytes, suggested
+from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import copied, itemsize, nbytes, suggested
 from .allocations import Allocations, buffers, results
 from .chips import chip_of
 from .reductions import course, welford
@@ -33,9 +33,9 @@ THREADS, TILE, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 
 
 @scratch("cuda", "aten::batch_norm_stats", source=SOURCE, band=0.0)
-def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
+def batch_norm_stats(out: Any, x: Tensor, eps: float) -> Course:
     """Four values for each channel and row of blocks."""
-    return _staged(x, out[0], 4, 2)
+    return buffers(*_staging(x, 4 * itemsize(out[0])))
 
 
 @scratch("cuda", "aten::native_batch_norm", source=SOURCE, band=0.0, by_capability=True)
@@ -153,24 +153,18 @@ def _results(out: Any) -> dict[int, Result]:
 
 
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)
-def batch_norm_backward_reduce(out: Any, grad: Tensor, x: Tensor, mean: Tensor, *_: Any) -> tuple[Phase, ...]:
+def batch_norm_backward_reduce(out: Any, grad: Tensor, x: Tensor, mean: Tensor, *_: Any) -> Course:
     """Two values for each channel and row of blocks."""
-    return _staged(x, mean, 2, sum(tensor is not None for tensor in out))
+    return buffers(*_staging(x, 2 * itemsize(mean)))
 
 
 @scratch(
     "cuda", "aten::batch_norm_gather_stats_with_counts", "aten::batch_norm_elemt", "aten::batch_norm_backward_elemt",
     source=SOURCE, band=0.0,
 )  # fmt: skip
-def nothing(out: Any, *_: Any) -> int:
+def nothing(out: Any, *_: Any) -> Course:
     """One kernel each, without a buffer."""
-    return 0
-
-
-def _staged(x: Tensor, statistics: Tensor, values: int, results: int) -> tuple[Phase, ...]:
-    """Return the phase of a kernel that reduces all axes but the channels."""
-    sizes = _staging(x, values * statistics.element_size())
-    return (Phase(results, 0, blocks=tuple(zip(("staging", "semaphores"), sizes))),)
+    return ()
 
 
 def _staging(x: Tensor, size: int) -> tuple[int, ...]:

@@ -18,9 +18,9 @@ def converted(out: Any, x: Any, *_: Any, **__: Any) -> Course:
 
 
 @scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor", band=0.0)
-def power(out: Any, *_: Any) -> int:
+def power(out: Any, *_: Any) -> Course:
     """The base as a tensor."""
-    return INT64
+    return (Alloc(INT64),)
 
 
 MAGNITUDES = "aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out"

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..registry import Alloc, Course, Free, Phase, Result, lasting, reserve, scratch
+from ..registry import Course, Result, Workspace, lasting, reserve, scratch
 from ..strided import Strided, copied, laid_out, strided
-from .allocations import buffers, joined
+from .allocations import Allocations, buffers, joined
 from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
 from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes
@@ -30,74 +30,77 @@ from .reductions import sum_course
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
-Blocks = tuple[tuple[str, int], ...]
-
 
 @scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0, by_cudnn=True)
 def convolution(
     capability: Capability, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> tuple[Phase, ...] | Course:  # fmt: skip
-    """Return the phases of the forward; a transposed convolution runs the other's backward kernel.
+) -> Course:  # fmt: skip
+    """Return the course of the forward; a transposed convolution runs the other's backward kernel.
 
     An empty batch is multiplied by the weight, flat.
     """
     if not x.numel():
         flat = strided(weight)
-        empty: Course = *buffers(0 if flat.is_contiguous(last=True) else copied(flat, flat.contiguous())), Result(0)
-        return empty
+        return *buffers(0 if flat.is_contiguous(last=True) else copied(flat, flat.contiguous())), Result(0)
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     image, kernel = strided(x), strided(weight)
     line = as_line(x, image)
     path = route(conv, line, kernel, capability)
-    before: Blocks = (("line", copied(image, line)),)
     if path is Route.COLUMNS:
         rows, passing = strided(out).shape[2:], passing_bytes(capability)
         return forward_course(conv, copied(image, line), line, kernel, rows, bias is not None, passing)
     last = path is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
-    before += (("x", copied(line, read)),)
-    then = (*before, ("weight", copied(kernel, kernel.contiguous(last))))
+    copies = buffers(copied(image, line), copied(line, read))
+    course: Course = (*copies, Result(0), *buffers(copied(kernel, kernel.contiguous(last))))
     if path is Route.DEPTHWISE:
-        return Phase(0, 0, blocks=before), Phase(1, 0, blocks=then)
+        return course
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
     if transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
     later = gradients(x, weight, transposed)
-    return Phase(0, 0, blocks=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then, later)
+    return *course, *workspaces(conv, cudnn, capability, kind, last, first, kernel, second, later)
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE, band=0.0, by_cudnn=True)
 def convolution_backward(
     capability: Capability, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
     padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
-) -> tuple[Phase, ...] | Course:  # fmt: skip
-    """Return the phases of the gradients of input and weights; the bias's gradient is a sum."""
+) -> Course:  # fmt: skip
+    """Return the course of the gradients of input and weights, then of the bias, a sum over all axes but the channels'.
+
+    Source of the sum: ``grad_output.sum`` in ``convolution_backward``.
+    """
     if not x.numel():
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     image, kernel, slope = strided(x), strided(weight), strided(grad)
     line = as_line(x, image)
     path = route(conv, line, kernel, capability)
-    before: Blocks = (("line", copied(image, line)),)
     if path is Route.COLUMNS:
         line_bytes, passing = copied(image, line), passing_bytes(capability)
         return backward_course(conv, chip_of(capability), line_bytes, line, kernel, slope, wanted, passing)
+    axes = [axis for axis in range(grad.dim()) if axis != 1]
+    summed = sum_course(chip_of(capability), grad, axes) if wanted[2] else ()
     if path is Route.DEPTHWISE and grad.dim() == 5:
-        return depthwise_backward_3d(capability, copied(image, line), line, kernel, grad, wanted)
-    bias = for_bias(capability, grad, before, wanted)
+        return depthwise_backward_3d(copied(image, line), line, kernel, slope, wanted, summed)
+    steps = Allocations()
+    steps.append(buffers(copied(image, line)))
     if path is Route.DEPTHWISE:
-        return *depthwise_backward(line, kernel, slope, before, wanted), *bias
-    read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
-    before += (("x", copied(line, read)),)
-    ready = as_input(slope, read, transposed)
-    before += (("grad", copied(slope, ready)),)
-    phases: tuple[Phase, ...] = (Phase(0, 0, blocks=before),)
-    if wanted[0]:
-        phases += for_input(conv, cudnn, capability, read, kernel, ready, before)
-    if wanted[1]:
-        phases += for_weights(conv, cudnn, capability, read, kernel, ready, before, int(wanted[0]))
-    return *phases, *bias
+        depthwise_backward(steps, line, kernel, slope, wanted)
+    else:
+        read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
+        ready = as_input(slope, read, transposed)
+        steps.append(buffers(copied(line, read), copied(slope, ready)))
+        if wanted[0]:
+            for_input(steps, conv, cudnn, capability, read, kernel, ready)
+        if wanted[1]:
+            for_weights(steps, conv, cudnn, capability, read, kernel, ready, int(wanted[0]))
+    if wanted[2]:
+        steps.result(sum(wanted) - 1)
+        steps.append(summed)
+    return steps.course()
 
 
 @lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES, band=0.0, by_capability=True)
@@ -162,54 +165,38 @@ def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
 
 
 def for_input(
-    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Blocks
-) -> tuple[Phase, ...]:
-    """Return the phases of ``cudnn_convolution_backward_input`` or ``..._transpose_backward_input``."""
+    steps: Allocations, conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided,
+    grad: Strided,
+) -> None:  # fmt: skip
+    """Allocate as ``cudnn_convolution_backward_input`` or ``..._transpose_backward_input``."""
     last = goes_last(conv, grad, weight)
-    copies = ("weight", copied(weight, weight.contiguous(last))), ("slope", copied(grad, grad.contiguous(last)))
-    live = (*before, *copies)
+    steps.result(0)
+    copies = steps.append(buffers(copied(weight, weight.contiguous(last)), copied(grad, grad.contiguous(last))))
+    kind, first, second = Kind.BACKWARD_DATA, x.shape, grad.shape
     if conv.transposed:
-        return run(conv, cudnn, capability, Kind.FORWARD, last, grad.shape, weight, x.shape, 1, live)
-    return run(conv, cudnn, capability, Kind.BACKWARD_DATA, last, x.shape, weight, grad.shape, 1, live)
+        kind, first, second = Kind.FORWARD, second, first
+    steps.append(workspaces(conv, cudnn, capability, kind, last, first, weight, second))
+    steps.free(*copies)
 
 
 def for_weights(
-    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Blocks,
-    results: int,
-) -> tuple[Phase, ...]:  # fmt: skip
-    """Return the phases of ``cudnn_convolution_backward_weight``; transposed ones exchange input and gradient."""
+    steps: Allocations, conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided,
+    grad: Strided, place: int,
+) -> None:  # fmt: skip
+    """Allocate as ``cudnn_convolution_backward_weight``; transposed ones exchange input and gradient."""
     last = goes_last(conv, x, grad)
     image, slope = (grad, x) if conv.transposed else (x, grad)
-    copies = ("slope", copied(slope, slope.contiguous(last))), ("image", copied(image, image.contiguous(last)))
-    live = (*before, *copies)
-    kernel = run(
-        conv, cudnn, capability, Kind.BACKWARD_FILTER, last, image.shape, weight, slope.shape, results + 1, live
-    )
-    return Phase(results, 0, blocks=live), *kernel
+    copies = steps.append(buffers(copied(slope, slope.contiguous(last)), copied(image, image.contiguous(last))))
+    steps.result(place)
+    steps.append(workspaces(conv, cudnn, capability, Kind.BACKWARD_FILTER, last, image.shape, weight, slope.shape))
+    steps.free(*copies)
 
 
-def for_bias(capability: Capability, grad: Any, before: Blocks, wanted: Sequence[bool]) -> tuple[Phase, ...]:
-    """Return the phases of the bias's gradient, a sum over all axes but the channels' (``grad_output.sum``)."""
-    if not wanted[2]:
-        return ()
-    axes = [axis for axis in range(grad.dim()) if axis != 1]
-    live, count = dict(before), 0
-    phases: list[Phase] = []
-    for step in sum_course(chip_of(capability), grad, axes):
-        if isinstance(step, Alloc):
-            live[f"sum {count}"] = step.nbytes
-            count += 1
-        elif isinstance(step, Free):
-            del live[f"sum {step.buffer}"]
-        phases.append(Phase(sum(wanted), 0, blocks=tuple(live.items())))
-    return tuple(phases)
-
-
-def run(
+def workspaces(
     conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
-    weight: Strided, y: tuple[int, ...], results: int, live: Blocks, later: tuple[Kind, ...] = (),
-) -> tuple[Phase, ...]:  # fmt: skip
-    """Return the phases of one cuDNN kernel, with ``results`` tensors allocated; its gradients' kernels come ``later``.
+    weight: Strided, y: tuple[int, ...], later: tuple[Kind, ...] = (),
+) -> tuple[Workspace, ...]:  # fmt: skip
+    """Return the workspaces of one cuDNN kernel; its gradients' kernels come ``later``.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
     (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown.
@@ -226,41 +213,35 @@ def run(
     else:
         tried, largest = plans.tried, plans.largest
         low, high = cudnn.doubted(question, tried[0])
-    trials: tuple[Phase, ...] = ()
+    trials: tuple[Workspace, ...] = ()
     if torch.backends.cudnn.benchmark:
         low, high = 0, largest
         if cudnn.is_new(question):
-            band = 0.0 if plans else 1.0
-            trials = (Phase(results, largest, band, (largest // 2, 0), live, empties=True),)
+            trials = (Workspace(largest, 0.0 if plans else 1.0, (largest // 2, 0), empties=True),)
     band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
-    return *trials, Phase(results, tried[0], band, tried[1:], live)
+    return *trials, Workspace(tried[0], band, tried[1:])
 
 
-def depthwise_backward(
-    x: Strided, weight: Strided, grad: Strided, before: Blocks, wanted: Sequence[bool]
-) -> tuple[Phase, ...]:
-    """Return the phases of torch's own depthwise kernels, which need contiguous tensors; weights come first."""
-    live = (*before, ("grad", copied(grad, grad.contiguous())))
-    read = (*live, ("x", copied(x, x.contiguous()))) if wanted[1] else live
-    spread = (*live, ("weight", copied(weight, weight.contiguous()))) if wanted[0] else live
-    weights_first = (1,) if wanted[1] else ()
-    return (
-        Phase(0, 0, blocks=read),
-        Phase(0, 0, blocks=read, first=weights_first),
-        Phase(wanted[0] + wanted[1], 0, blocks=spread),
-        Phase(sum(wanted), 0),
-    )
+def depthwise_backward(steps: Allocations, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool]) -> None:
+    """Allocate as torch's own depthwise kernels, which need contiguous tensors; weights come first."""
+    copies = [*steps.append(buffers(copied(grad, grad.contiguous())))]
+    if wanted[1]:
+        image = steps.append(buffers(copied(x, x.contiguous())))
+        steps.result(int(wanted[0]))
+        steps.free(*image)
+    if wanted[0]:
+        steps.result(0)
+        copies += steps.append(buffers(copied(weight, weight.contiguous())))
+    steps.free(*copies)
 
 
 def depthwise_backward_3d(
-    capability: Capability, line: int, x: Strided, weight: Strided, grad: Any, wanted: Sequence[bool]
+    line: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool], summed: Course
 ) -> Course:
     """Return the course of the 3-d kernels, which hold contiguous copies while they sum the bias's gradient."""
     results = tuple(Result(place) for place in range(sum(wanted)))
     first = int(wanted[0]) + int(wanted[1])
-    contiguous = buffers(line, *(copied(tensor, tensor.contiguous()) for tensor in (strided(grad), x, weight)))
-    axes = [axis for axis in range(grad.dim()) if axis != 1]
-    summed = sum_course(chip_of(capability), grad, axes) if wanted[2] else ()
+    contiguous = buffers(line, *(copied(tensor, tensor.contiguous()) for tensor in (grad, x, weight)))
     return joined(results[:first], contiguous, results[first:], summed)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ....data.capability import Capability
 from ...bags import MAX
-from ..registry import Course, Result, reserve, scratch
+from ..registry import DOUBT, AtMost, Course, Result, reserve, scratch
 from ..sizes import INT64, flattened, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
@@ -113,10 +113,10 @@ def bag(out: Any, *_: Any) -> Course:
 def bag_backward(
     capability: Capability, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
     rows: int, by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
-) -> Course | None:  # fmt: skip
-    """A contiguous gradient, then the rows summed in order; maxima are added at once."""
+) -> Course | AtMost:  # fmt: skip
+    """A contiguous gradient, then the rows summed in order; maxima are added at once; a sparse one has only a bound."""
     if sparse:
-        return None
+        return AtMost(DOUBT * (nbytes(grad) + nbytes(indices)))
     if mode == MAX or not indices.numel():
         return *copies(grad), Result(0)
     return joined(copies(grad), _summed_in_order(chip_of(capability), grad, indices, rows, by_frequency))

@@ -27,13 +27,15 @@ MAPS = 4 * 128
 
 
 @scratch("cuda", "aten::_grouped_mm", source=SOURCE, band=0.0, by_capability=True)
-def grouped(capability: Capability, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Any:
+def grouped(capability: Capability, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Course | AtMost:
     """In one kernel, what :func:`_of_kernel` says; otherwise one product after another into the result."""
-    return _of_kernel(capability, a, b, offs, tensors=3) if _is_one_kernel(capability, a, b) else 0
+    return _of_kernel(capability, a, b, offs, tensors=3) if _is_one_kernel(capability, a, b) else ()
 
 
 @scratch("cuda", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2", source=SOURCE, band=0.0, by_capability=True)
-def scaled(capability: Capability, out: Any, a: Any, b: Any, *others: Any, offs: Any = None, **_: Any) -> Any:
+def scaled(
+    capability: Capability, out: Any, a: Any, b: Any, *others: Any, offs: Any = None, **_: Any
+) -> Course | AtMost:
     """As :func:`grouped` in one kernel, with the addresses of two scales."""
     given = next((value for value in others if isinstance(value, torch.Tensor) and value.dtype is torch.int32), offs)
     return _of_kernel(capability, a, b, given, tensors=5)

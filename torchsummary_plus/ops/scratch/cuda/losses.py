@@ -139,7 +139,7 @@ def ctc(out: Any, scores: Any, *_: Any, **__: Any) -> Course:
 def ctc_backward(
     out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
     zero_infinity: bool = False,
-) -> int | Course:  # fmt: skip
+) -> Course:  # fmt: skip
     """The forward's table again, lengths and offsets; for large problems also the sums over every other column."""
     steps, batch, labels = scores.shape
     lengths_bytes, table_bytes = batch * INT64, nbytes(table)
@@ -149,4 +149,4 @@ def ctc_backward(
     blanks = batch * steps * (table.shape[2] // 2 + 1) * itemsize(scores)
     maxima = batch * steps * itemsize(scores)
     infinite = nbytes(scores) if zero_infinity else 0
-    return int(3 * lengths_bytes + table_bytes + max(2 * blanks + 2 * maxima, infinite))
+    return (Alloc(int(3 * lengths_bytes + table_bytes + max(2 * blanks + 2 * maxima, infinite))),)

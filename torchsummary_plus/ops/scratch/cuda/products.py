@@ -63,10 +63,10 @@ TILE = 4 * 128 * 128
 
 
 @scratch("cuda", "aten::_scaled_mm", "aten::_scaled_mm_v2", source=ROWS, band=0.0, by_capability=True)
-def scaled_product(capability: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any) -> int | AtMost:
+def scaled_product(capability: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any) -> Course | AtMost:
     """CUTLASS's tiles, which depend on the blocks that a multiprocessor has room for, at most two."""
     is_bounded = is_by_cutlass(capability, *options) and a.numel() and b.numel()
-    return AtMost(2 * chip_of(capability).multiprocessors * TILE) if is_bounded else 0
+    return AtMost(2 * chip_of(capability).multiprocessors * TILE) if is_bounded else ()
 
 
 def _by_vector(matrix: Any, vector: Any) -> Course:
