@@ -13,7 +13,7 @@ from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
-from torchsummary_plus.ops.scratch.cuda.draws import EXTREMES_SINCE
+from torchsummary_plus.ops.scratch.cuda.topk import EXTREMES_SINCE
 from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any, ClassVar, cast
 
 from ..data.capability import AMPERE, Capability
@@ -34,10 +33,8 @@ from ..ops.scratch.registry import (
     AtMost,
     Course,
     Free,
-    Lasting,
     Phase,
     Rule,
-    Step,
     Workspace,
 )
 from ..ops.scratch.variants import variant_of
@@ -147,8 +144,6 @@ class Workspaces:
         passing, self._passing = self._passing, 0
         if not passing:
             return phases
-        if any(isinstance(step, Lasting) for step in phases):
-            return _passed_where_requested(cast("Course", phases), passing)
         if name not in blas.ONE_PRODUCT:
             self._note(name, passing + _most(phases))
             return phases
@@ -308,21 +303,6 @@ def _with_workspace(phases: tuple[Phase, ...] | Course, nbytes: int) -> tuple[Ph
     if isinstance(last, Phase):
         return (*cast("list[Phase]", before), last._replace(nbytes=last.nbytes + nbytes))
     return (*cast("Course", phases), Alloc(nbytes))
-
-
-def _passed_where_requested(course: Course, nbytes: int) -> Course:
-    """Allocate and free a workspace wherever a course requests it."""
-    steps: list[Step] = []
-    numbers: list[int] = []
-    buffers = count()
-    for step in course:
-        if isinstance(step, Lasting):
-            steps += [Alloc(nbytes), Free(next(buffers))]
-            continue
-        if isinstance(step, Alloc):
-            numbers.append(next(buffers))
-        steps.append(Free(numbers[step.buffer]) if isinstance(step, Free) else step)
-    return tuple(steps)
 
 
 def _most(phases: tuple[Phase, ...] | Course) -> int:

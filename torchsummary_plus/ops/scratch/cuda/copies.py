@@ -119,6 +119,8 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     )),
     (_bilinear_backward, "UpSampleBilinear2d.cu", ("upsample_bilinear2d_backward",)),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
+    (_plain(0, 1, 2), "NLLLoss.cu", ("nll_loss_forward",)),
+    (_plain(2, 1, 3, 0), "NLLLoss.cu", ("nll_loss_backward",)),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
     (_plain_first, "FractionalMaxPool2d.cu", ("fractional_max_pool2d_backward",)),
 )  # fmt: skip

@@ -84,21 +84,6 @@ def cross_entropy_with_logits(
     return steps.course()
 
 
-LIKELIHOOD = "aten/src/ATen/native/cuda/NLLLoss.cu"
-
-
-@scratch("cuda", "aten::nll_loss_forward", source=LIKELIHOOD, band=0.0)
-def likelihood(out: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
-    """Contiguous copies of the input, the target and the weights."""
-    return Result(0), Result(1), *copies(x, target, weight)
-
-
-@scratch("cuda", "aten::nll_loss_backward", source=LIKELIHOOD, band=0.0)
-def likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
-    """Contiguous copies of the target, the input, the weights and the gradient."""
-    return Result(0), *copies(target, x, weight, grad)
-
-
 LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
 
 

@@ -1,7 +1,8 @@
-"""CUDA: copies of matrices that cuBLAS cannot read in place, and the products of rows with scales of their own.
+"""CUDA: copies of matrices that cuBLAS cannot read in place, products of rows with scales of their own, and of groups.
 
 Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cublas``, and Blas.cpp,
-``prepare_batch_matrix_for_cublas``.
+``prepare_batch_matrix_for_cublas``; GroupedBlas.cpp, ``_grouped_mm_cuda``, and for the one kernel of CUTLASS that
+Hopper runs GroupMM.cu and ScaledGroupMM.cu; ../GroupedMMUtils.h, ``_grouped_mm_fallback``, for other GPUs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
 from ....data.capability import Capability
+from ....data.rounding import round_up
 from ...shapes.registry import is_dense
 from ..conjugates import is_resolved
-from ..registry import Alloc, AtMost, Course, scratch
+from ..registry import Alloc, AtMost, Course, Result, lasting, scratch
 from ..sizes import nbytes
-from .blas import is_by_cutlass, is_outer_product
+from .blas import is_by_cutlass, is_outer_product, workspace_bytes
 from .chips import chip_of
 
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
@@ -109,3 +113,53 @@ def _is_readable_batch(matrices: Any) -> bool:
     if (down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)):
         return True
     return bool(matrices.is_contiguous()) and down != 0 and along != 0
+
+
+GROUPED = "aten/src/ATen/native/cuda/GroupedBlas.cpp, GroupMM.cu and ScaledGroupMM.cu; GroupedMMUtils.h"
+HOPPER, BLACKWELL = (9, 0), (10, 0)
+"""The GPUs whose groups one kernel multiplies: measured, and assumed to need at most a few times as much."""
+POINTER, STRIDES, SIZES = 8, 3 * 8, 3 * 4
+"""Bytes per group of a tensor's address, of the strides of both factors and the result, and of the product's sizes."""
+MAPS = 4 * 128
+"""Bytes per multiprocessor of CUTLASS's descriptors of both factors, the addend and the result."""
+
+
+@scratch("cuda", "aten::_grouped_mm", source=GROUPED, band=0.0, by_capability=True)
+def grouped(capability: Capability, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Course | AtMost:
+    """In one kernel, what :func:`_of_kernel` says; otherwise one product after another into the result."""
+    return _of_kernel(capability, a, b, offs, tensors=3) if _is_one_kernel(capability, a, b) else ()
+
+
+@scratch(
+    "cuda", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2", source=GROUPED, band=0.0, by_capability=True
+)
+def scaled(
+    capability: Capability, out: Any, a: Any, b: Any, *others: Any, offs: Any = None, **_: Any
+) -> Course | AtMost:
+    """As :func:`grouped` in one kernel, with the addresses of two scales."""
+    given = next((value for value in others if isinstance(value, torch.Tensor) and value.dtype is torch.int32), offs)
+    return _of_kernel(capability, a, b, given, tensors=5)
+
+
+def _is_one_kernel(capability: Capability, a: Any, b: Any) -> bool:
+    return capability in (HOPPER, BLACKWELL) and a.dtype is b.dtype is torch.bfloat16
+
+
+def _of_kernel(capability: Capability, a: Any, b: Any, offs: Any, tensors: int) -> Course | AtMost:
+    """Return the kernel's arguments for each group, then descriptors for each multiprocessor.
+
+    Two addresses of a tensor are aligned together.
+    """
+    groups = next((len(factor) for factor in (a, b) if factor.dim() == 3), 0) or len(offs)
+    arguments = tensors * POINTER * round_up(groups, 2) + (STRIDES + SIZES) * groups
+    course = Result(0), Alloc(arguments), Alloc(MAPS * chip_of(capability).multiprocessors)
+    return course if capability == HOPPER else AtMost(3 * course[2].nbytes, course)
+
+
+@lasting("cuda", "aten::_grouped_mm", source=GROUPED, band=0.0, by_capability=True)
+def cublas_of_groups(
+    capability: Capability, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any
+) -> tuple[tuple[str, int], ...]:
+    """The workspace of cuBLAS where it multiplies one batch, or one group after another."""
+    is_batch = a.numel() and b.numel() and not _is_one_kernel(capability, a, b)
+    return (("cublas", workspace_bytes(capability)),) if is_batch else ()

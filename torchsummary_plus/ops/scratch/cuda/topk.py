@@ -1,6 +1,7 @@
-"""CUDA: the largest elements of slices, which several thread blocks search for if slices are long or many.
+"""CUDA: the largest elements of slices, for which several thread blocks search if slices are long or many.
 
-Source: aten/src/ATen/native/cuda/TensorTopK.cu (``mbtopk``) and TensorTopK.cpp.
+Draws without replacement look for them too. Source: aten/src/ATen/native/cuda/TensorTopK.cu (``mbtopk``) and
+TensorTopK.cpp; MultinomialKernel.cu and aten/src/ATen/native/Distributions.cpp.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from typing import Any
 
 from ....data.capability import Capability
 from ....data.rounding import ceil_div
-from ..registry import Course, Free, scratch
+from ....live.versions import since
+from ...shapes.registry import is_dense
+from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import INT64, elements, itemsize, nbytes
-from .allocations import Allocations, copies
+from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip, chip_of
+from .copies import scan_of_row
 from .cub import scan_by_key
 from .sorting import SMALL, sorted_apart
 
@@ -69,3 +73,28 @@ def search(chip: Chip, count: int, length: int, item: int) -> Course:
         steps.temporary(scan_by_key(chip, blocks))
     steps.free(*reversed(numbers))
     return steps.course()
+
+
+EXTREMES_SINCE = "2.13"
+"""The first release whose draws keep the least and greatest weight during the draw; measured, 2.11 did not."""
+
+FEWER_WEIGHTS_SINCE = "2.15"
+"""The first release whose draws with replacement hold the weights twice instead of three times; measured."""
+
+
+@scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp", band=0.0, by_capability=True)
+def multinomial(capability: Capability, out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
+    """Without replacement the numbers of the checks and an exponential per weight; else copies of the weights, summed.
+
+    Exponentials have the weights' strides; several of the largest are found as by ``topk``.
+    """
+    weights = Alloc(nbytes(p))
+    if replacement and samples > 1:
+        copies_of_weights = 2 if since(FEWER_WEIGHTS_SINCE) else 3
+        return Result(0), *[weights] * copies_of_weights, *buffers(scan_of_row(p, p, -1))
+    extremes = (Alloc(itemsize(p)), Alloc(itemsize(p))) if since(EXTREMES_SINCE) else ()
+    course = (Result(0), *extremes, Alloc(1), Alloc(1), weights)
+    if samples == 1:
+        return course
+    drawn = (Alloc(elements(out) * itemsize(p)), *(copies(p) if is_dense(p) else ()))
+    return joined(course, drawn, search(chip_of(capability), elements(p), int(p.shape[-1]), itemsize(p)))
