@@ -68,7 +68,7 @@ def guess(question: Question, capability: Capability, tensor_cores: bool) -> Gue
     formula, rest, place = descend(nodes, features(question))
     low, high, most_kib = bounds[place]
     whole = sum(tensor_bytes(question, 1))
-    nbytes = leaf_bytes(question, formula, rest)
+    nbytes = max(0, leaf_bytes(question, formula, rest))
     least, most = round(low * whole), round(high * whole)
     if whole < SMALL:
         least, most = 0, min(most_kib * KIB, max(PARTS * whole, transforms(question)))
