@@ -165,7 +165,7 @@ def most(estimate: Callable[[int], MemoryEstimate], known: dict[int, MemoryEstim
 
     Memory is nearly linear in the number, so the next guess is on the line through the two steps closest to the limit.
     """
-    outside = max(step.device_bytes[1] - step.reserved_bytes for step in known.values())
+    outside = max(step.device_bytes[1] - step.reserved_range[1] for step in known.values())
     room = parse_memory(GPU) - outside
     while True:
         low = max((number for number, step in known.items() if step.fits(GPU)), default=0)
@@ -239,7 +239,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def room(step: MemoryEstimate) -> str:
     """Return whether the step fits, and how much memory is left or missing."""
-    left = (parse_memory(GPU) - step.device_bytes[1]) / 2**30
+    outside = step.device_bytes[1] - step.reserved_range[1]
+    left = (parse_memory(GPU) - outside - step.reserved_bytes) / 2**30
     verdict = f"fits, {left:.1f} GiB to spare" if step.fits(GPU) else f"does not fit, {-left:.1f} GiB short"
     return f"On an {GPU}, it {verdict} (after the upper bound of CUDA's context and NCCL's buffers)"
 

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.gpu_truth_files import DATA
 from torchsummary_plus.api.memory import estimate_memory
@@ -272,3 +273,23 @@ def test_a_context_is_smaller_without_libraries_and_larger_where_all_is_loaded()
     assert estimate.device_bytes[1] - estimate.reserved_bytes == bare[1]
     assert product.device_bytes[1] - product.reserved_bytes == lazy[1]
     assert product.fits(product.device_bytes[1]) and not product.fits(product.device_bytes[1] - (2 << 20))
+
+
+class Growing(nn.Module):
+    """Takes one piece of memory after the other, each too large for the place of the one before."""
+
+    def __init__(self, *gibibytes: int) -> None:
+        super().__init__()
+        self.gibibytes = gibibytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        for size in self.gibibytes:
+            x.new_empty(size << 30, dtype=torch.uint8)
+        return x
+
+
+@pytest.mark.parametrize(("sizes", "says_so"), [((6, 7), True), ((4, 5), False), ((7, 12), False)])
+def test_a_step_that_fits_only_if_the_cache_is_freed_says_so(sizes: tuple[int, ...], says_so: bool) -> None:
+    estimate = estimate_memory(Growing(*sizes), (8,), mode="eval", gpu="RTX 3060 12GB", progress=False)
+    assert estimate.fits() == (max(sizes) < 12)
+    assert any("frees its cache" in note for note in estimate.assumptions) == says_so

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from tests.truth.warm import python
 from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError
+from torchsummary_plus.data.memory_records import COMPILED
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
+from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES, OF_COMPILER, RANK_BAND
 from torchsummary_plus.ranks.process_group import Rank
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -264,6 +266,51 @@ def test_streams_and_communicators_on_a_card() -> None:
 
 
 @runs_fully_shard
+def test_ranges_of_a_rank_on_a_card_allow_for_what_was_never_measured() -> None:
+    rank, alone = (estimated(partial(fsdp, "cuda"), size, gpu="H100") for size in (8, 1))
+    band = RANK_BAND * rank.peak_bytes
+    for (least, most), figure in ((rank.peak_range, rank.peak_bytes), (rank.reserved_range, rank.reserved_bytes)):
+        assert figure - least == pytest.approx(band, abs=1) and most - figure >= band - 1
+    assert any(note.startswith("one rank of many on CUDA") for note in rank.assumptions)
+    assert "Reserved range (MB)" in str(rank)
+    assert alone.reserved_range == (alone.reserved_bytes,) * 2
+    assert not any(note.startswith("one rank of many on CUDA") for note in alone.assumptions)
+    on_cpu = estimated(fsdp, 8)
+    assert on_cpu.peak_range == (on_cpu.peak_bytes,) * 2
+
+
+def _as_a_block(model: Any) -> None:
+    model[0] = torch.compile(model[0])
+
+
+def _in_place(model: Any) -> None:
+    model[2].compile()
+
+
+def _its_forward(model: Any) -> None:
+    model[2].forward = torch.compile(model[2].forward)
+
+
+@runs_fully_shard
+@pytest.mark.parametrize("compiled", [_as_a_block, _in_place, _its_forward])
+def test_a_compiled_model_is_said_to_be_estimated_as_its_source(compiled: Callable[[Any], None]) -> None:
+    def build(change: Callable[[Any], None]) -> nn.Module:
+        from torch.distributed.fsdp import fully_shard
+
+        model = net()
+        change(model)
+        return fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cuda", (8,)))
+
+    eager, result = (estimated(partial(build, change), 8, gpu="H100") for change in (lambda _: None, compiled))
+    assert COMPILED in result.assumptions and COMPILED not in eager.assumptions
+    assert result.peak_bytes == eager.peak_bytes
+    for name in ("peak_range", "reserved_range"):
+        wide, narrow = getattr(result, name), getattr(eager, name)
+        doubt = sum(eager.at_peak.get(kind, 0) for kind in OF_COMPILER)
+        assert (narrow[0] - wide[0], wide[1] - narrow[1]) == (min(doubt, narrow[0]), doubt), name
+
+
+@runs_fully_shard
 def test_the_largest_batch_of_a_rank() -> None:
     room = 4 << 20
     limit = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
@@ -300,7 +347,7 @@ def test_an_invalid_world_is_refused(options: dict[str, Any], said: str) -> None
 
 
 def test_an_invalid_builder_is_refused() -> None:
-    with pytest.raises(InputError, match="a function without arguments that builds and wraps"):
+    with pytest.raises(InputError, match="model is a Sequential; accepted with world_size: a function"):
         estimate_memory(net(), (WIDTH,), 4, world_size=4)
     with pytest.raises(InputError, match="the builder returned None"):
         estimate_memory(lambda: None, (WIDTH,), 4, world_size=4)

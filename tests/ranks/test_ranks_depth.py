@@ -96,10 +96,11 @@ def _mean(out: Tensor, ids: Tensor) -> Tensor:
     return out.float().mean() + 0 * ids.sum()
 
 
-def sharded_on(mesh: Any, model: nn.Module, **options: Any) -> None:
+def sharded_on(mesh: Any, model: Any, **options: Any) -> None:
+    """The last stage's head is sharded with its norm, as a list."""
     from torch.distributed.fsdp import fully_shard
 
-    for layer in (*model.layers, model):  # type: ignore[misc]
+    for layer in (*model.layers, *([[*model.head]] if model.head is not None else []), model):
         fully_shard(layer, mesh=mesh, **options)
 
 

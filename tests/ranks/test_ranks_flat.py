@@ -17,6 +17,7 @@ from benchmarks.ranks_flat import fsdp1
 from benchmarks.ranks_models import LENGTH, WIDTH, Layer, Llama
 from tests.ranks.plugins import under_accelerate
 from torchsummary_plus import estimate_memory, summary
+from torchsummary_plus.memory.attribution import GATHERS_AHEAD, held_back, run_log
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.depth.cut import Cut
 
@@ -100,6 +101,16 @@ def test_many_equal_layers_are_estimated_from_few(keeps_parameters: bool, monkey
     monkeypatch.setattr(Cut, "make", lambda self, model: None)
     every = estimated(build)
     assert (few.peak_bytes, few.reserved_bytes) == (every.peak_bytes, every.reserved_bytes)
+
+
+def test_memory_that_another_stream_uses_waits_for_few_groups_if_gathers_are_limited() -> None:
+    """Of each group, weights and gradients wait; without a limit, those of all seven layers may until the step ends."""
+    limited, endless = (estimated(partial(sharded, model=Deep, limit_all_gathers=limits)) for limits in (True, False))
+    few = 2 * GATHERS_AHEAD * 4 * sum(parameter.numel() for parameter in Layer(WIDTH).parameters())
+    more = [run_log(held_back(e.log), "cpu").peak_bytes - run_log(e.log, "cpu").peak_bytes for e in (limited, endless)]
+    assert 0 < more[0] <= few < more[1]
+    assert limited.device_bytes[0] == endless.device_bytes[0]
+    assert limited.reserved_bytes < limited.device_bytes[1] < endless.device_bytes[1]
 
 
 def test_a_table_shows_what_of_a_parameter_is_in_a_rank() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,12 +28,15 @@ from torchsummary_plus.results.memory_estimate import MemoryEstimate
 MICROBATCHES, STAGES = 8, 4
 
 
-def pipeline(name: str, device: str = "cpu") -> Any:
+def pipeline(name: str, device: str = "cpu", is_on_meta: bool = False) -> Any:
     from torch.distributed import pipelining
 
     rank = dist.get_rank()
     place = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    stage = pipelining.PipelineStage(Part(rank, STAGES).to(device), rank, STAGES, place)
+    with torch.device("meta" if is_on_meta else "cpu"):
+        part = Part(rank, STAGES)
+    part = part.to_empty(device=device) if is_on_meta else part.to(device)
+    stage = pipelining.PipelineStage(part, rank, STAGES, place)
     return getattr(pipelining, name)(stage, MICROBATCHES, loss_fn=lambda out, ids: out.mean() + 0 * ids.sum())
 
 
@@ -63,6 +66,16 @@ def test_the_worst_stage_is_found_and_the_stages_of_a_gpu_are_those_of_a_cpu() -
     assert worst.info.rank == STAGES - 1, "the last stage has the logits of all microbatches"
     assert worst.log.communicators == 1
     assert not torch.cuda.is_initialized()
+
+
+@needs_schedules
+def test_a_stage_on_the_first_gpu_is_on_that_of_its_module() -> None:
+    """Scripts that show each process one GPU call it ``cuda:0``."""
+    moved, on_meta = (
+        estimated(partial(pipeline, "Schedule1F1B", "cuda", is_on_meta), rank=1, gpu="H100")
+        for is_on_meta in (False, True)
+    )
+    assert on_meta.peak_bytes == moved.peak_bytes
 
 
 @needs_schedules
@@ -162,6 +175,52 @@ def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest
 
     with pytest.raises(UnsupportedError, match="ZeRO 1: DistributedDataParallel with ZeroRedundancyOptimizer"):
         estimated(lambda: DeepSpeedEngine(Llama()))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("zero_stage", r"\(ZeRO 3\)"),
+        ("deepspeed_config", r"fully_shard\(...\)"),
+        ("offload_optimizer", "CPUOffloadPolicy"),
+        ("train_micro_batch_size_per_gpu", "write batch_size="),
+    ],
+)
+def test_names_of_deepspeeds_options_are_told_what_to_write(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        estimated(Llama, **{name: 2})
+
+
+def test_a_builder_may_create_a_trainer() -> None:
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(InputError, match=r"accelerator\.prepare\(trainer\.model"):
+        estimated(SimpleNamespace(accelerator=None))
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
+    arguments = transformers.TrainingArguments  # Imported before the builder, where GPUs seem to be there.
+    trainers = []
+
+    def build() -> nn.Module:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
+        trainer = transformers.Trainer(model=model, args=arguments(bf16=True, report_to=[], fsdp=True))
+        trainers[:] = [trainer]
+        model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())
+        trainer.current_gradient_accumulation_steps = 1
+        whole: nn.Module = model
+        return whole
+
+    def step(model: nn.Module, **inputs: Tensor) -> None:
+        (trainer,) = trainers
+        trainer.training_step(model, inputs)
+        trainer.optimizer.step()
+        model.zero_grad()
+
+    ids = torch.zeros(2, LENGTH, dtype=torch.long)
+    inputs = {"input_data": {"input_ids": ids, "labels": ids.clone()}, "world_size": 8, "gpu": "H100"}
+    simple = estimate_memory(build, optimizer="adamw", progress=False, **inputs)
+    own = estimate_memory(build, train_step=step, progress=False, **inputs)
+    assert simple.at_peak["all_gather_buffers"] and simple.at_peak["optimizer_state"]
+    assert own.peak_bytes == pytest.approx(simple.peak_bytes, rel=1e-3)
 
 
 def test_what_a_builder_puts_into_the_environment_goes_with_it() -> None:

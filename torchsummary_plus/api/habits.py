@@ -48,6 +48,14 @@ FOR_TEXTS = {
 }
 """The same for ``summary_string``, which has torchsummary's arguments alone."""
 
+_ZERO = (
+    "world_size=, with a function that builds and wraps the model: DistributedDataParallel with "
+    "ZeroRedundancyOptimizer (ZeRO 1), fully_shard(..., reshard_after_forward=False) (ZeRO 2), or fully_shard(...) "
+    "(ZeRO 3)"
+)
+_WORLD = "world_size=, the number of all processes, with a function that builds and wraps the model"
+_OFFLOAD = "world_size=, with a function that calls fully_shard(..., offload_policy=CPUOffloadPolicy())"
+
 STEPS = {
     "accumulate_grad_batches": "gradient_accumulation_steps=, with batch_size= of one micro-batch",
     "per_device_train_batch_size": "batch_size=",
@@ -75,6 +83,15 @@ STEPS = {
     "columns": "columns= in to_text() of the result",
     "col_names": "columns= in to_text() of the result",
     "verbose": "nothing: the call prints nothing; print(result) does",
+    **dict.fromkeys(("deepspeed", "deepspeed_config", "deepspeed_plugin", "ds_config"), _ZERO),
+    **dict.fromkeys(("stage", "zero_optimization", "zero_stage"), _ZERO),
+    **dict.fromkeys(("cpu_offload", "offload_optimizer", "offload_optimizer_device"), _OFFLOAD),
+    **dict.fromkeys(("offload_param", "offload_param_device"), _OFFLOAD),
+    "train_micro_batch_size_per_gpu": "batch_size=",
+    "train_batch_size": "batch_size= of one rank's micro-batch, with gradient_accumulation_steps= and world_size=",
+    **dict.fromkeys(("gradient_clipping", "max_grad_norm"), "train_step=, which calls torch.nn.utils.clip_grad_norm_"),
+    **dict.fromkeys(("num_gpus", "num_gpus_per_node", "num_nodes"), _WORLD),
+    **dict.fromkeys(("fsdp", "fsdp_config", "fsdp_plugin"), f"{_WORLD}, which calls fully_shard"),
 }
 """The same for calls about a step."""
 

@@ -347,6 +347,7 @@ class _RankRequest(StepRequest):
         from ..ranks.record import Ranked
 
         super().__init__(ModuleTree(nn.Module()), example, options)
+        self.is_compiled = False  # The log says so, once the builder has run.
         self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
 
     def of_rank(self, number: int) -> _RankRequest:
@@ -376,9 +377,15 @@ def _request(model: Any, example: Example, options: StepOptions, world_size: int
             )
         return StepRequest(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
     if isinstance(model, nn.Module) or not callable(model):
+        given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
+        of_trainer = (
+            "; for a transformers Trainer, the function creates it and returns "
+            "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
+        )
         raise InputError(
-            f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
+            f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
             "the model, because the wrapping must run inside the simulated process group"
+            + (of_trainer if hasattr(model, "accelerator") else "")
         )
     return _RankRequest(model, example, options, world_size, rank)
 

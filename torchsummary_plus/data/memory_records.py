@@ -52,6 +52,13 @@ UNTRAINED = "are created in the first forward, after the optimizer, which does n
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""
 
+_HELD = (
+    "record_stream: memory is assumed to be reusable as soon as it is freed; the upper end of device_bytes keeps it "
+)
+HELD_TO_THE_END = f"{_HELD}until the step ends"
+HELD_FOR_GATHERS = f"{_HELD}until FSDP has gathered four more groups of parameters (limit_all_gathers)"
+"""The assumptions for memory that ``record_stream`` gives to another stream."""
+
 COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kernels may hold more or less"
 """The assumption for compiled code."""
 

@@ -25,7 +25,10 @@ def has_compiled(values: Iterable[Any]) -> bool:
 
 def _is_compiled(value: Any) -> bool:
     if isinstance(value, nn.Module):
-        return any("_orig_mod" in m._modules or getattr(m, "_compiled_call_impl", None) for m in value.modules())
+        return any(
+            "_orig_mod" in m._modules or getattr(m, "_compiled_call_impl", None) or _is_compiled(vars(m).get("forward"))
+            for m in value.modules()
+        )
     if not isinstance(value, FunctionType) or getattr(value, "_torchdynamo_disable", False):
         return False
     return hasattr(value, "_torchdynamo_orig_callable")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from math import ceil
 
-from ..data.memory_records import KINDS, KV_CACHE, SOME_KINDS, MemoryLog, StorageSpec
+from ..data.memory_records import HELD_FOR_GATHERS, KINDS, KV_CACHE, SOME_KINDS, UNSHARDED, MemoryLog, StorageSpec
 from .allocator import Allocator, CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -109,26 +109,39 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
     )
 
 
-def held_back(log: MemoryLog) -> MemoryLog:
-    """Delay the release of storages used on other streams to the end of the step; only the log's events are valid.
+GATHERS_AHEAD = 4
+"""Groups that FSDP1 may gather before the memory of an earlier one can be used again.
 
-    The allocator waits for the other stream before it runs out of memory, so what fits is not affected (``free`` and
+``limit_all_gathers`` waits until the weights of the group before the last are free; gradients are reduced up to two
+groups later (``_FreeEventQueue`` in torch/distributed/fsdp/_limiter_utils.py, ``_unshard`` in _runtime_utils.py).
+"""
+
+
+def held_back(log: MemoryLog) -> MemoryLog:
+    """Delay the release of storages used on other streams; only the log's events are valid.
+
+    They are kept to the end of the step, or for ``GATHERS_AHEAD`` if FSDP1 limits these. The allocator waits for the
+    other stream before it runs out of memory, so what fits is not affected (``free`` and
     ``synchronize_and_free_events`` in c10/cuda/CUDACachingAllocator.cpp).
     """
     events: list[tuple[int, int, int]] = []
-    freed: dict[int, tuple[int, int, int]] = {}
-    step = 0
+    freed: dict[int, tuple[int, tuple[int, int, int]]] = {}
+    step = gathers = 0
+    is_limited = HELD_FOR_GATHERS in log.assumptions
     for moment, storage, nbytes in log.events:
-        if log.moments[moment].step != step:
-            events += freed.values()
-            freed, step = {}, log.moments[moment].step
+        spec = log.storages[storage]
+        gathers += bool(nbytes) and spec.elsewhere and spec.kind == UNSHARDED
+        is_over = log.moments[moment].step != step
+        step = log.moments[moment].step
+        while freed and (is_over or (is_limited and next(iter(freed.values()))[0] + GATHERS_AHEAD <= gathers)):
+            events.append(freed.pop(next(iter(freed)))[1])
         if storage in freed:
-            events.append(freed.pop(storage))
-        if not nbytes and log.storages[storage].elsewhere:
-            freed[storage] = moment, storage, nbytes
+            events.append(freed.pop(storage)[1])
+        if not nbytes and spec.elsewhere:
+            freed[storage] = gathers, (moment, storage, nbytes)
         else:
             events.append((moment, storage, nbytes))
-    return replace(log, events=(*events, *freed.values()), calls=(), doubts=())
+    return replace(log, events=(*events, *(event for _, event in freed.values())), calls=(), doubts=())
 
 
 def at_edge(log: MemoryLog, sign: int) -> MemoryLog:

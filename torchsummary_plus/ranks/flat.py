@@ -69,6 +69,12 @@ class FlatParameters:
         return called
 
 
+def limits_gathers(model: nn.Module) -> bool:
+    """Whether FSDP1 limits how many groups it gathers ahead, everywhere in a model that has any."""
+    wrappers = [module for module in model.modules() if isinstance(module, FullyShardedDataParallel)]
+    return bool(wrappers) and all(wrapper.limit_all_gathers for wrapper in wrappers)
+
+
 def _named(classify: Classify, function: Any) -> Any:
     """Wrap a function so that cast shards and gradients on the CPU are recorded under their kinds."""
 

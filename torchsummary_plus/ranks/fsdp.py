@@ -104,7 +104,9 @@ class Forwards:
     def __init__(self, model: torch.nn.Module | None) -> None:
         modules: list[Any] = [] if model is None else list(model.modules())
         states = [module._get_fsdp_state() for module in modules if hasattr(module, "_get_fsdp_state")]
-        self.groups: list[Any] = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
+        groups = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
+        self.groups: list[Any] = [*{id(group): group for group in groups}.values()]
+        """Each group once: modules that are sharded together share a state."""
 
     @property
     def order(self) -> list[Any]:

@@ -17,9 +17,10 @@ from torch import nn
 
 from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import COMPILED, HELD_FOR_GATHERS, MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
+from ..live.compiled import has_compiled
 from ..live.device_indices import NumberedGpus
 from ..live.experts import numbers_of_experts
 from ..live.exports import exporting
@@ -51,7 +52,7 @@ from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
 from .filled import filled
-from .flat import FlatParameters
+from .flat import FlatParameters, limits_gathers
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
@@ -66,6 +67,7 @@ from .pipelines import (
     model_of,
     number_of_batches,
     pipelines_alone,
+    stages_of,
 )
 from .process_group import Rank, as_rank, in_world
 from .shards import Shards, shards_of
@@ -200,6 +202,8 @@ class Ranked:
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
+            loss = getattr(schedule, "_loss_fn", None)
+            is_compiled = has_compiled([model, loss, self.build, self.step.train_step])
             stack.enter_context(pipelines_alone(neighbours, schedule is not None))
             tree = ModuleTree(model)
             kernels.device = _place_of(tree, device)
@@ -220,7 +224,7 @@ class Ranked:
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
-                notes = (*_note_on_meta(besides), *log.assumptions)
+                notes = (*_note_on_meta(besides), *log.assumptions, *((COMPILED,) if is_compiled else ()))
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (UnlikeError, NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
                 raise
@@ -272,6 +276,8 @@ class Ranked:
                     raise UnsupportedError(_NOT_COVERED[wrapper]) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         schedule = built if is_schedule(built) else None
+        for stage in () if schedule is None else stages_of(schedule):  # "cuda:0" is on each machine's first rank alone.
+            stage.device = _place_of(ModuleTree(stage.submod), torch.device(stage.device))
         model = built if schedule is None else model_of(schedule)
         del built
         if not isinstance(model, nn.Module):
@@ -280,6 +286,8 @@ class Ranked:
                 "torch.distributed.pipelining"
             )
         _check_covered(model)
+        if limits_gathers(model):
+            ledger.held = HELD_FOR_GATHERS
         kernels.building = False
         shards = shards_of(model)
         cut.make(model)

@@ -119,7 +119,7 @@ def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nest
 
 
 def _peaks(estimate: Estimate) -> Iterator[Total]:
-    """Yield the peaks. Two are ranges: by the error bands of rules, and on the device, with its context."""
+    """Yield the peaks and their ranges: by what is not known exactly, and on the device, with its context."""
     least, most = estimate.peak_range
     low, high = estimate.device_bytes
     where = f", in the {place(estimate)}"
@@ -127,6 +127,8 @@ def _peaks(estimate: Estimate) -> Iterator[Total]:
     if least < most:
         yield Total(_size_field("peak_bytes", "Peak range"), _size(least, most))
     yield Total(_size_field("reserved_bytes", "Peak reserved"), _size(estimate.reserved_bytes))
+    if estimate.backend == "cuda" and estimate.reserved_range[0] < estimate.reserved_range[1]:
+        yield Total(_size_field("reserved_bytes", "Reserved range"), _size(*estimate.reserved_range))
     if high > estimate.reserved_bytes:
         yield Total(_size_field("device_bytes", "On the device, with the context"), _size(low, high))
     yield Total(_size_field("steady_bytes", "Between steps"), _size(estimate.steady_bytes))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import HELD_TO_THE_END, MemoryLog
 from ..live import compat
 from ..live.streams import Streams
 from .autograd.gpu_node_numbers import number_of
@@ -26,6 +26,9 @@ class StreamedLedger(Ledger):
     A backward begins each node on the stream of its forward (``Node::stream`` in torch/csrc/autograd/function.h); hooks
     may switch to others.
     """
+
+    held = HELD_TO_THE_END
+    """The assumption about memory that other streams use too."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -91,10 +94,7 @@ class StreamedLedger(Ledger):
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data, with each storage's stream."""
         if self._elsewhere:
-            assumptions += (
-                "record_stream: memory is assumed to be reusable as soon as it is freed; the upper end of device_bytes "
-                "keeps it until the step ends",
-            )
+            assumptions += (self.held,)
         log = super().log(module_paths, assumptions)
         storages = tuple(
             replace(storage, elsewhere=True) if number in self._elsewhere else storage
