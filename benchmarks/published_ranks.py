@@ -180,18 +180,20 @@ def main() -> None:
         begun = time.perf_counter()
         estimate = row.predict()
         value = getattr(estimate, row.measure) / GIB
+        low, high = (nbytes / GIB for nbytes in getattr(estimate, row.measure.replace("bytes", "range")))
         error = value / row.published - 1
         if not row.why_not:
-            records.append({"name": row.name, "measure": row.measure, "published": row.published, "predicted": value})
+            figures = {"published": row.published, "predicted": value, "range": [low, high]}
+            records.append({"name": row.name, "measure": row.measure, **figures})
         print(
             f"{row.name:28s} {row.measure.removesuffix('_bytes'):8s} published {row.published:6.2f} "
-            f"predicted {value:6.2f} ({error:+.1%}), {time.perf_counter() - begun:.0f} s"
+            f"predicted {value:6.2f} ({error:+.1%}), in {low:.2f} to {high:.2f}, {time.perf_counter() - begun:.0f} s"
             + (f"; not like for like: {row.why_not}" if row.why_not else "")
         )
     errors = [abs(record["predicted"] / record["published"] - 1) for record in records]
     if errors:
-        near = sum(error <= 0.12 for error in errors) / len(errors)
-        print(f"{len(records)} like for like, median error {statistics.median(errors):.1%}, {near:.0%} within 12 %")
+        inside = sum(record["range"][0] <= record["published"] <= record["range"][1] for record in records)
+        print(f"{len(records)} like for like, median error {statistics.median(errors):.1%}, {inside} in their range")
     for what, why in LEFT_OUT.items():
         print(f"left out: {what}: {why}")
     if options.write:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from benchmarks.published_ranks import DATA as PUBLISHED
 from benchmarks.ranks_truth import SAME_KERNELS
 from tests.truth.releases import runs_fully_shard
 from tests.truth.warm import python
@@ -263,6 +265,16 @@ def test_streams_and_communicators_on_a_card() -> None:
     assert result.fits("H100")
     assert estimated(partial(ddp, "cuda"), 8, gpu="H100").at_peak["buckets"]
     assert not torch.cuda.is_initialized()
+
+
+def test_published_figures_lie_in_the_ranges_that_were_predicted_for_them() -> None:
+    """The ranges are narrow enough to tell whether a step fits: at most a quarter of the figure."""
+    records = json.loads(PUBLISHED.read_text())
+    assert len(records) >= 8
+    for record in records:
+        low, high = record["range"]
+        assert low <= record["published"] <= high, record["name"]
+        assert high - low <= record["predicted"] / 4, record["name"]
 
 
 @runs_fully_shard
