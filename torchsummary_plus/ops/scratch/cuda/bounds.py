@@ -81,8 +81,7 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
     Bound(2): ("bernoulli", "bernoulli_.Tensor"),
     Bound(1): (
         *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static"),
-        *("max_unpool2d", "max_unpool3d", "cudnn_grid_sampler", "cudnn_grid_sampler_backward"),
-        *("equal", "multi_margin_loss", "multi_margin_loss_backward"),
+        *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward"),
         *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
         *("logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"),
     ),

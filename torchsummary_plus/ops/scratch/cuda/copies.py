@@ -154,6 +154,17 @@ def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     return (max(nbytes(x), nbytes(out)),)
 
 
+@scratch(
+    *("cuda", "aten::cudnn_grid_sampler", "aten::cudnn_grid_sampler_backward"),
+    source="aten/src/ATen/native/cudnn/GridSampler.cpp",
+    band=0.0,
+)
+def sampled(out: Any, x: Any, grid: Any, grad: Any = None) -> Course:
+    """Contiguous copies of a grid that is not, and of expanded images and gradients, ahead of the results."""
+    read = [tensor for tensor in (x, grid, grad) if tensor is not None]
+    return *copies(*(tensor for tensor in read if tensor is grid or 0 in tensor.stride())), *results(out)
+
+
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
 def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     """The input in the result's dtype, a contiguous copy, and for one row of numbers CUB's storage.
