@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,3 +131,16 @@ def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) ->
 
 def test_no_recording_is_said_to_be_none(tmp_path: Path) -> None:
     assert measured_table(tmp_path) == "This version comes without recordings."
+
+
+WALK = re.findall(r"`(\w+(?:/\w+)*\.py)`, `(\w+)`", (ROOT / "docs/how_it_works.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("file", "name"), WALK)
+def test_a_stop_of_the_walk_is_in_the_code(file: str, name: str) -> None:
+    text = (ROOT / "torchsummary_plus" / file).read_text(encoding="utf-8")
+    assert re.search(rf"^(?:def |class )?{name}\b", text, re.MULTILINE)
+
+
+def test_the_walk_has_its_stops() -> None:
+    assert len(WALK) > 20
