@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_names_of_deepspeeds_options_are_told_what_to_write(name: str, said: str
         estimated(Llama, **{name: 2})
 
 
-def test_a_builder_may_create_a_trainer() -> None:
+def test_a_builder_may_create_a_trainer(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     transformers = pytest.importorskip("transformers")
     with pytest.raises(InputError, match=r"accelerator\.prepare\(trainer\.model"):
@@ -202,7 +203,7 @@ def test_a_builder_may_create_a_trainer() -> None:
 
     def build() -> nn.Module:
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
-        trainer = transformers.Trainer(model=model, args=arguments(bf16=True, report_to=[], fsdp=True))
+        trainer = transformers.Trainer(model=model, args=arguments(str(tmp_path), bf16=True, report_to=[], fsdp=True))
         trainers[:] = [trainer]
         model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())
         trainer.current_gradient_accumulation_steps = 1
