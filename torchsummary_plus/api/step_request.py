@@ -10,10 +10,11 @@ from torch import nn
 
 from ..data.capability import Capability
 from ..data.collection import no_collection
+from ..data.errors import UnsupportedError
 from ..data.memory_records import COMPILED, MemoryLog
 from ..live.compiled import has_compiled
 from ..live.inputs import Example, with_batch
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, class_name, tensors_in
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
@@ -29,7 +30,7 @@ class StepRequest:
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
-        self.tree = read(model, example)
+        self.tree = with_shapes(read(model, example))
         self.device = options.place(self.tree)
         self.gpu = options.gpu_model()
         self.step = options.step(self.device)
@@ -66,6 +67,17 @@ class StepRequest:
         log = replace(log, assumptions=(*log.assumptions, *also)) if also else log
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+
+
+def with_shapes(tree: ModuleTree) -> ModuleTree:
+    """Return a tree whose parameters all have a shape; raises :class:`UnsupportedError` for any other."""
+    for path, module in zip(tree.paths, tree.modules):
+        if any(map(nn.parameter.is_lazy, tensors_in([module]))):
+            raise UnsupportedError(
+                f"{path} ({class_name(module)}) has parameters without a shape, because the forward does not use it, "
+                "so its memory is unknown; remove it"
+            )
+    return tree
 
 
 class Ticks(Listener):

@@ -87,6 +87,13 @@ class ParameterSpec:
     storages: tuple[tuple[int, int], ...]
     registered: bool = True
     """False if ``model.parameters()`` and ``buffers()`` do not list it, as if only a plain list holds it."""
+    pruned: int | None = None
+    """How many of its elements a pruning mask sets to zero; None without a mask whose values are known."""
+
+    @property
+    def is_uninitialised(self) -> bool:
+        """Whether the first forward of a lazy module is still to give it a shape; a scalar has one element."""
+        return not self.shape and not self.numel
 
 
 Setting = Union[bool, int, float, str, tuple[int, ...], None]
@@ -231,12 +238,18 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The pass that ran ("fake", "real" or "none"), why, on which device, and its batch size (None: open)."""
+    """The pass that ran ("fake", "real" or "none"), why, on which device, and its batch size (None: open).
+
+    ``note`` says what limits the figures: code that did not run, or the batch that ran if an open one could not. A pass
+    ``is_partial`` if its forward returned code that did not run, such as a generator.
+    """
 
     kind: str
     reason: str
     device: str
     batch_size: int | None
+    note: str = ""
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
         _KNOWN[kind] = _declared(kind)
     base, names = _KNOWN[kind]
     settings = tuple((name, value) for name in names for is_plain, value in [_plain(module, name)] if is_plain)
-    known = [p for p in parameters if p.shape or p.numel]  # A lazy parameter has no shape yet.
+    known = [p for p in parameters if not p.is_uninitialised]
     if not settings and not known:
         return None
     return LayerSpec(base, settings, tuple((p.name, p.shape, p.dtype) for p in known))

@@ -173,7 +173,8 @@ class ModuleTree:
 
     def _spec(self, index: int, module: nn.Module, keys: _Keys) -> ModuleSpec:
         registered = index < self.unregistered
-        parameters = [keys.spec(n, p, p.requires_grad) for n, p in module._parameters.items() if p is not None]
+        own = [(name, p) for name, p in module._parameters.items() if p is not None]
+        parameters = [keys.spec(name, p, p.requires_grad, pruned_elements(module, name, p)) for name, p in own]
         packed = [keys.spec(name, tensor, False) for name, tensor in packed_parameters(module)]
         parameters += [replace(spec, registered=registered) for spec in packed]
         others = [keys.spec(n, p, p.requires_grad) for n, p in self._unregistered_parameters.get(index, ())]
@@ -218,7 +219,7 @@ class _Keys:
         self.tensors: dict[int, int] = {}
         self.storages: dict[Any, int] = {}
 
-    def spec(self, name: str, tensor: torch.Tensor, trainable: bool) -> ParameterSpec:
+    def spec(self, name: str, tensor: torch.Tensor, trainable: bool, pruned: int | None = None) -> ParameterSpec:
         self.kept_alive.append(tensor)
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
         registered, dtype = id(tensor) in self.registered, dtype_name(tensor.dtype)
@@ -226,7 +227,9 @@ class _Keys:
             return ParameterSpec(name, key, (), dtype, 0, trainable, (), registered)
         shape = logical_shape(tensor)
         storages = dict(map(self._storage, stored(tensor) or [tensor]))
-        return ParameterSpec(name, key, shape, dtype, prod(shape), trainable, tuple(storages.items()), registered)
+        return ParameterSpec(
+            name, key, shape, dtype, prod(shape), trainable, tuple(storages.items()), registered, pruned
+        )
 
     def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
         """Return the number and bytes of the tensor's storage; without a storage, the bytes of its elements."""
@@ -237,6 +240,22 @@ class _Keys:
         else:
             place, nbytes = ("tensor", id(tensor)), held_bytes(tensor)
         return self.storages.setdefault(place, len(self.storages)), nbytes
+
+
+def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> int | None:
+    """Return how many elements of a parameter are masked by ``torch.nn.utils.prune`` or ``torch.ao.pruning``.
+
+    None without a mask, or if the mask has no values.
+    """
+    if name == "original" and isinstance(module, nn.utils.parametrize.ParametrizationList):
+        masks = [child._buffers.get("mask") for child in module._modules.values() if child is not None]
+    else:
+        masks = [module._buffers.get(f"{name.removesuffix('_orig')}_mask")] if name.endswith("_orig") else []
+    for mask in masks:
+        if type(mask) is torch.Tensor and not mask.is_meta and mask.shape == parameter.shape:
+            with compat.no_modes():
+                return mask.numel() - int(mask.count_nonzero())
+    return None
 
 
 def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:

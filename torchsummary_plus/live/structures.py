@@ -7,7 +7,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -231,6 +239,38 @@ def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor
 
 
 _CACHES = ("past_key_values", "cache_params", "mems")
+
+
+_SUSPENDED = {
+    GeneratorType: ("generator", "gi_frame"),
+    CoroutineType: ("coroutine", "cr_frame"),
+    AsyncGeneratorType: ("async generator", "ag_frame"),
+}
+
+
+def suspended_code(value: Any, depth: int = 0) -> list[Any]:
+    """Return the generators and coroutines in a value, whose code runs only where they are consumed."""
+    if type(value) in _SUSPENDED:
+        return [value]
+    if isinstance(value, (torch.Tensor, *PLAIN)) or depth > DEEPEST:
+        return []
+    return [code for _, item in parts(value) for code in suspended_code(item, depth + 1)]
+
+
+def kinds_left(code: Iterable[Any]) -> list[str]:
+    """Return the kinds of the generators and coroutines that have not finished; coroutines are closed."""
+    kinds = [(kind, item) for item in code for kind, frame in [_SUSPENDED[type(item)]] if getattr(item, frame)]
+    for kind, item in kinds:
+        if kind == "coroutine":
+            item.close()  # Without a warning that it was never awaited.
+    return [kind for kind, _ in kinds]
+
+
+def not_run(kinds: Iterable[str]) -> str:
+    """Return the sentence about the generators and coroutines that a forward returned; "" without any."""
+    names = " and a ".join(dict.fromkeys(kinds)).replace("a async", "an async")
+    article = "an" if names.startswith("async") else "a"
+    return f"the forward returned {article} {names}, whose code did not run" if names else ""
 
 
 def cached_tensors(output: Any) -> list[torch.Tensor]:

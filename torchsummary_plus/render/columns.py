@@ -60,28 +60,45 @@ def _absent(line: Line) -> str:
     return "--" if line.row.kind == "container" else "N/A"
 
 
+def _of_parameters(name: str) -> CellText:
+    """Return the cell function of a count; a lower bound, or unknown, if parameters have no shape yet."""
+
+    def cell(line: Line, report: Report, zero: str) -> str:
+        count = getattr(line, name)
+        if line.uninitialised_params:
+            return f">={count:,}" if count else "N/A"
+        return f"{count:,}" if count else zero
+
+    return cell
+
+
+def _known(name: str) -> Callable[[Line, Report], Value]:
+    """Return the value function of a count; None if parameters have no shape yet."""
+
+    def value(line: Line, report: Report) -> Value:
+        count: int = getattr(line, name)
+        return None if line.uninitialised_params else count
+
+    return value
+
+
+_counted = _of_parameters("num_params")
+
+
 def _num_params(line: Line, report: Report, zero: str) -> str:
     counts = [f"({line.unregistered_params:,})"] if line.unregistered_params else []
-    counts += [f"{line.num_params:,}"] if line.num_params else []
+    if line.num_params or line.uninitialised_params:
+        counts.append(_counted(line, report, zero))
     return " ".join(counts) or ("(recursive)" if line.row.repeated else zero)
-
-
-def _params_percent(line: Line, report: Report, zero: str) -> str:
-    if not line.num_params:
-        return "--"
-    return f"{100 * line.num_params / report.total_params:.2f}%"
-
-
-def _active_params(line: Line, report: Report, zero: str) -> str:
-    return f"{line.active_params:,}" if line.active_params else zero
 
 
 def _unregistered_params(line: Line, report: Report, zero: str) -> str:
     return f"{line.unregistered_params:,}" if line.unregistered_params else zero
 
 
-def _param_bytes(line: Line, report: Report, zero: str) -> str:
-    return f"{line.param_bytes:,}" if line.param_bytes else zero
+def _params_percent(line: Line, report: Report, zero: str) -> str:
+    share = _share_of_params(line, report)
+    return "--" if share is None else f"{share:.2f}%"
 
 
 def _mult_adds(line: Line, report: Report, zero: str) -> str:
@@ -185,8 +202,9 @@ def _known_mult_adds(line: Line, report: Report) -> Value:
     return None if _mult_adds(line, report, "") == "N/A" else line.mult_adds
 
 
-def _share_of_params(line: Line, report: Report) -> Value:
-    return 100 * line.num_params / report.total_params if line.num_params else None
+def _share_of_params(line: Line, report: Report) -> float | None:
+    is_known = line.num_params and not report.uninitialised_params
+    return 100 * line.num_params / report.total_params if is_known else None
 
 
 def _arithmetic(figure: str) -> CellText:
@@ -219,19 +237,19 @@ COLUMNS: dict[str, Column] = {
         "Param #",
         "the module's own parameters, excluding tensors already counted in a row above; in parentheses, those that "
         "`model.parameters()` does not list, which the totals leave out", _num_params,
-        lambda line, _: line.num_params, "elements", adds_up=True,
+        _known("num_params"), "elements", adds_up=True,
     ),
     "params_percent": Column(
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
     ),
     "active_params": Column(
         "Active Param #",
-        "the part of `num_params` that one token uses; for experts, the share that the router chooses", _active_params,
-        lambda line, _: line.active_params, "elements", adds_up=True,
+        "the part of `num_params` that one token uses; for experts, the share that the router chooses",
+        _of_parameters("active_params"), _known("active_params"), "elements", adds_up=True,
     ),
     "param_bytes": Column(
         "Param Bytes", "stored bytes of `num_params`; for quantised weights, the packed bytes with their scales",
-        _param_bytes, lambda line, _: line.param_bytes, "bytes", adds_up=True,
+        _of_parameters("param_bytes"), _known("param_bytes"), "bytes", adds_up=True,
     ),
     "unregistered_params": Column(
         "Unregistered Param #",

@@ -13,7 +13,7 @@ from ..report.comparison import Compared, Entry
 from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow, Total
-from .totals import report_totals, unregistered_note
+from .totals import report_totals, unregistered_note, without_shape
 
 LOWER_IS_BETTER = (
     "total_params",
@@ -58,8 +58,8 @@ def figures_table(compared: Compared) -> Table:
 def _figures(entry: Entry) -> Iterator[Total]:
     """Yield an entry's totals, without the words that a table of one model adds, and the memory of its steps."""
     for total in report_totals(entry.report):
-        plain = total.field.unit == "elements" and total.cell.value is not None
-        text = f"{total.cell.value:,}" if plain else total.cell.text.partition(" (")[0]
+        is_adapter = total.field.name.startswith("adapter_")
+        text = f"{total.cell.value:,}" if is_adapter else total.cell.text.partition(" (")[0]
         yield Total(total.field, replace(total.cell, text=text))
     for name, (label, unit) in STEP_FIGURES.items():
         value = None if entry.peaks is None else getattr(entry.peaks, name)
@@ -111,6 +111,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"Not counted in {entry.name}: {names}"
         if note := unregistered_note(entry.report.unregistered):
             yield f"{entry.name}: {note}"
+        if lazy := without_shape(entry.report):
+            yield f"Not counted in {entry.name}: {lazy}"
     steps: dict[str, list[str]] = {}
     for entry in entries:
         if entry.peaks is not None:

@@ -24,6 +24,10 @@ class _Module:
     inside: list[_Module] = field(default_factory=list)
     box: _Box = field(init=False)
 
+    def is_lazy(self) -> bool:
+        """Whether parameters in it have no shape yet."""
+        return self.row.uninitialised_params > 0 or any(module.is_lazy() for module in self.inside)
+
 
 @dataclass(eq=False)
 class _Box:
@@ -90,7 +94,8 @@ def _members(box: _Box) -> Iterator[str]:
     """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes."""
     params = sum(module.row.total_params for module in box.modules)
     number = len(box.modules)
-    yield (f"{number:,} modules, " if number > 1 else "") + counted(params)
+    is_lazy = any(module.is_lazy() for module in box.modules)
+    yield (f"{number:,} modules, " if number > 1 else "") + ("unknown params" if is_lazy else counted(params))
     first = box.modules[0]
     for start, stop in _runs(first.inside):
         yield _member(box, start, stop)
@@ -105,7 +110,7 @@ def _member(box: _Box, start: int, stop: int) -> str:
     first, last = box.modules[0].inside[start], box.modules[0].inside[stop - 1]
     name = first.row.var_name + (f" to {last.row.var_name}" if last is not first else "")
     params = {submodule.row.total_params for module in box.modules for submodule in module.inside[start:stop]}
-    if len(params) > 1 or params == {0}:
+    if len(params) > 1 or params == {0} or first.is_lazy():
         return safe(f"{first.box.label} {name}")
     each = " each" if last is not first else ""
     return safe(f"{first.box.label} {name}") + f", {counted(params.pop())}{each}"

@@ -54,9 +54,13 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
         return explain_row(top)
     layer, rule = Layer(top), rule_of(top)
     own = {step.name: step for step in (*_parameter_steps(layer, rule), *_call_steps(layer, rule))}
+    lazy = sum(row.uninitialised_params for row in rows)
+    without_shape = f"{lazy:,} without a shape" if lazy else ""
+    unknown = ", ".join(f"{name} x {count:,}" for name, count in top.unknown_ops)
+    work = _whole("mult_adds", "Multiply-adds", top, own.get("mult_adds"), inside, unknown) if top.called else []
     wholes = {
-        "parameters": _whole("parameters", "Parameters", top, own.get("parameters"), inside),
-        "mult_adds": _whole("mult_adds", "Multiply-adds", top, own.get("mult_adds"), inside) if top.called else [],
+        "parameters": _whole("parameters", "Parameters", top, own.get("parameters"), inside, without_shape),
+        "mult_adds": work,
     }
     sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
     if top.total_params and len(sizes) == 1:
@@ -71,9 +75,14 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
 
 
 def _whole(
-    figure: str, label: str, top: Row, own: ExplainedFigure | None, inside: Mapping[int | None, Sequence[Row]]
+    figure: str,
+    label: str,
+    top: Row,
+    own: ExplainedFigure | None,
+    inside: Mapping[int | None, Sequence[Row]],
+    unknown: str,
 ) -> list[ExplainedFigure]:
-    """Return a figure for each child, for the row itself if it is not 0, and their sum."""
+    """Return a figure for each child, for the row itself if it is not 0, and their sum without what is unknown."""
     children: dict[str, list[Expr]] = {}
     for child in inside.get(top.index, ()):
         expr = _summed(figure, child, inside)
@@ -91,7 +100,6 @@ def _whole(
     parts = [step.expr.value for step in steps]
     summed = total(*parts) if len(parts) <= MOST_CHILDREN and sum(parts) == whole else number(whole)
     shown = steps if len(steps) <= MOST_CHILDREN else []
-    unknown = ", ".join(f"{name} x {count:,}" for name, count in top.unknown_ops) if figure == "mult_adds" else ""
     return [*shown, ExplainedFigure(figure, label, summed, f"(not counted: {unknown})" if unknown else "")]
 
 

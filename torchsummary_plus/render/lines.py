@@ -35,6 +35,8 @@ class Line:
     active_params: int = 0
     param_bytes: int = 0
     unregistered_params: int = 0
+    uninitialised_params: int = 0
+    """How many parameters have no shape yet; the counts of elements leave them out."""
     connections: Connections | None = field(default=None, compare=False, repr=False)
     """What the lines of this table read, shared by all of them."""
 
@@ -71,7 +73,9 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     lines = []
     for row in rows:
         within = [row] if row.index in parents or depth is None else _rows_below(report, row)
-        folded = any(inner.num_params or inner.unregistered_params for inner in within[1:])
+        folded = any(
+            inner.num_params or inner.unregistered_params or inner.uninitialised_params for inner in within[1:]
+        )
         params = row.total_params if folded else row.num_params
         line = Line(
             row, _tree_name(row), params, sum(inner.trainable_params for inner in within), row.mult_adds,
@@ -80,6 +84,7 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
             active_params=sum(inner.active_params for inner in within),
             param_bytes=sum(inner.param_bytes for inner in within),
             unregistered_params=sum(inner.unregistered_params for inner in within),
+            uninitialised_params=sum(inner.uninitialised_params for inner in within),
             connections=connections,
         )  # fmt: skip
         lines.append(line)
@@ -133,6 +138,7 @@ class _Totals:
         self.active = [0] * len(rows)
         self.stored = [0] * len(rows)
         self.unregistered = [0] * len(rows)
+        self.uninitialised = [0] * len(rows)
         self.macs = [0] * len(rows)
         self.unknown: dict[int, Counter[str]] = {}
 
@@ -142,6 +148,7 @@ class _Totals:
         self.active[index] += row.active_params
         self.stored[index] += row.param_bytes
         self.unregistered[index] += row.unregistered_params
+        self.uninitialised[index] += row.uninitialised_params
         if self.own_memory:
             self.local[index] += self.own_memory[row.index].local_params
 
@@ -160,6 +167,7 @@ class _Totals:
         return Line(
             row, label, params, trainable, macs, unknown, folded, memory, local_params=self.local[i],
             active_params=self.active[i], param_bytes=self.stored[i], unregistered_params=self.unregistered[i],
+            uninitialised_params=self.uninitialised[i],
             connections=connections,
         )  # fmt: skip
 

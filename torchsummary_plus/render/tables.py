@@ -10,7 +10,7 @@ from .columns import COLUMNS, Column, check_view, chosen_names
 from .lines import Line
 from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .table import Cell, Field, Table, TableRow
-from .totals import report_totals, unregistered_note
+from .totals import report_totals, unregistered_note, without_shape
 
 
 def summary_table(
@@ -29,7 +29,13 @@ def summary_table(
     names = chosen_names(col_names, *known)
     nested = style != "torchsummary"
     lines = shown_lines(report, style, depth, view)
-    note = rows_note(report, style, depth, view, lines)
+    lazy = without_shape(report)
+    ran = report.run.note
+    notes = (
+        rows_note(report, style, depth, view, lines),
+        f"Not counted: {lazy}" if lazy else "",
+        ran[:1].upper() + ran[1:],
+    )
     rows = [_row(report, line, names, nested) for line in lines]
     if view.folds(style):
         repeats = folded(lines, [[c.text for c, name in zip(r.cells, names) if name != "var_name"] for r in rows])
@@ -41,7 +47,7 @@ def summary_table(
         fields=tuple(_field(name, COLUMNS[name]) for name in names),
         rows=tuple(rows),
         totals=report_totals(report),
-        notes=tuple(filter(None, (note, unregistered_note(report.unregistered)))),
+        notes=tuple(filter(None, (*notes, unregistered_note(report.unregistered)))),
         widest=view.width,
     )
 

@@ -36,8 +36,8 @@ SIZE_FIELDS = [Field(name, label, "bytes", scaled=True) for name, label in SIZES
 MOST_NAMES = 5
 """Most attributes that a note names."""
 
-NEED_A_PASS = ("input_bytes", "forward_backward_bytes", "total_bytes")
-"""The fields that are unknown if nothing ran."""
+NEED_A_PASS = ("forward_backward_bytes", "total_bytes")
+"""The fields that are unknown unless the whole forward ran."""
 
 
 def report_totals(report: Report) -> tuple[Total, ...]:
@@ -51,12 +51,11 @@ def _each(report: Report) -> Iterator[Total]:
         if field.unit == "mult-adds":
             yield Total(field, Cell(report.total_mult_adds if ran else None, _mult_adds(report)))
         else:
-            count = getattr(report, field.name)
-            yield Total(field, Cell(count, f"{count:,}"))
+            yield Total(field, _elements(report, getattr(report, field.name)))
         if field.name == "non_trainable_params":
             yield from _chosen(report)
     for field in SIZE_FIELDS:
-        nbytes = getattr(report, field.name) if ran or field.name not in NEED_A_PASS else None
+        nbytes = None if _is_unknown(report, field.name) else getattr(report, field.name)
         yield Total(field, Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
 
 
@@ -74,6 +73,35 @@ def unregistered_note(unregistered: Sequence[Unregistered]) -> str:
     )
 
 
+def _is_unknown(report: Report, size: str) -> bool:
+    """Whether a size depends on a pass that did not run, or on tensors that have no shape yet."""
+    unknown = {
+        "param_bytes": report.uninitialised_params,
+        "buffer_bytes": report.uninitialised_buffers,
+        "total_bytes": report.uninitialised_params,
+    }
+    if size == "input_bytes":
+        return report.run.kind == "none"
+    return bool(unknown.get(size)) or (size in NEED_A_PASS and (report.run.kind == "none" or report.run.is_partial))
+
+
+def _elements(report: Report, count: int) -> Cell:
+    """Return the cell of a number of elements: a lower bound, or unknown, if parameters have no shape yet."""
+    if not report.uninitialised_params:
+        return Cell(count, f"{count:,}")
+    return Cell(count, f">={count:,}") if count else Cell(None, "N/A")
+
+
+def without_shape(report: Report) -> str:
+    """Return how many parameters have no shape yet, and the cure; "" if all have one."""
+    count = report.uninitialised_params
+    if not count:
+        return ""
+    parameters = "1 parameter" if count == 1 else f"{count:,} parameters"
+    cure = "pass input_size= or input_data=" if report.run.kind == "none" else "the forward does not use them"
+    return f"{parameters} of lazy modules without a shape; {cure}"
+
+
 def _mult_adds(report: Report) -> str:
     if report.run.kind == "none":
         return "N/A"
@@ -84,7 +112,11 @@ def _mult_adds(report: Report) -> str:
 
 
 def _chosen(report: Report) -> Iterator[Total]:
-    """Yield the parameters that a token uses, where there are experts, and each adapter's own."""
+    """Yield the parameters left by pruning, those that a token uses, if there are experts, and each adapter's own."""
+    if report.pruned_params is not None:
+        left = report.total_params - report.pruned_params
+        text = f"{left:,} ({report.pruned_params:,} are masked)"
+        yield Total(Field("params_after_pruning", "Params after pruning", "elements"), Cell(left, text))
     if report.experts:
         count = report.active_params
         ways = Counter((group.chosen, group.count) for group in report.experts)

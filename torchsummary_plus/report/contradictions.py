@@ -22,7 +22,8 @@ def rows_contradiction(rows: Sequence[Row]) -> str:
         if row.called != (row.finished is not None) or not (row.user is None or 0 <= row.user < len(rows)):
             return f"row {place} has the end of another's call, or is used by no row"
         figures = (row.num_params, row.trainable_params, row.total_params, row.own_mult_adds, row.mult_adds)
-        if min(*figures, row.output_bytes, row.active_params, row.param_bytes, row.unregistered_params) < 0:
+        outside = (row.unregistered_params, row.uninitialised_params)
+        if min(*figures, *outside, row.output_bytes, row.active_params, row.param_bytes) < 0:
             return f"a count of row {place} is negative"
         around.append(place)
     return "" if rows else "it has no rows"

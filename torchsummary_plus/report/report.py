@@ -67,6 +67,8 @@ class Row:
     """The stored bytes of ``num_params``."""
     unregistered_params: int = 0
     """The elements that ``num_params`` leaves out, because ``model.parameters()`` does not list them."""
+    uninitialised_params: int = 0
+    """How many parameters, rather than elements, have no shape yet; ``num_params`` does not count them."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,10 @@ class Report:
     adapters: tuple[Adapter, ...] = ()
     unregistered: tuple[Unregistered, ...] = ()
     """The attributes that hold layers outside ``model.parameters()``, which no total counts."""
+    pruned_params: int | None = None
+    """How many elements of ``total_params`` pruning masks set to zero; None without a mask whose values are known."""
+    uninitialised_buffers: int = 0
+    """How many buffers have no shape yet; ``buffer_bytes`` does not count them."""
 
     def contradiction(self) -> str:
         """Return what is wrong in a report that was read; "" if nothing is."""
@@ -120,6 +126,11 @@ class Report:
         return self.total_params - self.trainable_params
 
     @property
+    def uninitialised_params(self) -> int:
+        """How many parameters of lazy modules have no shape yet; the counts of elements leave them out."""
+        return sum(row.uninitialised_params for row in self.rows)
+
+    @property
     def is_sharded(self) -> bool:
         """Whether one rank's part of the parameters is known."""
         return any(memory.shards for memory in self.row_memory)
@@ -144,6 +155,7 @@ def build_report(trace: Trace) -> Report:
     rows = _rows(nodes, _active_shares(trace))
     counted = [p for node in nodes for p in node.counted]
     buffers = [b for node in nodes if node.first for b in node.module_buffers() if b.registered]
+    pruned = [p.pruned for p in counted if p.pruned is not None]
     root = rows[0]
     return Report(
         rows=rows,
@@ -161,6 +173,8 @@ def build_report(trace: Trace) -> Report:
         experts=trace.experts,
         adapters=trace.adapters,
         unregistered=_unregistered(trace.modules),
+        pruned_params=sum(pruned) if pruned else None,
+        uninitialised_buffers=len({buffer.key for buffer in buffers if buffer.is_uninitialised}),
     )
 
 
@@ -394,6 +408,7 @@ def _row(
         active_params=round(sum(p.numel * active.get(p.key, Fraction(1)) for p in node.counted)),
         param_bytes=param_bytes,
         unregistered_params=unregistered,
+        uninitialised_params=sum(p.is_uninitialised for p in node.counted),
     )
 
 
@@ -409,7 +424,7 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     users = {row.user for row in rows if row.user is not None}
 
     def has_params(row: Row) -> bool:
-        return row.num_params + row.unregistered_params > 0
+        return row.num_params + row.unregistered_params + row.uninitialised_params > 0
 
     def has_row(row: Row) -> bool:
         if not row.called:

@@ -13,6 +13,7 @@ from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
 from ..render.text import summary_text
+from ..render.totals import report_totals
 from ..report.report import Report
 from .echo import is_echo, takes_html
 from .figures import Figures
@@ -255,7 +256,8 @@ class ModelSummary(Report, Views, Figures):
 
     def __repr__(self) -> str:
         if is_echo(self):
-            return f"<ModelSummary of {one_line(self.rows[0].class_name)}: {self.total_params:,} parameters>"
+            count = report_totals(self)[0].cell.text
+            return f"<ModelSummary of {one_line(self.rows[0].class_name)}: {count} parameters>"
         return printable(self.render())
 
     def _ipython_display_(self) -> None:

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
+from ..data.errors import UnsupportedError
 from ..data.memory_records import SUMMED, UNTRAINED, WITHOUT_GRAPH
 from ..live import compat
 from ..live.inputs import Example
 from ..live.interrupts import safe_point
 from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import offloaded
-from ..live.structures import all_tensors
+from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..live.threads import in_pass, is_beside
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
@@ -187,12 +188,21 @@ class Steps:
         self.doing = "forward"
         with self._autocast():
             output = self.model(*args, **kwargs)
+            self._check_ran(output)
             self.output = output if self.step.keep_output else None
             if self.step.mode == "eval":
                 self.account.enter("end", self.account.step)
                 return None
             self.doing = "loss"
             return self._loss(output, (args, kwargs))
+
+    def _check_ran(self, output: Any) -> None:
+        """Note code in a forward's output that did not run; raise :class:`UnsupportedError` if there is no more."""
+        left = not_run(kinds_left(suspended_code(output)))
+        if left and not all_tensors(output):
+            raise UnsupportedError(f"{left}, so its memory is unknown; pass a train_step that consumes it")
+        if left:
+            self.notes[left] = None
 
     def _step_optimizer(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
         """Run one optimizer step on existing gradients, with a closure if it requires one, as SAM does."""

@@ -34,6 +34,9 @@ def copied_tree(
     known.update(id(part) for tensor in held if is_wrapper(tensor) for part in inner_tensors(tensor))
 
     def replaced(tensor: Tensor) -> Tensor:
+        if nn.parameter.is_lazy(tensor):
+            lazy: Callable[..., Tensor] = type(tensor)
+            return lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
         make = own if id(tensor) in known else other
         return remade(tensor, lambda part: make(part) if part is tensor else copier.of(part))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -28,9 +27,6 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
     """
 
     def replacement(tensor: torch.Tensor) -> torch.Tensor:
-        if nn.parameter.is_lazy(tensor):
-            lazy: Callable[..., torch.Tensor] = type(tensor)
-            return lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
         return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
     copied = ModuleTree(copied_tree(tree, replacement, replacement)[0].modules[0])

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..data.records import Call, ModuleSpec, Structure
-from ..live.structures import describe_arguments, describe_tensors
+from ..live.structures import describe_arguments, describe_tensors, kinds_left, suspended_code
 from ..ops.macs import multiply_adds
 from .passes import Frame, Listener, Pass
 
@@ -18,7 +18,7 @@ from .passes import Frame, Listener, Pass
 class _Record:
     """A call's data while the pass runs."""
 
-    __slots__ = ("computed", "finished", "frame", "inputs", "macs", "outputs", "unknown", "used")
+    __slots__ = ("computed", "finished", "frame", "inputs", "macs", "outputs", "suspended", "unknown", "used")
 
     def __init__(self, frame: Frame, inputs: Structure) -> None:
         self.frame = frame
@@ -28,6 +28,7 @@ class _Record:
         self.macs = 0
         self.unknown: Counter[str] | None = None
         self.used: set[int] | None = None
+        self.suspended: list[Any] = []
         self.computed = False
 
     def is_shown(self) -> bool:
@@ -51,6 +52,7 @@ class Recorder(Listener):
         """Complete the record with the call's outputs."""
         record = self.records[frame.index]
         record.outputs = describe_tensors(output)
+        record.suspended = suspended_code(output)
         record.finished = self.ended
         self.ended += 1
 
@@ -77,6 +79,19 @@ class Recorder(Listener):
                     record.used.add(key)
             elif isinstance(value, (list, tuple)):
                 self._note_used(record, value)
+
+    def settle(self) -> list[str]:
+        """Count code that a call returned and that has not run as unknown, in the innermost call; return its kinds."""
+        known: set[int] = set()
+        kinds: list[str] = []
+        for record in reversed(self.records):
+            new = [code for code in record.suspended if id(code) not in known]
+            known.update(map(id, new))
+            left = kinds_left(new)
+            if left:
+                record.unknown = (record.unknown or Counter()) + Counter(left)
+                kinds += left
+        return kinds
 
     def reached(self, modules: Sequence[ModuleSpec]) -> tuple[str, ...]:
         """Return the calls that have returned, in that order, for the report of a failed pass."""

@@ -25,7 +25,7 @@ from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.own_random import own_random
 from ..live.remaking import remade
-from ..live.structures import all_tensors, describe_arguments
+from ..live.structures import all_tensors, describe_arguments, not_run
 from .assumed_routing import BALANCED, Routers
 from .embeddings import Embeddings, NeedsIntegerError
 from .environments import Environment, FakeEnvironment, RealEnvironment
@@ -314,7 +314,10 @@ class _Runner:
             raise forward_error(caught, watch, recorder.reached(self.specs))
         if tree.size() != size:
             raise GrewError
-        run = Run(self.kind, self.reason, str(device), batch)
+        left = not_run(recorder.settle())
+        reason = f"{self.reason}; {left}" if left else self.reason
+        note = f"{left}; wrap the model in a module whose forward consumes it" if left else ""
+        run = Run(self.kind, reason, str(device), batch, note, bool(left))
         calls = recorder.calls()
         flow = provenance.flow(calls, recorder.places())
         experts = find_experts(self.tree, self.specs, routing.choices)
