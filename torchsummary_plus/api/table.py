@@ -22,7 +22,7 @@ from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
 from ..results.model_summary import ModelSummary, Presentation, as_summary
-from ..trace.run import PassOptions, read, trace
+from ..trace.run import PassOptions, read, trace, unwrapped
 from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show
 from .sharded import is_sharded, with_shards
@@ -60,14 +60,16 @@ def summary(
 
     Args:
         model: any ``nn.Module``; it is left unchanged, bit for bit, even if its forward fails.
-        input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of sizes for several, or a
-            dict of sizes for keyword arguments; without it and ``input_data`` the table is static.
-        batch_size: -1 leaves it open: bytes are for a batch of 1, and axes that scale with the batch print as -1.
+        input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of sizes for several, a dict
+            of sizes for keyword arguments, or ``[{"obs": (3,)}]`` for one argument that is a dict; without it and
+            ``input_data`` the table is static.
+        batch_size: -1 leaves it open: figures are for a batch of 1, and axes that scale with the batch print as -1.
         device: a name or ``torch.device``; None for the model's own. A fake pass on CUDA needs no GPU.
         dtypes: one for all inputs or one per input: torch dtypes, or tensor types such as ``torch.LongTensor``;
-            None for the model's floating dtype, or integers where an embedding comes first.
+            None for the model's floating dtype, or integers where an embedding comes first; complex if only that runs.
         input_data: instead of sizes, a tensor or a nested structure of tensors: a tuple for positional arguments, a
-            dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
+            dict for keyword arguments, or ``((args...), {kwargs})`` for both. A dict is one argument if the forward
+            takes none of its keys by name. The batch size is the first axis of the
             first tensor, or the length of a list of images: ``([image, ...],)``.
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
         col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; the page "What does
@@ -117,7 +119,8 @@ def summary(
     inputs = {"input_size": input_size, "batch_size": batch_size, "dtypes": dtypes, "input_data": input_data}
 
     def example_of(**changed: Any) -> Example | None:
-        return with_arguments(with_batch_dim(make_example(**{**inputs, **changed}), batch_dim), arguments)
+        example = with_batch_dim(make_example(**{**inputs, **changed}), batch_dim)
+        return with_arguments(example, arguments, unwrapped(model).forward)
 
     options, look = PassOptions(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
     with no_collection():

@@ -13,15 +13,15 @@ def is_proportional(two: Trace, three: Trace) -> bool:
     return all(3 * a.macs == 2 * b.macs for a, b in zip(two.calls, three.calls))
 
 
-def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
+def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace | None:
     """Extrapolate the trace of a batch of 1 from those of 2 and 3 (and 4 if multiply-adds are not proportional).
 
     An axis of length a + c*b becomes a + c, and counts as a batch axis unless c is 0. Multiply-adds are assumed to be
-    at most quadratic in the batch. If the calls depend on the batch size, the trace at batch 2 is returned as it is.
+    at most quadratic in the batch. None if the calls depend on the batch size.
     """
     traces = [two, three, *([four] if four is not None else [])]
     if any(not _alike(two, other) for other in traces[1:]):
-        return replace(two, run=replace(two.run, reason=f"{two.run.reason}; the calls depend on the batch size"))
+        return None
     calls = tuple(_open_call([trace.calls[index] for trace in traces]) for index in range(len(two.calls)))
     inputs = _open(two.inputs, three.inputs)
     flow = _open_flow(two.flow, three.flow)

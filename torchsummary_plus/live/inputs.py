@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, signature
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..data.integers import is_integer
 from ..data.units import describe
 from . import compat
 from .copying import Copier
+from .modules import ModuleTree
 from .structures import all_tensors, first_tensor
 
 MASK = 1 << 21
@@ -22,7 +24,10 @@ MASK = 1 << 21
 MOST_BYTES = (1 << 63) - 1
 """The largest storage that torch can describe."""
 
-SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name"
+SIZES = (
+    "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name, or "
+    "[{'image': (3, 224, 224)}] for one argument that is a dict"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +48,11 @@ class Example:
     """The arguments of a call of the model. ``batch_size`` is None for an open batch, and fixed for the user's data.
 
     ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors; keyword arguments of
-    the forward may stand beside sizes.
+    the forward may stand beside sizes. The user's own mapping stays as it is, as it may be an argument itself.
     """
 
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Mapping[Any, Any]
     batch_size: int | None
     is_data: bool
 
@@ -67,12 +72,37 @@ class Example:
     def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
         """Return a copy with the dtype of the sized input number ``index`` set."""
         count = iter(range(10**9))
+        return self._changed(lambda s: dataclasses.replace(s, dtype=dtype) if next(count) == index else s)
 
-        def change(sized: Sized) -> Sized:
-            return dataclasses.replace(sized, dtype=dtype) if next(count) == index else sized
+    def complex_instead(self, tree: ModuleTree) -> Example | None:
+        """Return a copy with complex inputs in place of those of the model's dtype; None if nothing would change."""
+        dtype = tree.complex_dtype()
+        if dtype is None or all(sized.dtype is not None for sized in self.sized()):
+            return None
+        return self._changed(lambda sized: dataclasses.replace(sized, dtype=sized.dtype or dtype))
 
+    def _changed(self, change: Callable[[Sized], Sized]) -> Example:
         args = tuple(_map_sized(value, change) for value in self.args)
         return dataclasses.replace(self, args=args, kwargs={k: _map_sized(v, change) for k, v in self.kwargs.items()})
+
+    def passed_to(self, called: Callable[..., Any], before: int = 0) -> Example:
+        """Return the example for a function: a dict of which it takes no key by name is its one argument.
+
+        ``before`` arguments precede the example's.
+        """
+        if self.args or not self.kwargs:
+            return self
+        try:
+            parameters = list(signature(called).parameters.values())[before:]
+        except (TypeError, ValueError):  # A function without a signature may take anything.
+            return self
+        named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        needed = [p for p in parameters[1:] if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        is_positional = bool(parameters) and parameters[0].kind is not Parameter.KEYWORD_ONLY
+        if takes_any or needed or not is_positional or named & set(self.kwargs):
+            return self
+        return dataclasses.replace(self, args=(self.kwargs,), kwargs={})
 
 
 def make_example(
@@ -137,12 +167,15 @@ def _check_data(example: Example, batch_size: int, dtypes: Any) -> None:
             )
 
 
-def with_arguments(example: Example | None, arguments: Mapping[str, Any]) -> Example | None:
+def with_arguments(
+    example: Example | None, arguments: Mapping[str, Any], forward: Callable[..., Any]
+) -> Example | None:
     """Return the example with further keyword arguments of the forward. Raises :class:`InputError` for duplicates."""
     if not arguments:
         return example
     if example is None:
         return Example((), dict(arguments), _batch_of(list(arguments.values())), True)
+    example = example.passed_to(forward)
     for name in arguments:
         if name in example.kwargs:
             raise InputError(f"{name} was given twice; pass it either in the input or as a keyword argument")
@@ -211,6 +244,8 @@ def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
         return Sized(axes, dtype)
     if isinstance(size, (list, tuple)) and size:
         return [_one_sized(inner, dtype) for inner in size]
+    if isinstance(size, Mapping) and size:
+        return {name: _one_sized(inner, dtype) for name, inner in size.items()}
     raise InputError(f"input_size contains {describe(size)}; accepted: {SIZES}")
 
 
@@ -256,10 +291,10 @@ def as_device(value: Any) -> torch.device | None:
         raise InputError(f"device is {describe(value)}; {accepted}") from error
 
 
-def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _split(data: Any) -> tuple[tuple[Any, ...], Mapping[Any, Any]]:
     """Split the user's data into positional and keyword arguments."""
     if isinstance(data, Mapping):
-        return (), {str(name): value for name, value in data.items()}
+        return (), data
     if type(data) is tuple and len(data) == 2 and isinstance(data[0], (tuple, list)) and isinstance(data[1], dict):
         return tuple(data[0]), dict(data[1])
     if type(data) in (tuple, list):
@@ -298,13 +333,18 @@ def grown(tensor: torch.Tensor, before: int, batch: int) -> torch.Tensor:
 def realise(
     example: Example,
     batch: int,
-    default: torch.dtype,
+    tree: ModuleTree,
     make: Callable[[Sequence[int], torch.dtype], torch.Tensor],
     convert: Callable[[torch.Tensor], torch.Tensor],
+    train_step: Callable[..., Any] | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
-    """Return a pass's arguments and its new inputs: sizes become ``make``'s tensors, the user's pass ``convert``."""
+    """Return the arguments of a model, or of ``train_step`` after the model, and the new inputs.
+
+    Sizes become ``make``'s tensors, and the user's tensors pass ``convert``.
+    """
     tensors: list[torch.Tensor] = []
-    copier = Copier(convert)
+    copier, default = Copier(convert), tree.dtype()
+    example = example.passed_to(tree.modules[0].forward) if train_step is None else example.passed_to(train_step, 1)
 
     def fill(sized: Sized) -> torch.Tensor:
         shape, dtype = sized.shape(batch), sized.dtype or default
@@ -319,12 +359,14 @@ def realise(
     def filled(value: Any) -> Any:
         return _map_sized(value, fill) if _is_sized(value) else copier.of(value)
 
-    return tuple(map(filled, example.args)), {name: filled(value) for name, value in example.kwargs.items()}, tensors
+    kwargs = {str(name): filled(value) for name, value in example.kwargs.items()}
+    return tuple(map(filled, example.args)), kwargs, tensors
 
 
 def _is_sized(value: Any) -> bool:
-    """Whether a value is a :class:`Sized` or a list of these."""
-    return isinstance(value, Sized) or (type(value) is list and bool(value) and all(map(_is_sized, value)))
+    """Whether a value is a :class:`Sized`, or a list or dict of these."""
+    items = value if type(value) is list else value.values() if type(value) is dict else ()
+    return isinstance(value, Sized) or (bool(items) and all(map(_is_sized, items)))
 
 
 def as_tensors(value: Any) -> str:
@@ -351,6 +393,8 @@ def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
         return change(value)
     if isinstance(value, list):
         return [_map_sized(item, change) for item in value]
+    if type(value) is dict:
+        return {name: _map_sized(item, change) for name, item in value.items()}
     return value
 
 

@@ -22,7 +22,7 @@ from .stored import stored
 from .structures import all_tensors, dtype_name, held_bytes, logical_shape
 
 CPU = torch.device("cpu")
-_COMPUTING = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+_REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -163,8 +163,18 @@ class ModuleTree:
         return {"cpu", "cuda"} <= {tensor.device.type for tensor in self.tensors()}
 
     def dtype(self) -> torch.dtype:
-        """Return the dtype of the first floating-point or complex parameter, else torch's default."""
-        return next((t.dtype for t in self.tensors() if t.dtype in _COMPUTING), torch.get_default_dtype())
+        """Return the dtype of the first floating-point parameter or buffer, else the real one of the first complex one.
+
+        Without either, it is torch's default.
+        """
+        dtypes = [tensor.dtype for tensor in self.tensors()]
+        real = next((dtype for dtype in dtypes if dtype in _REAL), None)
+        own = self.complex_dtype()
+        return real or (torch.get_default_dtype() if own is None else own.to_real())
+
+    def complex_dtype(self) -> torch.dtype | None:
+        """Return the dtype of the first complex parameter or buffer; None without any."""
+        return next((tensor.dtype for tensor in self.tensors() if tensor.dtype.is_complex), None)
 
     def specs(self) -> tuple[ModuleSpec, ...]:
         """Return one record per module, in the order of ``modules``."""

@@ -113,6 +113,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"{entry.name}: {note}"
         if lazy := without_shape(entry.report):
             yield f"Not counted in {entry.name}: {lazy}"
+        if entry.report.run.note:
+            yield f"In {entry.name}: {entry.report.run.note}"
     steps: dict[str, list[str]] = {}
     for entry in entries:
         if entry.peaks is not None:

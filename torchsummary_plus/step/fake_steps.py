@@ -42,7 +42,7 @@ from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.real_kernels import run_really
 from ..trace.rehearsal import TOO_MANY_VALUES
-from ..trace.run import eager, read
+from ..trace.run import eager, read, real_inputs_first
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.functions import OTHER_FORMULA, REFLECTORS_BAND
@@ -99,7 +99,8 @@ def record_step(
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
         task = Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners, draws=draws or Draws())
-        return _recorded(replace(task, for_cuda=place.type == "cuda"))
+        task = replace(task, for_cuda=place.type == "cuda")
+        return real_inputs_first(tree, example, lambda inputs: _recorded(replace(task, example=inputs)))
 
 
 def _recorded(task: Task) -> MemoryLog:

@@ -222,7 +222,8 @@ def own_arguments(example: Example, steps: Steps, device: torch.device) -> tuple
             copies[id(tensor)] = remade(tensor, duplicate)
         return copies[id(tensor)]
 
-    args, kwargs, _ = realise(example, example.batch_size or 1, steps.tree.dtype(), make, convert)
+    batch, train_step = example.batch_size or 1, steps.step.train_step
+    args, kwargs, _ = realise(example, batch, steps.tree, make, convert, train_step)
     steps.make_targets(example, make, convert)
     copies.clear()
     alike.settle()
@@ -301,6 +302,5 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
             raise
         return example
     for number in undecided:
-        if specs[number].dtype == "int64":
-            example = example.with_dtype(number, torch.int64)
+        example = example.with_dtype(number, getattr(torch, specs[number].dtype))
     return example

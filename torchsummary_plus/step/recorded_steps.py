@@ -83,7 +83,7 @@ class RecordedSteps(Steps):
         kernels = self.kernels
         convert = once(self._input)
         args, kwargs, new_inputs = realise(
-            example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, convert
+            example, example.batch_size or 1, self.tree, kernels.input_of, convert, self.step.train_step
         )
         embeddings.watch(new_inputs)
         self.make_targets(example, kernels.input_of, convert)

@@ -36,7 +36,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
     originals = [originals_of(module) for module in copied.modules]
     try:
         convert = partial(remade, change=environment.convert)
-        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), environment.make, convert)
+        args, kwargs, _ = realise(example, example.batch_size or 2, tree, environment.make, convert)
         watch.install()
         with global_state_kept(), own_random(), deep_stack(), torch.no_grad(), watch:
             copied.modules[0](*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
 from math import prod
@@ -34,7 +34,7 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
         input_shapes="(none)" if frame is None else shapes_text(frame.args, frame.kwargs),
         original=_text(error),
         reached=reached,
-        hint=_values_hint(error, no_values) or hint(_message(error), module, frame),
+        hint=_values_hint(error, no_values) or hint(_message(error), module, frame, watch.tree.modules[0]),
     )
 
 
@@ -88,15 +88,15 @@ def _no_parameters(error: BaseException) -> str:
     return 'no parameter of the model requires gradients; leave out optimizer=, or pass mode="eval"'
 
 
-def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
-    """Return the usual fix for such a failure, or ""."""
+def hint(message: str, module: nn.Module, frame: Frame | None, root: nn.Module | None = None) -> str:
+    """Return the usual fix for such a failure of a module in a model, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
     if tensor is not None and tensor.is_nested:
         tensor = None
-    if frame is not None and tensor is not None:
-        axis = _batch_axis(module, tensor, frame)
-        if axis:
-            return axis
+    if frame is not None:
+        known = _missing(message, module, frame, root or module) or _batch_axis(module, tensor, frame)
+        if known:
+            return known
     if frame is not None and re.search(r"must be Tensor, not|invalid combination of arguments|has no attr", message):
         for cure in filter(None, map(as_tensors, (*frame.args, *frame.kwargs.values()))):
             return f"the model takes tensors: {cure}"
@@ -105,6 +105,61 @@ def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
         if axis:
             return axis
     return "" if frame is None else _left_out(message, module, frame)
+
+
+_ABOUT_ARGUMENTS = re.compile(r"specif|provid|requir|missing|must |need|None")
+
+
+def _missing(message: str, module: nn.Module, frame: Frame, root: nn.Module) -> str:
+    """Return a hint that names the arguments of the model's forward that the failure is about."""
+    call = _root(frame)
+    given = _given(root, call)
+    absent = [name for name, value in given.items() if value is None]
+    if _ABOUT_ARGUMENTS.search(message):
+        words = set(re.findall(r"\w+", message))
+        if "NoneType" in message:
+            words |= {name for name, value in _given(module, frame).items() if value is None}
+        passed = [name for name in words & set(_given(module, frame)) if given.get(name) is not None]
+        inside = [name for name in absent if any(name.endswith(f"_{word}") for word in passed)]  # decoder_input_ids
+        if named := inside or [name for name in absent if name in words]:
+            return f"forward was not given {' or '.join(named)}; {_by_name(given, named[0])}"
+    whole = [name for name, value in given.items() if _is_whole(value)]
+    if whole and re.search(r"\btokens?\b", message):
+        others = {name: value for name, value in given.items() if name != whole[0]}
+        zeros = f"{whole[0]} given by size holds only zeros; pass input_data={{{whole[0]!r}: tokens"
+        return zeros + "".join(f", {name!r}: ..." for name, value in others.items() if value is not None) + "}"
+    first = next(iter(given.items()), ("", None))
+    if absent and _is_whole(first[1]) and first[1].dim() > 3:
+        return f"the input was passed as {first[0]}, which an embedding reads; {_by_name({}, absent[0])}"
+    return ""
+
+
+def _root(frame: Frame) -> Frame:
+    while frame.outer is not None:
+        frame = frame.outer
+    return frame
+
+
+def _given(module: nn.Module, frame: Frame) -> dict[str, Any]:
+    """Return what a call passed for each parameter of a module's forward that is None by default or was passed."""
+    try:
+        parameters = signature(module.forward).parameters.values()
+        bound = signature(module.forward).bind_partial(*frame.args, **frame.kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    return {p.name: bound.get(p.name) for p in parameters if p.name in bound or p.default is None}
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a tensor of integers."""
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+
+
+def _by_name(given: Mapping[str, Any], missing: str) -> str:
+    """Return how to pass the given arguments and a missing one by name."""
+    names = [name for name, value in given.items() if value is not None]
+    sizes = ", ".join(f"{name!r}: size" for name in (*names, missing))
+    return f"pass arguments by name, input_size={{{sizes}}}, or data, input_data={{...}}"
 
 
 def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
@@ -171,10 +226,11 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
     return ""
 
 
-def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
+def _batch_axis(module: nn.Module, tensor: torch.Tensor | None, frame: Frame) -> str:
     """Return a hint if the input seems to have a superfluous batch axis, or to lack one; else ""."""
-    while frame.outer is not None:
-        frame = frame.outer
+    if tensor is None:
+        return ""
+    frame = _root(frame)
     first = first_tensor((frame.args, frame.kwargs))
     expected = getattr(module, "in_features", None)
     if first is None or first.is_nested or first.dim() < 3 or not isinstance(expected, int) or not tensor.dim():
@@ -204,7 +260,18 @@ def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> 
         ]
         if named:
             return f"forward takes {', '.join(named)} by keyword only: pass a dict, input_size={{{named[0]!r}: ...}}"
-        return "pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments"
+        needed = [name for name, p in signature(module.forward).parameters.items() if p.default is p.empty]
+        one = f"; if {needed[0]} is a dict: {_AS_DICT}" if len(needed) == 1 else ""
+        return f"pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments{one}"
+    return ""
+
+
+_AS_DICT = "input_size=[{'name': size}], or input_data=({'name': tensor},)"
+
+
+def _looked_up(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if re.search(r"too many indices|valid indices \(got str\)|must be integers or slices, not str", message):
+        return f"if the forward looks up names in its argument, pass a dict: {_AS_DICT}"
     return ""
 
 
@@ -264,6 +331,7 @@ _RULES: tuple[Hint, ...] = (
     _no_forward,
     _cuda,
     _one_value,
+    _looked_up,
     _integer_input,
     _arguments,
     _axes,

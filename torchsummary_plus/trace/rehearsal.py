@@ -252,7 +252,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
         watch = Pass(tree, run_really, [*environment.listeners, recorder])
         convert = partial(remade, change=environment.convert)
         try:
-            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), environment.make, convert)
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree, environment.make, convert)
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))

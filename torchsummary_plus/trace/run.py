@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..data.batches import is_proportional, open_batch
-from ..data.errors import ForwardError, InputError, UnsupportedError
+from ..data.errors import ForwardError, InputError, StepError, UnsupportedError
 from ..data.records import Run, Trace
 from ..live import compat
 from ..live.experts import find_adapters, find_experts, numbers_of_experts
@@ -40,6 +40,8 @@ from .real_kernels import Kernel, run_really
 from .recorded_routing import Routing
 from .recorder import Functions, Recorder
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class PassOptions:
@@ -62,10 +64,26 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
             device = str(options.device or tree.device())
             specs, run = tree.specs(), Run("none", "no input was given", device, None)
             return Trace(specs, (), None, run, None, find_experts(tree, specs, {}), find_adapters(tree, specs))
-        try:
-            return _Runner(tree, example, options).trace()
-        except GrewError:
-            return _grown(tree, example, options)
+        return real_inputs_first(tree, example, partial(_trace, tree, options))
+
+
+def _trace(tree: ModuleTree, options: PassOptions, example: Example) -> Trace:
+    try:
+        return _Runner(tree, example, options).trace()
+    except GrewError:
+        return _grown(tree, example, options)
+
+
+def real_inputs_first(tree: ModuleTree, example: Example, run: Callable[[Example], Result]) -> Result:
+    """Run an example given by sizes with real inputs, and if that fails, with those of the model's complex dtype."""
+    try:
+        return run(example)
+    except (ForwardError, StepError) as error:
+        other, failed = example.complex_instead(tree), error
+    if other is not None:
+        with suppress(ForwardError, StepError):
+            return run(other)
+    raise failed from failed.__cause__
 
 
 def _grown(tree: ModuleTree, example: Example, options: PassOptions) -> Trace:
@@ -162,7 +180,6 @@ class _Runner:
         self.fakes: dict[int, torch.Tensor] = {}
         self.routers: Routers | None = None
         """Assumed choices of routers, if the forward depends on them and the model has no values."""
-        self.dtype = tree.dtype()
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
 
@@ -181,10 +198,17 @@ class _Runner:
             three = self.auto(3)
             four = None if is_proportional(two, three) else self.auto(4)
         except ForwardError as error:
-            return replace(
-                two, run=replace(two.run, reason=f"{two.run.reason}; other batch sizes fail: {error.original}")
-            )
-        return open_batch(two, three, four)
+            return self._for_one(two, f"other batch sizes fail: {error.original}")
+        return open_batch(two, three, four) or self._for_one(two, "the calls depend on the batch size")
+
+    def _for_one(self, two: Trace, reason: str) -> Trace:
+        """Return the trace of a batch of 1, as an open batch promises; else that of 2 with a note that says so."""
+        try:
+            done = self.auto(1)
+        except ForwardError:
+            note = "; ".join(filter(None, [two.run.note, "the figures are for a batch of 2, as a batch of 1 fails"]))
+            done = replace(two, run=replace(two.run, note=note))
+        return replace(done, run=replace(done.run, reason=f"{done.run.reason}; {reason}"))
 
     def _fixed(self, batch: int, failed: ForwardError) -> Trace:
         """Trace a model that runs only at one batch size."""
@@ -288,7 +312,7 @@ class _Runner:
     ) -> Trace:
         try:
             convert = partial(remade, change=environment.convert)
-            args, kwargs, new_inputs = realise(self.example, batch, self.dtype, environment.make, convert)
+            args, kwargs, new_inputs = realise(self.example, batch, tree, environment.make, convert)
             inputs = describe_arguments(args, kwargs)
         except RuntimeError as error:
             raise forward_error(error, Pass(tree, run_really, []), ()) from error
