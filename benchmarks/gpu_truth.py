@@ -6,8 +6,8 @@ the no-op runtime (benchmarks/nocuda). Kernels do nothing there, and the recordi
 Each configuration starts from an empty cache and runs two training or inference steps. The recording has the
 allocator's peaks, its reserved bytes and the device's used memory; a second file has the allocator's history.
 ``--device cpu`` runs small versions, measured by torch's profiler. ``--compare`` prints a recording next to the
-predictions for its GPU; ``--card`` chooses the GPU. Held-out configurations are only for validation: nothing may be
-fitted to them.
+predictions for its GPU, and the peaks outside ``peak_range``; ``--card`` chooses the GPU. Held-out configurations are
+only for validation: nothing may be fitted to them.
 """
 
 from __future__ import annotations
@@ -297,6 +297,7 @@ def compare(
     known = {c.name: c for c in configured(recording.get("set", "own"), recording["device"] == "cpu")}
     gpu = recording["gpu"] if recording["device"] == "cuda" else None
     errors: dict[str, list[float]] = {"peak_bytes": [], "reserved_bytes": []}
+    outside, widths = [], []
     print(f"{'configuration':44} {'':8} {'measured':>14} {'predicted':>14} {'error':>8}")
     for truth in recording["records"]:
         if "error" in truth or truth["name"] not in known or not re.search(only, truth["name"]):
@@ -311,6 +312,11 @@ def compare(
             truth["predicted"] = {"error": why, "code": code()}
             continue
         truth["predicted"] = {"code": code()}
+        if "peak_bytes" in truth:
+            low, high = estimate.peak_range
+            widths.append(high / low - 1)
+            if not low <= truth["peak_bytes"] <= high:
+                outside.append(f"{truth['name']}: {truth['peak_bytes']:,}, not {low:,} to {high:,}")
         for key in errors:
             if key in truth:
                 predicted = truth["predicted"][key] = getattr(estimate, key)
@@ -328,6 +334,10 @@ def compare(
         if values:
             median, worst = percentile(values, 50), percentile(values, 95)
             print(f"{key}: median {median:.3%}, 95th percentile {worst:.3%} of {len(values)}")
+    if widths:
+        median, worst = percentile(widths, 50), percentile(widths, 95)
+        print(f"peak_range: {len(outside)} of {len(widths)} outside; width: median {median:.2%}, 95th {worst:.2%}")
+        print(*outside, sep="\n")
     return errors
 
 

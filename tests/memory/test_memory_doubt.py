@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 import pytest
@@ -247,3 +249,19 @@ def test_a_small_peak_is_at_least_what_is_requested() -> None:
     estimate = estimate_memory(model, (24, 100), 5, **options)
     certain = sum(estimate.at_peak[kind] for kind in ("parameters", "gradients", "optimizer_state", "inputs"))
     assert certain < estimate.peak_range[0] < estimate.peak_bytes < estimate.peak_range[1]
+
+
+def test_the_range_holds_the_peak_for_any_scratch_memory_within_its_bands() -> None:
+    """Scratch memory of another size makes the allocator choose other blocks, whose rests count as allocated."""
+    wide = (nn.Conv2d(32, 64, 1), nn.ReLU6(), nn.Conv2d(64, 32, 1))
+    blocks = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU6(), *wide) for _ in range(4)]
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU6(), *blocks)
+    options: dict[str, Any] = {"gpu": "A100 80GB", "optimizer": "sgd", "cudnn": "rule", "progress": False}
+    estimate = estimate_memory(model, (3, 180, 180), 16, **options)
+    log, dice, peaks = estimate.log, random.Random(0), []
+    for _ in range(30):
+        sizes = [ceil(s.nbytes * (1 + max(-1, s.band * dice.uniform(-1, 1)))) if s.band else 0 for s in log.storages]
+        events = tuple((moment, n, nbytes and (sizes[n] or nbytes)) for moment, n, nbytes in log.events)
+        peaks.append(run_log(replace(log, events=events), "cuda", estimate.options).peak_bytes)
+    low, high = estimate.peak_range
+    assert low <= min(peaks) < estimate.peak_bytes < max(peaks) <= high

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 import statistics
+from math import prod
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.cudnn_table import ANSWERS, CARDS, NUMBERS, OLD_ANSWERS, OLD_CARDS, columns, errors, question_of, read
+from benchmarks.cudnn_table import (
+    ANSWERS,
+    CARDS,
+    NUMBERS,
+    OLD_ANSWERS,
+    OLD_CARDS,
+    TRIALS,
+    columns,
+    errors,
+    question_of,
+    read,
+    within_trials,
+)
 from tests.ops.asking import has_cudnn
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.units import MIB
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import COPIES, PARTS, SMALL, TABLE, guess, tensor_bytes, transforms
 
@@ -47,6 +61,31 @@ def test_nearly_all_small_convolutions_take_at_most_parts_or_transforms(recorded
             assert 0 <= result.low <= result.nbytes <= result.high <= max(most, result.nbytes + COPIES * whole)
             within.append(answer <= most)
     assert len(within) > 1_000 and sum(within) / len(within) > 0.998
+
+
+def test_every_recorded_workspace_of_trials_is_within_the_bound() -> None:
+    bounded = list(within_trials(read(TRIALS)["answers"]))
+    assert len(bounded) > 4_000 and all(bounded)
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+@pytest.mark.parametrize("gpu", ["A100 80GB", "T4"])
+def test_without_cudnn_the_range_holds_what_benchmark_tries(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest workspace of a strided convolution's plans, on either GPU, is of Fourier transforms."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    (x, w, *_, padding, stride, _), largest = max(
+        (
+            (conv, max(filter(None, row)))
+            for conv, row in read(TRIALS)["answers"]
+            if len(conv[0]) == 4 and conv[4][0] > 1
+        ),
+        key=lambda known: known[1] / prod(known[0][0]),
+    )
+    model = nn.Conv2d(x[1], w[0], w[2:], stride, padding, groups=x[1] // w[1], bias=False)
+    estimate = estimate_memory(model, x[1:], x[0], gpu=gpu, cudnn="rule", progress=False)
+    assert estimate.peak_bytes < largest < estimate.peak_range[1]
+    card = next(card for name, card in known_cards().items() if name == gpu.split()[0].lower())
+    assert estimate.peak_range[1] < 2 * card.memory_mib * MIB
 
 
 def test_the_table_is_small() -> None:

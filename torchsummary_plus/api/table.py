@@ -69,8 +69,8 @@ def summary(
             None for the model's floating dtype, or integers where an embedding comes first; complex if only that runs.
         input_data: instead of sizes, a tensor or a nested structure of tensors: a tuple for positional arguments, a
             dict for keyword arguments, or ``((args...), {kwargs})`` for both. A dict is one argument if the forward
-            takes none of its keys by name. The batch size is the first axis of the
-            first tensor, or the length of a list of images: ``([image, ...],)``.
+            takes none of its keys by name. The batch size is the first axis of the first tensor, or the length of a
+            list of images: ``([image, ...],)``.
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
         col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; the page "What does
             each number mean?" lists them all, and so does the error for an unknown name.

@@ -230,23 +230,26 @@ class Estimate:
         order = 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
             order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
+        lowest, most = min(low, high, peak), max(low, high, peak)
         unsplit = self._unsplit(log)
-        lowest = min(low, peak)
         if unsplit:
             requested = run_log(at_edge(log, -1), "cpu", self.options).peak_bytes
-            lowest = max(lowest - unsplit, min(lowest, requested))
-        most = max(high, peak + (LEAST_DOUBT if log.unknown or is_assumed else 0))
-        return max(0, lowest - order), most + unsplit + order
+            lowest, most = min(lowest, max(lowest - unsplit, requested)), most + unsplit
+        doubt = LEAST_DOUBT if log.unknown or is_assumed else 0
+        return max(0, lowest - order), max(most, peak + doubt) + order
 
     def _unsplit(self, log: MemoryLog) -> int:
-        """Return the rest that the allocator may leave in a block, of at most 1 MiB in the large pool.
+        """Return by how much the rests that the allocator leaves in blocks may differ from those at the peak.
 
-        It counts as allocated, and scratch memory of another size can make the allocator choose another block; what is
-        requested in any blocks is the least.
+        A rest, of at most 1 MiB in the large pool, counts as allocated. Scratch memory of another size makes the
+        allocator choose other blocks, so the rests at the peak may vanish, or take twice as much; what is requested in
+        any blocks is the least.
         """
-        if self.backend != "cuda" or self.options.expandable_segments:
+        is_exact = not any(storage.band and storage.nbytes > MIB for storage in log.storages)
+        if self.backend != "cuda" or self.options.expandable_segments or is_exact:
             return 0
-        return MIB if any(storage.band and storage.nbytes > MIB for storage in log.storages) else 0
+        at_peak = run_log(log, self.backend, self.options).at_peak
+        return max(MIB, sum(nbytes - log.storages[storage].nbytes for storage, nbytes in at_peak.items()))
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:

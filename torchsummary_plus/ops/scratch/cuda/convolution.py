@@ -25,7 +25,7 @@ from .cudnn.choice import allows_tf32
 from .cudnn.heuristics import Question
 from .cudnn.queries import Cudnn
 from .cudnn.route import Convolution, Route, goes_last, route
-from .cudnn.table import guess
+from .cudnn.table import guess, trials_bytes
 from .reductions import sum_course
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
@@ -199,7 +199,7 @@ def workspaces(
     """Return the workspaces of one cuDNN kernel; its gradients' kernels come ``later``.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
-    (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown.
+    (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown, and without cuDNN, so is the largest.
     """
     dtype = str(conv.dtype).removeprefix("torch.")
     question = Question(kind, dtype, last, x, weight.shape, y, conv.padding, conv.stride, conv.dilation)
@@ -209,15 +209,16 @@ def workspaces(
         size, low, high = guess(question, capability, conv.dtype is not torch.float32 or allows_tf32())
         tried: tuple[int, ...] = (size, 0)
         low, high = cudnn.split(low, high)
-        largest = high
+        largest, most = high, cudnn.within_memory(max(high, trials_bytes(question)))
     else:
-        tried, largest = plans.tried, plans.largest
+        tried, largest, most = plans.tried, plans.largest, plans.largest
         low, high = cudnn.doubted(question, tried[0])
     trials: tuple[Workspace, ...] = ()
     if torch.backends.cudnn.benchmark:
-        low, high = 0, largest
+        low, high = 0, most
         if cudnn.is_new(question):
-            trials = (Workspace(largest, 0.0 if plans else 1.0, (largest // 2, 0), empties=True),)
+            band = 0.0 if plans else max(1.0, (most - largest) / max(1, largest))
+            trials = (Workspace(largest, band, (largest // 2, 0), empties=True),)
     band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
     return *trials, Workspace(tried[0], band, tried[1:])
 

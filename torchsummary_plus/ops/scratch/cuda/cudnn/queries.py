@@ -85,6 +85,10 @@ class Cudnn:
         tiles = self.card.multiprocessors * SPLIT_TILE
         return max(0, low - tiles // 4), high + tiles
 
+    def within_memory(self, nbytes: int) -> int:
+        """Return a bound of a workspace: a plan that does not fit in the GPU's memory does not run."""
+        return nbytes if self.card is None else min(nbytes, self.card.memory_mib * MIB)
+
     def _has_tensor_cores(self) -> bool:
         """Whether fp32 runs on tensor cores."""
         return self.card is not None and self.card.capability >= (8, 0) and allows_tf32()

@@ -47,6 +47,9 @@ LONGEST, TILE = 256, 32
 COPIES = 2
 """For small convolutions, and where the bounds coincide, the bounds are widened to this many copies of the tensors."""
 
+LEAST_SIDE, SPECTRA_UNIT = 16, 8
+"""The least side of the squares of Fourier transforms, and the unit to which their channels are padded."""
+
 _FP32, _COMPLEX = 4, 8
 """Bytes of a float32, and of a complex number of two."""
 
@@ -123,13 +126,41 @@ def transforms(question: Question) -> int:
     taps = prod(question.w[2:])
     if max(steps) > 1 or taps == 1 or question.x[1] != question.w[1] or len(question.x) != 4:
         return 0
+    side = _padded_side(question)
+    return _spectra(question, TILE, _tiles(question)) if side > LONGEST else _spectra(question, side)
+
+
+def trials_bytes(question: Question) -> int:
+    """Return an upper bound of the bytes in which ``cudnn.benchmark`` tries all plans of a convolution.
+
+    Among them are plans that cuDNN's heuristics rarely put first: Fourier transforms of convolutions of any stride,
+    number of groups and axes, with channels padded to ``SPECTRA_UNIT`` per group, in up to four copies; and Winograd's
+    transforms. All of 4,278 recorded workspaces are within it (``benchmarks/cudnn_table.py --trials``).
+    """
+    side = max(LEAST_SIDE, _padded_side(question))
+    spectra = max(_spectra(question, side, unit=SPECTRA_UNIT), _spectra(question, TILE, _tiles(question), SPECTRA_UNIT))
+    tensors = sum(tensor_bytes(question, 1))
+    return 2 * spectra + COPIES * tensors + copied_bytes(question, WINOGRAD, 1)
+
+
+def _padded_side(question: Question) -> int:
+    """Return the power of two to which the sides of an image are padded."""
     side = max(size + 2 * pad for size, pad in zip(question.x[2:], question.padding))
-    side, tiles = 1 << (side - 1).bit_length(), 1
-    if side > LONGEST:
-        side = TILE
-        tiles = prod(-(-size // max(1, TILE - taps + 1)) for size, taps in zip(question.y[2:], question.w[2:]))
-    planes = question.w[0] * question.w[1] + (question.x[0] * question.x[1] + question.y[0] * question.y[1]) * tiles
-    return 2 * planes * side * (side // 2 + 1) * _COMPLEX
+    return 1 << (side - 1).bit_length()
+
+
+def _tiles(question: Question) -> int:
+    """Return the number of tiles whose results cover an image."""
+    reach = (1 + (taps - 1) * step for taps, step in zip(question.w[2:], question.dilation))
+    return prod(-(-size // max(1, TILE - taps + 1)) for size, taps in zip(question.y[2:], reach))
+
+
+def _spectra(question: Question, side: int, tiles: int = 1, unit: int = 1) -> int:
+    """Return the bytes of two copies of the Fourier transforms of a convolution's tensors, in ``tiles`` of a side."""
+    groups = question.x[1] // question.w[1]
+    inner, outer = round_up(question.w[1], unit), round_up(question.w[0] // groups, unit)
+    planes = groups * (inner * outer + (question.x[0] * inner + question.y[0] * outer) * tiles)
+    return 2 * planes * side ** (len(question.x) - 3) * (side // 2 + 1) * _COMPLEX
 
 
 def features(question: Question) -> tuple[float, ...]:
