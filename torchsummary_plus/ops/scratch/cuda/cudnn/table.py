@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from .....data.capability import Capability
 from .....data.rounding import round_up
 from .....data.units import KIB, MIB
+from .backend import Kind
 from .heuristics import Question
 
 TABLE = Path(__file__).parent / "table.json"
@@ -47,8 +48,8 @@ LONGEST, TILE = 256, 32
 COPIES = 2
 """For small convolutions, and where the bounds coincide, the bounds are widened to this many copies of the tensors."""
 
-LEAST_SIDE, SPECTRA_UNIT = 16, 8
-"""The least side of the squares of Fourier transforms, and the unit to which their channels are padded."""
+LEAST_SIDE, TRIALS_UNIT = 16, 8
+"""In trials: the least side of the squares of Fourier transforms, and the unit to which channels are padded."""
 
 _FP32, _COMPLEX = 4, 8
 """Bytes of a float32, and of a complex number of two."""
@@ -133,14 +134,18 @@ def transforms(question: Question) -> int:
 def trials_bytes(question: Question) -> int:
     """Return an upper bound of the bytes in which ``cudnn.benchmark`` tries all plans of a convolution.
 
-    Among them are plans that cuDNN's heuristics rarely put first: Fourier transforms of convolutions of any stride,
-    number of groups and axes, with channels padded to ``SPECTRA_UNIT`` per group, in up to four copies; and Winograd's
-    transforms. All of 4,278 recorded workspaces are within it (``benchmarks/cudnn_table.py --trials``).
+    Among them are plans that cuDNN's heuristics rarely put first: Fourier transforms, also of strided convolutions,
+    groups and volumes, as a whole or in tiles, with padded channels and in up to four copies; besides, up to four
+    copies of the tensors, or two of Winograd's transforms. All of 4,278 recorded workspaces are within it
+    (``benchmarks/cudnn_table.py --trials``).
     """
-    side = max(LEAST_SIDE, _padded_side(question))
-    spectra = max(_spectra(question, side, unit=SPECTRA_UNIT), _spectra(question, TILE, _tiles(question), SPECTRA_UNIT))
-    tensors = sum(tensor_bytes(question, 1))
-    return 2 * spectra + COPIES * tensors + copied_bytes(question, WINOGRAD, 1)
+    others = COPIES * sum(tensor_bytes(question, TRIALS_UNIT)) + copied_bytes(question, WINOGRAD, 1)
+    if max(question.dilation) > 1 or (max(question.stride) > 2 and question.kind is Kind.FORWARD):
+        return 2 * others
+    spectra = _spectra(question, max(LEAST_SIDE, _padded_side(question)), unit=TRIALS_UNIT)
+    if max(question.w[2:]) <= TILE // 2:
+        spectra = max(spectra, _spectra(question, TILE, _tiles(question), TRIALS_UNIT))
+    return 2 * spectra + 2 * others
 
 
 def _padded_side(question: Question) -> int:
@@ -151,8 +156,7 @@ def _padded_side(question: Question) -> int:
 
 def _tiles(question: Question) -> int:
     """Return the number of tiles whose results cover an image."""
-    reach = (1 + (taps - 1) * step for taps, step in zip(question.w[2:], question.dilation))
-    return prod(-(-size // max(1, TILE - taps + 1)) for size, taps in zip(question.y[2:], reach))
+    return prod(-(-size // max(1, TILE - taps + 1)) for size, taps in zip(question.y[2:], question.w[2:]))
 
 
 def _spectra(question: Question, side: int, tiles: int = 1, unit: int = 1) -> int:
