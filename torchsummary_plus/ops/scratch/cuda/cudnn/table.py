@@ -134,17 +134,22 @@ def transforms(question: Question) -> int:
 def trials_bytes(question: Question) -> int:
     """Return an upper bound of the bytes in which ``cudnn.benchmark`` tries all plans of a convolution.
 
-    Among them are plans that cuDNN's heuristics rarely put first: Fourier transforms, also of strided convolutions,
-    groups and volumes, as a whole or in tiles, with padded channels and in up to four copies; besides, up to four
-    copies of the tensors, or two of Winograd's transforms. All of 4,278 recorded workspaces are within it
+    Among them are plans that cuDNN's heuristics rarely put first: Fourier transforms, as a whole or in tiles, in up to
+    four copies, but not of dilated or depthwise convolutions, long strides or products in float16; besides, copies of
+    the tensors and Winograd's transforms. All of 4,278 recorded workspaces are within it
     (``benchmarks/cudnn_table.py --trials``).
     """
     others = COPIES * sum(tensor_bytes(question, TRIALS_UNIT)) + copied_bytes(question, WINOGRAD, 1)
-    if max(question.dilation) > 1 or (max(question.stride) > 2 and question.kind is Kind.FORWARD):
-        return 2 * others
-    spectra = _spectra(question, max(LEAST_SIDE, _padded_side(question)), unit=TRIALS_UNIT)
+    is_depthwise = question.w[1] == 1 < question.x[1]
+    is_long = max(question.stride) > 2 and question.kind is Kind.FORWARD
+    is_half_product = ITEM[question.dtype] < _FP32 and prod(question.w[2:]) == 1
+    is_product = is_half_product and question.kind is not Kind.BACKWARD_FILTER
+    if max(question.dilation) > 1 or is_depthwise or is_long or is_product:
+        return 4 * others
+    unit = TRIALS_UNIT if question.x[1] == question.w[1] else 1
+    spectra = _spectra(question, max(LEAST_SIDE, _padded_side(question)), unit=unit)
     if max(question.w[2:]) <= TILE // 2:
-        spectra = max(spectra, _spectra(question, TILE, _tiles(question), TRIALS_UNIT))
+        spectra = max(spectra, _spectra(question, TILE, _tiles(question), unit))
     return 2 * spectra + 2 * others
 
 
