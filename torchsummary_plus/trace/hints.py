@@ -128,9 +128,9 @@ def _missing(message: str, module: nn.Module, frame: Frame, root: nn.Module) -> 
         others = {name: value for name, value in given.items() if name != whole[0]}
         zeros = f"{whole[0]} given by size holds only zeros; pass input_data={{{whole[0]!r}: tokens"
         return zeros + "".join(f", {name!r}: ..." for name, value in others.items() if value is not None) + "}"
-    first = next(iter(given.items()), ("", None))
-    if absent and _is_whole(first[1]) and first[1].dim() > 3:
-        return f"the input was passed as {first[0]}, which an embedding reads; {_by_name({}, absent[0])}"
+    name, first = next(iter(given.items()), ("", None))
+    if absent and _is_whole(first) and isinstance(first, torch.Tensor) and first.dim() > 3:
+        return f"the input was passed as {name}, which an embedding reads; {_by_name({}, absent[0])}"
     return ""
 
 

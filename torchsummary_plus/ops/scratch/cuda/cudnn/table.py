@@ -169,7 +169,8 @@ def _spectra(question: Question, side: int, tiles: int = 1, unit: int = 1) -> in
     groups = question.x[1] // question.w[1]
     inner, outer = round_up(question.w[1], unit), round_up(question.w[0] // groups, unit)
     planes = groups * (inner * outer + (question.x[0] * inner + question.y[0] * outer) * tiles)
-    return 2 * planes * side ** (len(question.x) - 3) * (side // 2 + 1) * _COMPLEX
+    plane: int = side ** (len(question.x) - 3) * (side // 2 + 1)
+    return 2 * planes * plane * _COMPLEX
 
 
 def features(question: Question) -> tuple[float, ...]:
