@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -59,20 +58,6 @@ class SavedByGraphs:
         """Drop all references to tensors."""
         for references in (self._kept, self._never_freed, self._watched):
             references.clear()
-
-
-def references_in_graphs(tensors: Iterable[Tensor]) -> Mapping[int, int]:
-    """Return, by id, the most references that the graphs of other tensors hold to each tensor's Python object.
-
-    C++ holds one to a tensor saved once; saved-tensor hooks and attributes of nodes may hold more.
-    """
-    by_id = {id(tensor): tensor for tensor in tensors}
-    nodes: Graph = {}
-    for holder in _with_graphs(by_id.values()):
-        nodes.update(_graph(holder))
-    counts = Counter({id(saved) for of_node in nodes.values() for saved in of_node} & by_id.keys())
-    counts.update(id(tensor) for node in nodes for tensor in _held_by_python(node) if id(tensor) in by_id)
-    return counts
 
 
 def _with_graphs(tensors: Iterable[Tensor]) -> list[Tensor]:

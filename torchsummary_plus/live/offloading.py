@@ -126,13 +126,6 @@ def _in_memory(weights: Any, name: str) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-def kept_in_memory(module: nn.Module) -> list[Tensor]:
-    """Return the weights that a module's hook keeps in memory, before any pass."""
-    hook = offloading(module)
-    tensors = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _named_tensors(module)]
-    return [tensor for tensor in tensors if tensor is not None]
-
-
 def offloaded(module: nn.Module) -> list[Tensor]:
     """Return the replacements of a module's offloaded weights in memory."""
     weights = getattr(offloading(module), "weights_map", None)

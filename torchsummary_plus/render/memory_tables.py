@@ -45,8 +45,6 @@ MODULE_COLUMNS: dict[str, ModuleColumn] = {
 }
 """The columns of the table by module: bytes at the peak by kind, and bytes over the whole step."""
 
-DEFAULT_MODULE_COLUMNS = ("peak_own_bytes", "peak_inclusive_bytes", "saved_bytes", "param_bytes")
-
 
 def memory_table(
     estimate: Estimate, columns: Iterable[str] | None = None, depth: int | None = None, style: str = "torchsummary"
