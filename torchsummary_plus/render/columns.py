@@ -87,18 +87,17 @@ _counted = _of_parameters("num_params")
 
 def _num_params(line: Line, report: Report, zero: str) -> str:
     counts = [f"({line.unregistered_params:,})"] if line.unregistered_params else []
-    if line.num_params or line.uninitialised_params:
-        counts.append(_counted(line, report, zero))
-    return " ".join(counts) or ("(recursive)" if line.row.repeated else zero)
-
-
-def _unregistered_params(line: Line, report: Report, zero: str) -> str:
-    return f"{line.unregistered_params:,}" if line.unregistered_params else zero
+    own = "" if line.row.repeated and not line.num_params else _counted(line, report, "")
+    return " ".join([*counts, *filter(None, [own])]) or ("(recursive)" if line.row.repeated else zero)
 
 
 def _params_percent(line: Line, report: Report, zero: str) -> str:
     share = _share_of_params(line, report)
     return "--" if share is None else f"{share:.2f}%"
+
+
+def _unregistered_params(line: Line, report: Report, zero: str) -> str:
+    return f"{line.unregistered_params:,}" if line.unregistered_params else zero
 
 
 def _mult_adds(line: Line, report: Report, zero: str) -> str:

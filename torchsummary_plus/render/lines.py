@@ -73,9 +73,7 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     lines = []
     for row in rows:
         within = [row] if row.index in parents or depth is None else _rows_below(report, row)
-        folded = any(
-            inner.num_params or inner.unregistered_params or inner.uninitialised_params for inner in within[1:]
-        )
+        folded = any(x.num_params or x.unregistered_params or x.uninitialised_params for x in within[1:])
         params = row.total_params if folded else row.num_params
         line = Line(
             row, _tree_name(row), params, sum(inner.trainable_params for inner in within), row.mult_adds,

@@ -29,10 +29,10 @@ def summary_table(
     names = chosen_names(col_names, *known)
     nested = style != "torchsummary"
     lines = shown_lines(report, style, depth, view)
-    lazy = without_shape(report)
-    ran = report.run.note
+    lazy, ran = without_shape(report), report.run.note
     notes = (
         rows_note(report, style, depth, view, lines),
+        unregistered_note(report.unregistered),
         f"Not counted: {lazy}" if lazy else "",
         ran[:1].upper() + ran[1:],
     )
@@ -47,7 +47,7 @@ def summary_table(
         fields=tuple(_field(name, COLUMNS[name]) for name in names),
         rows=tuple(rows),
         totals=report_totals(report),
-        notes=tuple(filter(None, (*notes, unregistered_note(report.unregistered)))),
+        notes=tuple(filter(None, notes)),
         widest=view.width,
     )
 

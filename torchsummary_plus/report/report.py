@@ -96,6 +96,8 @@ class Report:
     """The attributes that hold layers outside ``model.parameters()``, which no total counts."""
     pruned_params: int | None = None
     """How many elements of ``total_params`` pruning masks set to zero; None without a mask whose values are known."""
+    uninitialised_params: int = 0
+    """How many parameters, rather than elements, have no shape yet; ``total_params`` does not count them."""
     uninitialised_buffers: int = 0
     """How many buffers have no shape yet; ``buffer_bytes`` does not count them."""
 
@@ -124,11 +126,6 @@ class Report:
     def non_trainable_params(self) -> int:
         """Frozen parameters: those that do not require gradients."""
         return self.total_params - self.trainable_params
-
-    @property
-    def uninitialised_params(self) -> int:
-        """How many parameters of lazy modules have no shape yet; the counts of elements leave them out."""
-        return sum(row.uninitialised_params for row in self.rows)
 
     @property
     def is_sharded(self) -> bool:
@@ -174,6 +171,7 @@ def build_report(trace: Trace) -> Report:
         adapters=trace.adapters,
         unregistered=_unregistered(trace.modules),
         pruned_params=sum(pruned) if pruned else None,
+        uninitialised_params=sum(p.is_uninitialised for p in counted),
         uninitialised_buffers=len({buffer.key for buffer in buffers if buffer.is_uninitialised}),
     )
 
@@ -408,7 +406,7 @@ def _row(
         active_params=round(sum(p.numel * active.get(p.key, Fraction(1)) for p in node.counted)),
         param_bytes=param_bytes,
         unregistered_params=unregistered,
-        uninitialised_params=sum(p.is_uninitialised for p in node.counted),
+        uninitialised_params=sum(p.is_uninitialised for p in (*node.counted, *node.unregistered)),
     )
 
 

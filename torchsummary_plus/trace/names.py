@@ -5,6 +5,7 @@ Methods and the code of imported modules run as they are. While a pass runs, the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -27,9 +28,9 @@ def names_replaced(copier: Copier, reach: Reached | None = None) -> Iterator[Non
     ``reach`` is what all the code reaches; if None, it is found from what has been copied. Names have their values
     again afterwards, also those to which the code has assigned.
     """
-    reach = reach or Reached([*copier.kinds(), *copier.functions, *compat.global_hooks])
-    kinds = [kind for kind in dict.fromkeys(reach.classes) if not issubclass(kind, Enum)]
-    classes = [(kind, dict(vars(kind))) for kind in kinds]
+    kinds = (kind for kind in copier.kinds() if not _is_torchs(kind))
+    reach = reach or Reached([*kinds, *copier.functions, *compat.global_hooks])
+    classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes) if not issubclass(kind, Enum)]
     own: list[Place] = []
     replaced: list[Place] = []
     for holder, name, value in _places(reach, copier, classes):  # One after the other: a global may be a function.
@@ -44,6 +45,12 @@ def names_replaced(copier: Copier, reach: Reached | None = None) -> Iterator[Non
             _put(*place)
         for kind, attributes in classes:
             _reset(kind, attributes)
+
+
+def _is_torchs(kind: type) -> bool:
+    """Whether a class is one of torch's layers, rather than made at run time as for a parametrization."""
+    name = kind.__module__
+    return name.startswith("torch.nn.modules.") and vars(sys.modules[name]).get(kind.__name__) is kind
 
 
 def _places(reach: Reached, copier: Copier, classes: list[tuple[type, dict[str, Any]]]) -> Iterator[Place]:
