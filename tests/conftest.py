@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.truth.memory_truth import threads_set_to
+from torchsummary_plus.step import kernel_trials
 from torchsummary_plus.step.workspace import Workspaces
 
 Workspaces.is_strict = True
@@ -21,7 +22,6 @@ SLOWEST = (
     "project/test_readme.py",
     "ranks/test_ranks_depth.py",
     "step/test_generation.py",
-    "ops/test_workspace_half.py",
     "trace/test_unchanged.py",
     "ranks/test_ranks.py",
     "step/test_memory_optimizers.py",
@@ -31,7 +31,7 @@ SLOWEST = (
     "step/test_memory_programs.py",
     "ranks/test_ranks_flat.py",
     "project/test_examples.py",
-    "ops/test_workspace_conv.py",
+    "ops/test_kernel_trials.py",
 )
 """The files to begin with: were they last, one worker would wait for the other."""
 
@@ -62,6 +62,13 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """One thread for CPU kernels, or as many as the test's parameter of this name says."""
     with threads_set_to(getattr(request, "param", 1)):
         yield
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is small enough to be tried."""
+    monkeypatch.setattr(kernel_trials, "LARGEST", -1)
+    monkeypatch.setattr(kernel_trials, "_COURSES", {})
 
 
 @pytest.fixture

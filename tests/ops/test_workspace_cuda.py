@@ -21,7 +21,7 @@ from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.chips import chip_of
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase, Workspace
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
 from torchsummary_plus.step.fake_steps import Step, record_step
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -64,7 +64,7 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     level = peak = 0
     buffers: list[int] = []
     for step in Workspaces("cuda", capability).scratch(name, args, kwargs, out):
-        if isinstance(step, (Phase, Workspace)):
+        if isinstance(step, Workspace):
             peak = max(peak, level + step.nbytes)
         elif isinstance(step, Alloc):
             buffers.append(step.nbytes)

@@ -13,7 +13,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda import attention, blas
-from torchsummary_plus.ops.scratch.registry import Alloc, Phase, Result
+from torchsummary_plus.ops.scratch.registry import Alloc, Result, Workspace
 from torchsummary_plus.step.workspace import Workspaces
 
 CUBLAS, CUBLASLT = 8_519_680, 1 << 20
@@ -60,8 +60,8 @@ def test_a_workspace_is_beside_everything_else_and_does_not_pass_on(name: str) -
     spaces = Workspaces("cuda", AMPERE)
     assert spaces.lasting(name, args, {}, meta(64, 48)) == ()
     last = spaces.scratch(name, args, {}, meta(64, 48))[-1]
-    assert isinstance(last, (Alloc, Phase)) and last.nbytes == CUBLAS
-    assert spaces.scratch("aten::relu", (meta(4),), {}, meta(4)) == (Phase(1 << 30, 0),)
+    assert isinstance(last, (Alloc, Workspace)) and last.nbytes == CUBLAS
+    assert spaces.scratch("aten::relu", (meta(4),), {}, meta(4)) == ()
 
 
 @pytest.mark.usefixtures("passing")

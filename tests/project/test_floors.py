@@ -25,9 +25,6 @@ ROOMS = ("data", "live", "ops", "trace", "watch", "step", "ranks", "memory", "re
 TOP = ("", "__main__", "legacy")
 """Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
 
-APART = (("ops.scratch.cpu", "ops.scratch.cuda"),)
-"""Folders of one room that may not import each other: what they share is in the folder above them."""
-
 WITHOUT_TORCH = ("data", "memory", "report", "render", "results")
 
 
@@ -93,16 +90,6 @@ def test_a_file_imports_only_from_its_own_room_and_those_above() -> None:
         return [other for other in own(name) if other and room(other) not in allowed]
 
     assert {name: other_rooms for name in FILES if name not in TOP and (other_rooms := breaches(name))} == {}
-
-
-@pytest.mark.parametrize("folders", APART)
-def test_folders_side_by_side_do_not_import_each_other(folders: tuple[str, ...]) -> None:
-    def folder(name: str) -> str:
-        return next((folder for folder in folders if f"{name}.".startswith(f"{folder}.")), "")
-
-    assert all(folder in FILES for folder in folders)
-    inner = [name for name in FILES if folder(name)]
-    assert [(name, other) for name in inner for other in own(name) if folder(other) not in ("", folder(name))] == []
 
 
 def test_no_imports_go_in_a_circle() -> None:

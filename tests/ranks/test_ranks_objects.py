@@ -15,9 +15,9 @@ from torch import nn
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.scratch.registry import UNMODELLED
 from torchsummary_plus.ranks.agreed import AGREED, agreed
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
-from torchsummary_plus.step import kernel_trials
 
 WORLD = 4
 
@@ -108,8 +108,8 @@ def after_a_decomposition() -> nn.Module:
 
 
 def test_what_a_builder_ran_leaves_no_doubt_in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an operator without a rule that only the builder runs."""
-    monkeypatch.setattr(kernel_trials, "ALLOWANCE", -1)
+    """Of an operator that is not tried and that only the builder runs."""
+    monkeypatch.setitem(UNMODELLED, "cpu", frozenset({"aten::linalg_lstsq"}))
     plain, after = (estimate_memory(build, (8,), 2, world_size=2) for build in (net, after_a_decomposition))
     assert (after.unknown, after.log.doubts, after.peak_range) == ((), (), plain.peak_range)
 

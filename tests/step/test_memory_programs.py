@@ -32,9 +32,6 @@ from tests.told import Told
 from tests.truth.random_models import law
 from tests.truth.warm import python
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.versions import since
-from torchsummary_plus.ops.processor import has_tiles
-from torchsummary_plus.step.workspace import HALF_FROM
 
 COUNT, PART = 60, 20
 """``python -m benchmarks.memory_programs`` runs thousands."""
@@ -42,8 +39,7 @@ COUNT, PART = 60, 20
 SECONDS = 120.0
 """Time limit of a program; an estimate takes less than one, but a busy machine may run it twenty times slower."""
 
-EXACT_SHARE = 0.86 if has_tiles() or not since(HALF_FROM) else 0.97
-"""Matrix tiles, and releases that half precision was not measured on, leave only a range for it."""
+EXACT_SHARE = 0.97
 
 
 @pytest.mark.parametrize("part", range(COUNT // PART))

@@ -1,22 +1,19 @@
-"""Memory of single CPU kernels by torch's profiler, against their rules."""
+"""Memory of single CPU kernels by torch's profiler, against their trials on zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from tests.truth.memory_truth import cpu_changes, highest
-from torchsummary_plus.live.versions import since
-from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result
-from torchsummary_plus.step import kernel_trials
-from torchsummary_plus.step.workspace import HALF_FROM, Workspaces
+from torchsummary_plus.live.fakes import CPU, fake_like
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
+from torchsummary_plus.step.workspace import Workspaces
 
 aten: Any = torch.ops.aten
 
@@ -49,18 +46,6 @@ def measured(runs: Sequence[Callable[[], Any]]) -> list[tuple[int, Any]]:
     return [(highest(own)[0], result) for own, result in zip(deltas, results)]
 
 
-class OnlyQueries(TorchDispatchMode):
-    """Forbids operators: a rule reads shapes and strides, because the tensors of an estimate are fakes.
-
-    It may compute with tensors of its own on meta.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = tensors([*args, *(kwargs or {}).values()])
-        assert all(tensor.is_meta for tensor in result), f"the rule calls {func}"
-        return func(*args, **(kwargs or {}))
-
-
 def predicted(
     operator: Any,
     args: tuple[Any, ...],
@@ -68,29 +53,18 @@ def predicted(
     kwargs: Mapping[str, Any] | None = None,
     workspaces: Workspaces | None = None,
 ) -> int:
-    """The most bytes that the rules say, as the ledger records them: results phase by phase, and the scratch beside."""
-    workspaces, name, kwargs = workspaces or Workspaces("cpu"), operator.name(), dict(kwargs or {})
-    inputs = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
-    with OnlyQueries():
-        sizes = iter(workspaces.reserves(name, args, kwargs, out))
-    results = []
-    for tensor in tensors(out):
-        nbytes = next(sizes, None)
-        own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
-        results.append(0 if tensor.untyped_storage().data_ptr() in inputs else own)
-    with mock.patch.object(kernel_trials, "ALLOWANCE", -1), OnlyQueries():  # Nothing is tried on zeros.
-        phases = workspaces.scratch(name, args, kwargs, out)
-    if any(isinstance(step, Phase) for step in phases):
-        beside = (phase.nbytes + sum(nbytes for _, nbytes in phase.blocks) for phase in phases)
-        return max(sum(results[: phase.results]) + nbytes for phase, nbytes in zip(phases, beside))
-    return peak_of(phases, results)
+    """The most bytes that the kernel holds in its trial, for which the tensors are fakes."""
+    fakes: dict[int, Tensor] = {}
 
+    def fake(tensor: Tensor) -> Tensor:
+        return fakes.setdefault(id(tensor), fake_like(tensor, CPU))
 
-def peak_of(course: Course, results: Sequence[int]) -> int:
-    """The most bytes that a course holds at once; results that it does not name are allocated first."""
-    named = {step.result for step in course if isinstance(step, Result)}
-    live = most = sum(nbytes for place, nbytes in enumerate(results) if place not in named)
+    workspaces = workspaces or Workspaces("cpu")
+    args, named, out = tree_map_only(Tensor, fake, (args, dict(kwargs or {}), out))
+    live = most = 0
     buffers: list[int] = []
+    with torch.no_grad():
+        course = workspaces.scratch(operator.name(), args, named, out)
     for step in course:
         if isinstance(step, Alloc):
             buffers.append(step.nbytes)
@@ -98,27 +72,9 @@ def peak_of(course: Course, results: Sequence[int]) -> int:
         elif isinstance(step, Free):
             live -= buffers[step.buffer]
         elif isinstance(step, Result):
-            live += results[step.result]
+            live += step.nbytes or 0
         most = max(most, live)
     return most
-
-
-Call = tuple[Any, ...]
-
-
-def agree(calls: Iterable[Call]) -> None:
-    """The operators have rules, which predict their memory to the byte, or are named on releases not measured."""
-    calls = list(calls)
-    wrong = []
-    for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
-        operator, *args = call
-        assert {("cpu", operator.name())} & (SCRATCH.keys() | RESERVES.keys())
-        workspaces = Workspaces("cpu")
-        said = predicted(operator, tuple(args), out, workspaces=workspaces)
-        is_named = operator.name() in workspaces.unknown and not since(HALF_FROM)
-        if said != peak and not is_named:
-            wrong.append(f"{operator.name()}{described(args)}: {said:,} instead of {peak:,}")
-    assert not wrong, "\n".join(wrong)
 
 
 def described(args: Iterable[Any]) -> str:

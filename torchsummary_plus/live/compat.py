@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,32 +123,10 @@ swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _
 PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Tensor classes that run no code of their own."""
 
-
-def _has_flag(name: str) -> bool:
-    """Whether Linux reports a CPU feature; False on other systems."""
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return any(name in line.split() for line in cpuinfo.splitlines() if line.startswith("flags"))
-
-
-_PROCESSOR = "/proc/cpuinfo is read instead; without it, the feature is assumed to be missing"
-
 # The processor.
-has_avx2: Callable[[], bool] = probe(
-    "torch.cpu:_is_avx2_supported", _PROCESSOR, partial(_has_flag, "avx2"), "torch.cpu:_is_cpu_support_avx2"
+float32_precision: Callable[[str, str], str] = probe(
+    "torch:_C._get_fp32_precision_getter", "only torch.set_float32_matmul_precision() counts", lambda *_: ""
 )
-has_avx512: Callable[[], bool] = probe(
-    "torch.cpu:_is_avx512_supported", _PROCESSOR, partial(_has_flag, "avx512bw"), "torch.cpu:_is_cpu_support_avx512"
-)
-has_avx512_bf16: Callable[[], bool] = probe(
-    "torch.cpu:_is_avx512_bf16_supported", _PROCESSOR, partial(_has_flag, "avx512_bf16")
-)
-has_amx_tiles: Callable[[], bool] = probe(
-    "torch.cpu:_is_amx_tile_supported", _PROCESSOR, partial(_has_flag, "amx_tile")
-)
-has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PROCESSOR, partial(_has_flag, "amx_fp16"))
 
 # TorchScript.
 DataLoaderIterator: Any = probe(

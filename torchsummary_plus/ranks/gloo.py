@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..ops.scratch.registry import AtMost, Phase, scratch
+from ..ops.scratch.registry import AtMost, Workspace, scratch
 from ..trace.kernels import tensors_of
 
 SOURCE = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
@@ -47,7 +47,7 @@ def _with_divisor(nbytes: int, tensors: Any, operators: tuple[Any, ...]) -> int 
     if not kinds - {False}:
         return nbytes
     divisor = torch.int64.itemsize + next(iter(tensors_of((tensors,)))).element_size()
-    return nbytes + divisor if True in kinds else AtMost(divisor, (Phase(0, nbytes),))
+    return nbytes + divisor if True in kinds else AtMost(divisor, (Workspace(nbytes),))
 
 
 def _is_average(operator: Any) -> bool | None:

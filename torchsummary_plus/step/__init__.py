@@ -4,7 +4,7 @@
   ``generation`` and ``caches``; it reports to an ``account``.
 - On fakes: ``task`` says what to record, ``fake_steps`` records it with ``recorded_steps``, ``ledger`` and
   ``streamed_ledger``; ``workspace`` applies the rules of ``ops/scratch``, ``kernel_trials`` runs kernels without one,
-  ``work`` counts multiply-adds.
+  in ``smaller_calls`` if need be, ``work`` counts multiply-adds.
 - For real: ``real_steps``, ``measuring``, ``saved_storages``; ``cpu_log_on_gpu`` where only the CPU's kernels could
   run.
 - The copy that it runs on: ``surroundings`` makes a ``step_copy`` of the model and of all that the step reaches. Other

@@ -1,13 +1,13 @@
-"""Allocations of CPU kernels without an exact rule: each runs once on zeros under the profiler.
+"""Allocations of CPU kernels: each runs once on zeros while torch's profiler records what it allocates and frees.
 
-These are other libraries' operators, and torch's own where oneDNN or LAPACK blocks the work by a model of the
-processor, as for half-precision products with matrix tiles.
+A call that would take long or much memory runs in two smaller sizes instead. If its allocations there are constant or
+proportional to the size (three sizes may show another line), those at its own size follow.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -20,32 +20,33 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.fakes import CPU, Fake
-from ..live.own_random import own_state
+from ..live.masks import masks_of
 from ..live.repacking import repacked
+from ..ops.conv_backend import takes_onednn
 from ..ops.macs import multiply_adds
 from ..ops.macs.free import is_free
 from ..ops.macs.registry import FORMULAS, base_name
-from ..ops.processor import float32_precision
-from ..ops.scratch.cpu.convolution import writes_astray
+from ..ops.processor import float32_precisions
+from ..ops.scratch.masks import masked_rows, written_rows
 from ..ops.scratch.registry import SCRATCH, UNMODELLED, WITHOUT_SCRATCH, Alloc, Course, Free, Result, Step
 from ..trace.kernels import change_tensors, tensors_of
-from ..watch.profiled import Change, changes
-from ..watch.quiet_profile import QuietProfile
+from ..watch.block_sizes import block_sizes
+from .smaller_calls import Call, Shortened, extrapolated, shortened
 
-LARGEST = 1 << 25
-"""Most elements of an operator's arguments and results for it to run: 128 MiB in float32."""
+AT_ONCE, AT_ONCE_WORK = 1 << 19, 3 * 10**8
+"""Most elements and multiply-adds, per thread, of a call that is tried in its own size first: milliseconds."""
+
+LARGEST = 1 << 29
+"""Most bytes of a tried call's arguments and results."""
 
 LARGEST_SHARED = 1 << 30
-"""Most bytes of the storages that its arguments and results are parts of, each counted with every part."""
+"""Most bytes of the storages that its arguments are parts of."""
 
-LONGEST = 10**10
-"""Most multiply-adds of another library's operator for it to run: less than a second on one core."""
+LONGEST = 10**11
+"""Most multiply-adds of a tried call: seconds on one core."""
 
-LONGEST_OWN = 10**9
-"""Most multiply-adds of one of torch's own operators, whose memory can also be estimated."""
-
-ALLOWANCE = 10**10
-"""Most multiply-adds of all of torch's own operators that run for one estimate; later ones are estimated."""
+LONGEST_FOREIGN = 10**10
+"""Most multiply-adds of another library's operator."""
 
 NOT_LIBRARIES = frozenset(
     {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
@@ -81,19 +82,6 @@ def is_unstudied(name: str) -> bool:
     )
 
 
-@cache
-def writes_to_out(name: str) -> bool:
-    """Whether an operator writes its result to a tensor given as ``out``.
-
-    Its kernel may compute into a temporary tensor and copy that, or cast numbers that a function's wrapper casts.
-
-    >>> writes_to_out("aten::add.out"), writes_to_out("aten::add.Tensor")
-    (True, False)
-    """
-    func = _overload(name)
-    return func is not None and any(argument.is_out for argument in func._schema.arguments)
-
-
 def unfreed_bytes(course: Course) -> int:
     """Return the bytes that a kernel allocates and does not free.
 
@@ -109,6 +97,8 @@ def unfreed_bytes(course: Course) -> int:
 
 aten = torch.ops.aten
 
+Fill = Callable[[Tensor], object]
+
 _Courses = tuple[Course, Course]
 """A kernel's course in the first call with an object of packed weights, and in later calls; equal without objects."""
 
@@ -117,11 +107,9 @@ _REMEMBERED = 10_000
 
 
 class Trials:
-    """Runs kernels on zeros for one estimate."""
+    """Runs kernels on zeros for one estimate; those of torch are remembered for all."""
 
     def __init__(self) -> None:
-        self._allowance: dict[Any, int] = {}
-        """Multiply-adds of torch's own operators that have run, by call."""
         self._packed: dict[int, torch.ScriptObject] = {}
         """Objects of packed weights that kernels were called with, by hash: each call wraps them anew for Python."""
         self._of_libraries: dict[Any, _Courses | None] = {}
@@ -135,62 +123,287 @@ class Trials:
         autocast that reaches it.
         """
         func = _overload(name)
-        operands = tensors_of((*args, *kwargs.values(), out))
-        if func is None or compat.profiler_enabled():
+        if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
             return None
-        if torch.Tag.dynamic_output_shape in func.tags and not is_foreign(name):
-            return None  # Its own temporary tensors may be as large as the result.
-        if sum(tensor.numel() for tensor in operands) > LARGEST:
+        if func.is_view or func is aten._unsafe_view.default or _views_in_place(func):
+            return ()
+        operands = tensors_of((*args, *kwargs.values()))
+        if not all(tensor.layout is torch.strided for tensor in (*operands, *tensors_of(out))):
             return None
-        if not all(tensor.layout is torch.strided for tensor in operands) or _may_abort(func, args, out):
-            return None
-        if sum(tensor.untyped_storage().nbytes() for tensor in operands) > LARGEST_SHARED:
-            return None
-        same = _sharing(tensors_of((*args, *kwargs.values())))
         casts = is_foreign(name) and is_cast_inside("cpu")
-        how = torch.get_num_threads(), torch.is_grad_enabled(), casts and torch.get_autocast_dtype("cpu")
-        key = func, *how, float32_precision(), tuple(_key((args, kwargs))), same
-        work = multiply_adds(func, args, kwargs, out) or 0
-        try:
-            if not self._allows(name, key, work):
-                return None
-            hash(key)
-        except TypeError:
-            return _first(_trial(func, args, kwargs, casts))
         objects = {hash(value): value for value in args if isinstance(value, torch.ScriptObject)}
         known = self._of_libraries if is_foreign(name) or objects else _COURSES
-        if key not in known:
-            if len(known) >= _REMEMBERED:
-                known.clear()
-            known[key] = _trial(func, args, kwargs, casts)
-        courses = known[key]
+        courses = _known(func, Call(args, kwargs, out), known, casts)
         is_later = objects.keys() <= self._packed.keys()
         self._packed.update(objects)
-        return courses[1] if courses and is_later else _first(courses)
-
-    def _allows(self, name: str, key: Any, work: int) -> bool:
-        """Whether a kernel may run, independently of what earlier estimates have run."""
-        if is_foreign(name):
-            return work <= LONGEST
-        if key not in self._allowance:
-            if work > LONGEST_OWN or sum(self._allowance.values()) + work > ALLOWANCE:
-                return False
-            self._allowance[key] = work
-        return True
+        return courses and courses[is_later]
 
 
-def _may_abort(func: OpOverload, args: tuple[Any, ...], out: Any) -> bool:
-    """Whether a kernel may abort the process."""
+@cache
+def _views_in_place(func: OpOverload) -> bool:
+    """Whether an operator changes only how a tensor views its storage, as ``transpose_`` does."""
+    return torch.Tag.inplace_view in func.tags and not func._opname.startswith(("resize", "set_"))
+
+
+def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], casts: bool) -> _Courses | None:
+    """Return a call's courses, tried once for all calls alike."""
+    args, kwargs, out = call
+    operands = tensors_of((*args, *kwargs.values()))
+    key = func, _surroundings(casts), tuple(_key((args, kwargs))), _sharing(operands), _selected(func, args, out)
+    try:
+        return known[key]
+    except KeyError:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[key] = courses = _tried(func, call, casts)
+        return courses
+    except TypeError:  # An argument cannot be a key.
+        return _tried(func, call, casts)
+
+
+def _surroundings(casts: bool) -> tuple[Any, ...]:
+    """Return what a kernel's memory depends on besides its arguments."""
+    return (
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+        float32_precisions(),
+        casts and torch.get_autocast_dtype("cpu"),
+    )
+
+
+def _tried(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
+    """Return a call's courses, from smaller calls if it is large and those agree."""
+    work = multiply_adds(func, *call) or 0
+    tensors = tensors_of(call)
+    elements = sum(tensor.numel() for tensor in tensors)
+    if is_foreign(func.name()):
+        return _trial(func, call, casts) if work <= LONGEST_FOREIGN and _fits(func, call) else None
+    threads = torch.get_num_threads()
+    share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
+    if share < 1:
+        course = _in_turn(func, call) or _from_smaller(func, call, share)
+        if course is not None:
+            return course, course
+    return _trial(func, call, casts) if work <= LONGEST and _fits(func, call) else None
+
+
+def _fits(func: OpOverload, call: Call) -> bool:
+    """Whether a call is within the limits of memory, and does not abort the process."""
+    tensors = tensors_of(call)
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > LARGEST or _may_abort(func, call.args):
+        return False
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors) <= LARGEST_SHARED
+
+
+def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
+    """Return a call's course from smaller calls; None if they do not agree."""
+    ways = []
+    for least in (2, 16) if func in _CONVOLUTIONS else (2,):
+        for way in shortened(call, torch.Tag.pointwise in func.tags):
+            if func in _CONVOLUTIONS and way.axis != 0:
+                continue
+            sizes = way.sizes(share, torch.get_num_threads(), least)
+            if sizes is not None and _is_alike(func, call, way.at(sizes[0])):
+                ways.append((way, sizes))
+    if _is_pointwise(func, call.args):  # Any position is computed alike, as is any image.
+        height = Shortened(call, int(call.args[0].shape[2]), 2)
+        sizes = height.sizes(share, torch.get_num_threads(), 2)
+        ways += [] if sizes is None else [(height, sizes)]
+    ways.sort(key=lambda each: each[0].elements(max(each[1])) > 4 * AT_ONCE)
+    for way, sizes in ways:
+        course = extrapolated(way, sizes, lambda smaller: _smaller_course(func, smaller))
+        if course is not None:
+            return _with_threads(func, call, course)
+    return None
+
+
+def _with_threads(func: OpOverload, call: Call, course: Course) -> Course:
+    """Leave a range for the sums that threads may keep of a convolution's weights in larger batches only.
+
+    Each is the weights' size with the bias and oneDNN's padding: twice that is enough.
+    """
+    sums = torch.get_num_threads() - 1 if func is aten.convolution_backward.default else 0
+    largest = max((step.nbytes for step in course if isinstance(step, Alloc)), default=0)
+    if not sums or not largest:
+        return course
+    band = 2 * sums * call.args[2].numel() * call.args[2].element_size() / largest
+    place = next(place for place, step in enumerate(course) if isinstance(step, Alloc) and step.nbytes == largest)
+    return (*course[:place], Alloc(largest, band=band), *course[place + 1 :])
+
+
+def _smaller_course(func: OpOverload, call: Call) -> Course | None:
+    if (multiply_adds(func, *call) or 0) > LONGEST // 10 or not _fits(func, call):
+        return None
+    courses = _trial(func, call, False)
+    return courses and courses[0]
+
+
+_CONVOLUTIONS = {aten.convolution.default, aten._convolution.default, aten.convolution_backward.default}
+
+
+def _is_alike(func: OpOverload, call: Call, smaller: Call) -> bool:
+    """Whether the same library runs a smaller convolution."""
+    return (
+        func not in _CONVOLUTIONS or len({takes_onednn(*_convolution(func, args)) for args, *_ in (call, smaller)}) == 1
+    )
+
+
+def _is_pointwise(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether a convolution is 1x1 without strides or padding."""
+    if func not in _CONVOLUTIONS:
+        return False
+    _, weight, stride, *_ = _convolution(func, args)
+    padding = args[5 if func is aten.convolution_backward.default else 4]
+    return all(size == 1 for size in (*weight.shape[2:], *stride)) and not any(padding)
+
+
+def _convolution(func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a convolution's input, weight, stride, dilation, output padding, groups and whether it is transposed."""
     if func is aten.convolution_backward.default:
-        grad, x, weight, _, stride, padding, dilation, transposed, _, groups, _ = args
-        return writes_astray(False, grad, x, weight, stride, padding, dilation, transposed, groups)
-    if func in (aten.convolution.default, aten._convolution.default):
-        x, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
-        return writes_astray(True, out, x, weight, stride, padding, dilation, transposed, groups)
-    return False
+        args = args[1:]
+    x, weight, _, stride, _, dilation, transposed, output_padding, groups = args[:9]
+    return x, weight, stride, dilation, transposed, output_padding, groups
 
 
-def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
+def _in_turn(func: OpOverload, call: Call) -> Course | None:
+    """Return the course of an operator on lists of tensors, which the CPU runs one by one (ForeachOpsKernels.cpp)."""
+    if not func._opname.startswith(("_foreach_", "_fused_")):
+        return None
+    lists = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, (list, tuple)) and value]
+    length = max(map(len, lists), default=0)
+    if length < 2 or any(len(value) != length for value in lists):
+        return None
+    course: list[Step] = []
+    buffers = results = 0
+    for place in range(length):
+        one = _one(call, place)
+        courses = _known(func, one, _COURSES, False)
+        if courses is None:
+            return None
+        for step in courses[0]:
+            if isinstance(step, Result):
+                step = step._replace(result=step.result + results)
+            course.append(step._replace(buffer=step.buffer + buffers) if isinstance(step, Free) else step)
+        buffers += sum(isinstance(step, Alloc) for step in courses[0])
+        results += len(tensors_of(one.out))
+    return tuple(course)
+
+
+def _one(call: Call, place: int) -> Call:
+    """Return the call for the tensors at one place of the lists."""
+
+    def part(value: Any) -> Any:
+        return value[place : place + 1] if isinstance(value, (list, tuple)) and value else value
+
+    kwargs = {name: part(value) for name, value in call.kwargs.items()}
+    return Call(tuple(map(part, call.args)), kwargs, part(call.out))
+
+
+def _trial(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
+    """Return the courses of one call; None if the kernel fails, or its results have other shapes than expected."""
+    args, _, out = call
+    selected = _selected(func, args, out)
+    if selected == -1:
+        return None
+    has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+    for fill in _fills(selected):
+        with compat.no_modes(), compat.no_function(), _undrawn(func), _autocast(casts):
+            try:
+                own, named = _fresh(func, call, fill)
+                first, result = _course(func, own, named)
+                if not _is_expected(result, out, selected is not None):
+                    continue
+                if has_packed or is_foreign(func.name()) or unfreed_bytes(first):
+                    # The first run created what the library keeps.
+                    own, named = _fresh(func, call, fill) if has_packed or casts else (own, named)
+                    first, _ = _course(func, own, named)
+                return _with_lasting(first, _course(func, own, named)[0]) if has_packed else (first, first)
+            except Exception:
+                continue
+    return None
+
+
+def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[str, Any]]:
+    """Return a call's arguments as real tensors, with generators and packed weights of its own."""
+    real = _real_once((*call.args, *call.kwargs.values()), fill)
+    own, named = change_tensors(call.args, real), change_tensors(call.kwargs, real)
+    prepare = _PREPARED.get(func)
+    named = {name: torch.Generator() if isinstance(value, torch.Generator) else value for name, value in named.items()}
+    return repacked(own if prepare is None else prepare(*own)), named
+
+
+def _is_expected(result: Any, out: Any, every: bool) -> bool:
+    """Whether results have the fakes' shapes; only ``every`` one-axis result has to, as others may be opaque."""
+    return all(
+        real.shape == fake.shape or not (real.numel() and (every or real.dim() > 1))
+        for real, fake in zip(tensors_of(result), tensors_of(out))
+    )
+
+
+def _fills(selected: int | None) -> Iterator[Fill | None]:
+    """Yield what fills a kernel's zeros, in the order in which it is tried, if its values select so many elements."""
+
+    def first(tensor: Tensor) -> None:
+        tensor.view(-1)[:selected].fill_(1)
+
+    def unlike(tensor: Tensor) -> None:
+        tensor.copy_(torch.arange(tensor.numel()).clamp_(max=max(0, (selected or 0) - 1)).view(tensor.shape))
+
+    if selected is not None:
+        yield from (first, unlike)
+    yield None
+    yield lambda tensor: tensor.fill_(1)  # Such as weights of a draw, or a matrix with an inverse.
+
+
+def _selected(func: OpOverload, args: tuple[Any, ...], out: Any) -> int | None:
+    """Return how many elements a call's values select; None if it does not depend on them, -1 if unknown."""
+    if func in _INDEXING:
+        if not masks_of(args[1]):
+            return None
+        rows = masked_rows(out, *args[:2]) if func is aten.index.Tensor else written_rows(*args[:3])
+        return -1 if rows is None else rows
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return None
+    results = tensors_of(out)
+    return int(results[0].shape[0]) if results and results[0].dim() else None
+
+
+_INDEXING = {
+    aten.index.Tensor,
+    *(getattr(aten, name).default for name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")),
+}
+
+
+@contextmanager
+def _undrawn(func: OpOverload) -> Iterator[None]:
+    """Leave the CPU's generator as it was after an operator that may draw."""
+    draws = torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten"
+    state = torch.default_generator.get_state() if draws else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            torch.default_generator.set_state(state)
+
+
+def _may_abort(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether oneDNN may write past its scratch memory, which aborts the process.
+
+    Seen in oneDNN 3.12 on AVX-512 where it reorders the rows of a single channel and the stride skips some of them.
+    """
+    if func not in _CONVOLUTIONS:
+        return False
+    x, weight, stride, dilation, transposed, *_ = _convolution(func, args)
+    is_reordered = (func is aten.convolution_backward.default) is bool(transposed)
+    skips = any(step > (size - 1) * gap + 1 for size, step, gap in zip(weight.shape[2:], stride, dilation))
+    return is_reordered and skips and 1 in (x.shape[1], weight.shape[0], weight.shape[1])
+
+
+def _real_once(values: Any, fill: Fill | None) -> Callable[[Tensor], Tensor]:
     """Return a function that replaces each tensor by a copy, always the same: kernels may check for shared memory."""
     known: dict[int, Tensor] = {}
     shared = _shared(tensors_of(values))
@@ -198,7 +411,10 @@ def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
 
     def real(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            known[id(tensor)] = _part(tensor, storages) if _place(tensor) in shared else _real(tensor)
+            known[id(tensor)] = copy = _part(tensor, storages) if _place(tensor) in shared else _real(tensor)
+            if fill is not None and (isinstance(tensor, Fake) or tensor.is_meta):
+                with torch.no_grad():
+                    fill(copy)
         return known[id(tensor)]
 
     return real
@@ -206,8 +422,13 @@ def _real_once(values: Any) -> Callable[[Tensor], Tensor]:
 
 def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     """Return which tensors are identical, which share a storage, and their positions in it."""
-    ids, places, shared = list(map(id, tensors)), list(map(_place, tensors)), _shared(tensors)
-    offsets = (tensor.storage_offset() if _place(tensor) in shared else 0 for tensor in tensors)
+    if len(tensors) < 2:
+        return ()
+    ids, places = list(map(id, tensors)), list(map(_place, tensors))
+    if len(set(places)) == len(places):
+        return ()
+    shared = _shared(tensors)
+    offsets = (tensor.storage_offset() if place in shared else 0 for tensor, place in zip(tensors, places))
     return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
 
 
@@ -231,31 +452,26 @@ def _part(tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
             else storage.clone()
         )
     whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
-    return whole.set_(storages[_place(tensor)], tensor.storage_offset(), tensor.shape, tensor.stride())
+    return _marked(whole.set_(storages[_place(tensor)], tensor.storage_offset(), tensor.shape, tensor.stride()), tensor)
 
 
-def _first(courses: _Courses | None) -> Course | None:
-    return None if courses is None else courses[0]
+def _real(tensor: Tensor) -> Tensor:
+    """Return a copy with the same strides; zeros for a fake, or for the meta tensor of one that the kernel resized."""
+    if not isinstance(tensor, Fake) and not tensor.is_meta:
+        copy = tensor.detach().clone()
+        return copy if copy.stride() == tensor.stride() else _part(tensor, {})
+    if tensor._is_zerotensor():
+        return torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype, device=CPU)
+    extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1
+    zeros = torch.zeros(extent if tensor.numel() else 0, dtype=tensor.dtype, device=CPU)
+    zeros = torch.as_strided(zeros, tensor.shape, tensor.stride()).detach()
+    return _marked(zeros, tensor).requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
-def _trial(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], casts: bool) -> _Courses | None:
-    values = *args, *kwargs.values()
-
-    def fresh_arguments() -> tuple[Any, dict[str, Any]]:
-        own, named = change_tensors((args, kwargs), _real_once(values))
-        prepare = _PREPARED.get(func)
-        return repacked(own if prepare is None else prepare(*own)), named
-
-    has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
-    with compat.no_modes(), compat.no_function(), own_state(), _autocast(casts):
-        try:
-            own, named = fresh_arguments()
-            func(*own, **named)  # Allocates what the library creates once and keeps.
-            own, named = fresh_arguments() if has_packed or casts else (own, named)
-            first = _course(func, own, named)
-            return _with_lasting(first, _course(func, own, named)) if has_packed else (first, first)
-        except Exception:
-            return None
+def _marked(copy: Tensor, tensor: Tensor) -> Tensor:
+    """Return a copy that is conjugated or negated lazily as a tensor is."""
+    copy = torch._conj(copy) if tensor.is_conj() else copy
+    return torch._neg_view(copy) if tensor.is_neg() else copy
 
 
 @contextmanager
@@ -265,11 +481,19 @@ def _autocast(casts: bool) -> Iterator[None]:
         yield
 
 
-def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course:
-    with QuietProfile() as profile:
+def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Course, Any]:
+    """Return a call's course, and its result."""
+    operands = {_place(tensor): tensor.untyped_storage() for tensor in tensors_of((args, kwargs))}
+    before = {place: storage.nbytes() for place, storage in operands.items()}
+    with block_sizes() as sizes:
         result = func(*args, **kwargs)
-    places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
-    return tuple(_steps(changes(profile, "cpu"), places))
+    resized = {place: storage.nbytes() for place, storage in operands.items() if storage.nbytes() != before[place]}
+    new: dict[int, int] = {}
+    for number, tensor in enumerate(tensors_of(result)):
+        place = _place(tensor)
+        if place not in before or resized.pop(place, None) is not None:
+            new[number] = tensor.untyped_storage().nbytes()
+    return tuple(_steps(sizes, new, resized.values())), result
 
 
 def _with_lasting(first: Course, later: Course) -> _Courses:
@@ -296,45 +520,53 @@ _PREPARED = {aten.mkldnn_rnn_layer_backward.default: _with_workspace}
 """For operators that read an earlier kernel's opaque workspace: their arguments with a real one."""
 
 
-def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Step]:
-    """Convert a profile's changes; ``places`` are the results' numbers by address.
+def _steps(sizes: Sequence[int], results: dict[int, int], resized: Iterable[int]) -> Iterator[Step]:
+    """Convert allocations and frees in order, by size, with the bytes of new results by place.
 
-    A result is the last allocation at its address.
+    A free is of the last live block of its size, and a result the last one of its size that is never freed. Results
+    that the kernel does not allocate count 0, and new blocks of ``resized`` arguments are none of its own.
     """
-    changed = list(changes)
-    last = {change.address: number for number, change in enumerate(changed) if change.nbytes > 0}
+    live: list[int] = []
+    ends: dict[int, int] = {}
+
+    def take(nbytes: int) -> int | None:
+        """Remove the last live block of a size, and return its number."""
+        block = next((block for block in reversed(live) if sizes[block] == nbytes), None)
+        if block is not None:
+            live.remove(block)
+        return block
+
+    for number, nbytes in enumerate(sizes):
+        if nbytes > 0:
+            live.append(number)
+        elif nbytes < 0 and (block := take(-nbytes)) is not None:
+            ends[number] = block
+    places = {block: place for place, nbytes in reversed(results.items()) if (block := take(nbytes)) is not None}
+    others = set(map(take, resized))
     buffers: dict[int, int] = {}
-    count = 0
-    for number, change in enumerate(changed):
-        if change.nbytes <= 0:
-            buffer = buffers.pop(change.address, None)
-            if buffer is not None:
-                yield Free(buffer)
-        elif change.address in places and last[change.address] == number:
-            yield Result(places[change.address], change.nbytes)
-        else:
-            buffers[change.address] = count
-            count += 1
-            yield Alloc(change.nbytes)
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """Return a copy with the same strides; zeros for a fake, or for the meta tensor of one that the kernel resized."""
-    if not isinstance(tensor, Fake) and not tensor.is_meta:
-        copy = tensor.detach().clone()
-        return copy if copy.stride() == tensor.stride() else _part(tensor, {})
-    zeros = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
-    return zeros.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+    for number, nbytes in enumerate(sizes):
+        if number in places:
+            yield Result(places[number], nbytes)
+        elif number in ends:
+            yield Free(buffers[ends[number]])
+        elif nbytes > 0 and number not in others:
+            buffers[number] = len(buffers)
+            yield Alloc(nbytes)
+    yield from (Result(place, 0) for place in results.keys() - places.values())
 
 
 def _key(values: Any) -> Iterator[Any]:
     """Yield everything that an operator's memory may depend on, except tensors' contents."""
     for value in values.items() if isinstance(values, dict) else values:
         if isinstance(value, Tensor):
-            yield value.shape, value.stride() if value.layout is torch.strided else value.layout, value.dtype
+            yield value.shape, value.stride(), value.dtype, value.requires_grad, value.is_conj(), value.is_neg()
         elif isinstance(value, (list, tuple, dict)):
             yield len(value)
             yield from _key(value)
+        elif isinstance(value, float) and value * 2 % 1:  # Of numbers, only halves and infinities may be special.
+            yield float
+        elif isinstance(value, torch.Generator):
+            yield torch.Generator
         else:
             yield value.__class__, hash(value) if isinstance(value, torch.ScriptObject) else value
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -27,7 +27,7 @@ from ..live.fakes import Fake
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Phase, Result, Workspace
+from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
 from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
@@ -202,29 +202,12 @@ class Ledger(Listener):
         self.moments.append(Moment(name, owner, self.phase, self.step))
         on_meta = name.startswith(SHAPES_ONLY)
         sizes = repeat(0) if on_meta else iter(self.workspaces.reserves(name, args, kwargs, out))
-        results = iter(tensors_of(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, self.place())
         band = self.workspaces.band(RESERVES, name)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = self.numbers.saved_bytes(args) if by_node else 0
-        phases = self.workspaces.scratch(name, args, kwargs, out)
-        if phases and not isinstance(phases[0], Phase):
-            self._record_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
-            phases, lasting = (), ()
-        results_recorded = 0
-        live_blocks: dict[str, int] = {}
-        for phase in cast("tuple[Phase, ...]", phases):
-            self._free_blocks(live_blocks, dict(phase.blocks))
-            self._record_results(islice(results, phase.results - results_recorded), sizes, owner, band)
-            results_recorded = phase.results
-            self._record_lasting(lasting, owner, name)
-            lasting = ()
-            self._record_blocks(live_blocks, phase, owner)
-            scratch = phase.nbytes - saved
-            if scratch > 0:
-                error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                self.event(self._record_scratch(scratch, owner, error), 0)
-        self._free_blocks(live_blocks, {})
+        course = self.workspaces.scratch(name, args, kwargs, out)
+        self._record_course(course, tensors_of(out), sizes, owner, band, name, lasting, saved)
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)
         doubt, lasting_bytes = self.workspaces.take_doubt()
@@ -232,18 +215,6 @@ class Ledger(Listener):
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt, lasting_bytes))
         if self.backend == "cpu":
             self.numbers.give(func, args, out)
-
-    def _record_blocks(self, live_blocks: dict[str, int], phase: Phase, owner: int) -> None:
-        """Record a phase's blocks that are not live yet; ``live_blocks`` maps names to live blocks."""
-        for block, nbytes in phase.blocks:
-            if block not in live_blocks and nbytes:
-                live_blocks[block] = self._number(nbytes, owner, "workspace")
-                self.event(live_blocks[block], nbytes)
-
-    def _free_blocks(self, live_blocks: dict[str, int], lasting: Mapping[str, int]) -> None:
-        """Free the blocks that do not last, last one first."""
-        for block in [block for block in reversed(live_blocks) if block not in lasting]:
-            self.event(live_blocks.pop(block), 0)
 
     def _record_course(
         self,
@@ -254,6 +225,7 @@ class Ledger(Listener):
         band: float,
         name: str,
         lasting: Sequence[int],
+        saved: int,
     ) -> None:
         """Record a kernel's allocations one by one, after the results that its course does not name.
 
@@ -270,10 +242,12 @@ class Ledger(Listener):
         for step in course:
             if isinstance(step, Result):
                 ruled = nbytes[step.result]
-                nbytes_of_result = ruled if ruled is None or step.nbytes is None else step.nbytes
+                nbytes_of_result = ruled if step.nbytes is None else step.nbytes
                 self._record_results(results[step.result : step.result + 1], iter([nbytes_of_result]), owner, band)
             elif isinstance(step, Alloc):
-                number = self._record_scratch(step.nbytes, owner, error) if step.nbytes else None
+                is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
+                is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)
+                number = self._record_scratch(step.nbytes, owner, band_here) if is_new else None
                 buffers.append(None if step.lasts else number)
             elif isinstance(step, Free):
                 self._give(buffers, step.buffer)

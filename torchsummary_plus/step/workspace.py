@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
@@ -14,34 +14,28 @@ from ..data.units import MIB
 from ..live.fakes import in_kernel
 from ..live.structures import all_tensors, held_bytes
 from ..live.versions import since
-from ..ops import processor
-from ..ops.processor import is_half
-from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
+from ..ops.scratch import cuda, observers  # noqa: F401 - the modules register their rules
 from ..ops.scratch.cuda import blas
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (
-    ALL_RESULTS,
     DOUBT,
     LASTING,
-    OF_CPU_LIBRARIES,
     OF_ROWS,
     RESERVES,
     SCRATCH,
-    TRIED,
     UNMODELLED,
     Alloc,
     AtMost,
     Course,
     Free,
-    Phase,
+    Lasting,
     Rule,
     Workspace,
 )
 from ..ops.scratch.variants import variant_of
 from .autograd.gpu_node_numbers import DeviceNumbers
-from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes, writes_to_out
+from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes
 
-AT_LAST = Phase(ALL_RESULTS, 0)
 Place = tuple[bool, int]
 """What libraries' handles belong to: whether it is autograd's thread, and the stream."""
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
@@ -49,26 +43,8 @@ SCRIPT = "torch::jit::DifferentiableGraphBackward"
 LARGEST_LASTING = 32 * MIB
 """The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper, which an operator may request."""
 
-CPU_FROM, HALF_FROM, CUDA_FROM = "2.6", "2.11", "2.11"
-"""First releases that rules hold for, unless they name another: on the CPU, there in half precision, and on CUDA.
-
-On older releases, each operator with a rule is named and its scratch is a guess.
-"""
-
-HALF_PRODUCTS_UNTIL = "2.15"
-"""The first release whose oneDNN multiplies matrices by vectors in half precision without the scratchpads of rules."""
-_PRODUCTS = frozenset(
-    f"aten::{name}"
-    for name in ("mm", "addmm", "addmm_", "addbmm", "addbmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_")
-)
-_MULTIPLYING = _PRODUCTS | {
-    f"aten::{name}"
-    for name in (
-        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
-        *("_native_multi_head_attention", "_transformer_encoder_layer_fwd", "linear"),
-    )
-}
-"""Operators whose kernels multiply matrices in oneDNN where float32 is lowered (``mkldnn_bf32_gemm``)."""
+CUDA_FROM = "2.11"
+"""The first release that rules for CUDA hold for, unless they name another; on older ones, they are guesses."""
 
 
 class RuleError(SummaryError):
@@ -137,17 +113,17 @@ class Workspaces:
         self._allocated.clear()
         self._unfreed = self._doubt = self._lasting_doubt = 0
 
-    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
-        """Return a kernel's phases, the last of which has all results, or its course; call :meth:`lasting` before."""
+    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
+        """Return a kernel's course; call :meth:`lasting` before."""
         name, kwargs = self._function(SCRATCH, name, args, kwargs, out)
-        phases = self._scratch(name, args, kwargs, out)
+        course = self._scratch(name, args, kwargs, out)
         passing, self._passing = self._passing, 0
         if not passing:
-            return phases
+            return course
         if name not in blas.ONE_PRODUCT:
-            self._note(name, passing + _most(phases))
-            return phases
-        return _with_workspace(phases, passing)
+            self._note(name, passing + _most(course))
+            return course
+        return (*course, Alloc(passing))
 
     def _function(
         self, rules: Mapping[tuple[str, str], Rule], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
@@ -165,61 +141,36 @@ class Workspaces:
 
     def _scratch(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> tuple[Phase, ...] | Course:
+    ) -> Course:
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
-        phases = self._ask(rule, name, args, kwargs, out)
-        is_measured = self._is_measured(rule, name, args, kwargs)
-        if self.backend == "cpu" and name in TRIED and (not is_measured or _is_unsure(phases)):
-            course = self._try_out(name, args, kwargs, out)
-            if course is not None:
-                return course or (AT_LAST,)
-        if not is_measured:
+        answer = self._ask(rule, name, args, kwargs, out)
+        if self.backend == "cuda" and not since(rule.since or CUDA_FROM):
             self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
-            return _guessed(phases)
-        if phases is None or isinstance(phases, AtMost):
-            known = () if phases is None else phases.phases
-            if phases is None:
-                self._note(name, _reach(args, kwargs, out))
-            else:
-                self._note_bound(name, phases.nbytes + _most(known), phases.multiplies)
-            return known if known and not isinstance(known[0], Phase) else (*known, AT_LAST)
-        if isinstance(phases, int):
-            return (Phase(ALL_RESULTS, max(0, phases)),)
-        guesses = [step for step in phases if isinstance(step, (Phase, Workspace)) and step.band]
+            return _guessed(answer)
+        if answer is None:
+            self._note(name, _reach(args, kwargs, out))
+            return ()
+        if isinstance(answer, AtMost):
+            self._note_bound(name, answer.nbytes + _most(answer.course), answer.multiplies)
+            return answer.course
+        if isinstance(answer, int):
+            return _at_peak(answer)
+        guesses = [step for step in answer if isinstance(step, Workspace) and step.band]
         if guesses:
             self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
-        if not phases or not isinstance(phases[0], Phase):
-            return tuple(phases) or (AT_LAST,)
-        return (*phases, AT_LAST)
-
-    def _is_measured(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a rule holds for this release and this processor, with these arguments."""
-        if self.backend != "cpu":
-            return since(rule.since or CUDA_FROM)
-        in_half = any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs)))
-        if name in _MULTIPLYING and not in_half and processor.lowers_float32():
-            return False
-        if name in (TRIED if in_half else OF_CPU_LIBRARIES) and not processor.is_measured():
-            return False
-        if rule.since or not in_half:
-            return since(rule.since or CPU_FROM)
-        return since(HALF_FROM) and not (name in _PRODUCTS and since(HALF_PRODUCTS_UNTIL))
+        return tuple(answer)
 
     def _without_rule(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> tuple[Phase, ...] | Course:
-        """Return the phases of a kernel without a rule; on the CPU it is measured on zeros if possible."""
-        writes = self.backend == "cpu" and writes_to_out(name)
-        is_new = is_foreign(name) or is_unstudied(name)
-        if name not in UNMODELLED[self.backend] and not is_new and not writes:
-            return (AT_LAST,)
-        tries = self.backend == "cpu" and (name in TRIED or is_new or writes)
-        course = self._try_out(name, args, kwargs, out) if tries else None
-        if course is None:
-            self._note_bound(name, _reach(args, kwargs, out), self.backend == "cuda" and name not in OF_ROWS)
-        return course or (AT_LAST,)
+    ) -> Course:
+        """Return the course of a kernel without a rule; on the CPU it is tried."""
+        if self.backend == "cpu":
+            return self._tried(name, args, kwargs, out)
+        if name in UNMODELLED["cuda"] or is_foreign(name) or is_unstudied(name):
+            self._note_bound(name, _reach(args, kwargs, out), name not in OF_ROWS)
+        return ()
 
     def _note_bound(self, name: str, nbytes: int, multiplies: bool) -> None:
         """Name an operator with only a bound, and cuBLAS's workspace if it may be the first to take it."""
@@ -228,16 +179,18 @@ class Workspaces:
         lasting = workspace if blas.are_workspaces_kept() else 0
         self._note(name, nbytes + workspace - lasting, lasting=lasting)
 
-    def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
-        """Return a kernel's allocations on zeros; None if it cannot be tried."""
+    def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
+        """Return a kernel's allocations on zeros; it is named if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
         lasting = unfreed_bytes(course or ()) if is_foreign(name) else 0
         if lasting:
             self._unfreed += lasting
             self._note(name, self._unfreed + _reach(args, kwargs, out))
-        if course is not None and any(isinstance(step, Alloc) for step in course):
+        if course is None:
+            self._note(name, _reach(args, kwargs, out))
+        elif is_foreign(name) and any(isinstance(step, Alloc) for step in course):
             self.tried[name] = self.tried.get(name, 0) + 1
-        return course
+        return course or ()
 
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
         """Return the error band of an operator's rule in one of the registries."""
@@ -297,22 +250,17 @@ class Workspaces:
         self._lasting_doubt = max(self._lasting_doubt, lasting)
 
 
-def _with_workspace(phases: tuple[Phase, ...] | Course, nbytes: int) -> tuple[Phase, ...] | Course:
-    """Add a workspace beside all that a kernel allocates, until it ends."""
-    *before, last = phases or (Phase(ALL_RESULTS, 0),)
-    if isinstance(last, Phase):
-        return (*cast("list[Phase]", before), last._replace(nbytes=last.nbytes + nbytes))
-    return (*cast("Course", phases), Alloc(nbytes))
+def _at_peak(nbytes: int, band: float = 0.0) -> Course:
+    """Return the course of a kernel that takes so many bytes beside its results and lasting workspaces."""
+    return (Lasting(), Workspace(max(0, nbytes), band))
 
 
-def _most(phases: tuple[Phase, ...] | Course) -> int:
+def _most(course: Course) -> int:
     """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is recorded."""
     live: list[int] = []
     most = 0
-    for step in phases:
-        if isinstance(step, Phase):
-            most = max(most, step.nbytes + sum(dict(step.blocks).values()))
-        elif isinstance(step, Alloc):
+    for step in course:
+        if isinstance(step, Alloc):
             live.append(step.nbytes)
             most = max(most, sum(live))
         elif isinstance(step, Workspace):
@@ -322,21 +270,12 @@ def _most(phases: tuple[Phase, ...] | Course) -> int:
     return most
 
 
-def _is_unsure(phases: Any) -> bool:
-    """Whether a rule returned a bound or a guess."""
-    if phases is None or isinstance(phases, AtMost):
-        return True
-    return not isinstance(phases, int) and any(isinstance(phase, Phase) and phase.band for phase in phases)
-
-
-def _guessed(phases: Any) -> tuple[Phase, ...] | Course:
-    """Mark the scratch of a rule for another release as a guess that may be off by as much, where it has a band."""
-    if phases is None or isinstance(phases, int):
-        return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
-    known = phases.phases if isinstance(phases, AtMost) else phases
-    if known and not isinstance(known[0], Phase):
-        return tuple(step._replace(band=1.0) if isinstance(step, Workspace) else step for step in known)
-    return (*(phase._replace(band=1.0) for phase in known), AT_LAST)
+def _guessed(answer: Any) -> Course:
+    """Mark the workspace of a rule for another release as a guess that may be off by as much."""
+    if answer is None or isinstance(answer, int):
+        return _at_peak(answer or 0, band=1.0)
+    course: Course = answer.course if isinstance(answer, AtMost) else answer
+    return tuple(step._replace(band=1.0) if isinstance(step, Workspace) else step for step in course)
 
 
 def _reach(*values: Any) -> int:

@@ -229,8 +229,7 @@ class Pass(TorchDispatchMode):
                 return self.kernel(func, args, kwargs)
             in_engine = state.in_engine
             try:
-                if in_engine:
-                    func, args, kwargs = self._as_called(func, args, kwargs)
+                func, args, kwargs = self._as_called(func, args, kwargs)
                 state.in_engine = False
                 for before in self._before:
                     before(func, args, kwargs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...data.rounding import round_up
-from .sizes import elements, itemsize, nbytes
+from .registry import lasting
+from .sizes import NATIVE, elements, itemsize, nbytes
 
 OPERATOR = "aten::_fused_moving_avg_obs_fq_helper"
 
@@ -26,3 +27,8 @@ def fitted(x: Any, rest: tuple[Any, ...], block: int = 1) -> tuple[tuple[int, in
         return ()
     growth = [round_up(len(x) * itemsize(each), block) - round_up(nbytes(each), block) for each in buffers]
     return tuple((each.untyped_storage()._cdata, more) for each, more in zip(buffers, growth) if more)
+
+
+@lasting("cpu", OPERATOR, source=f"{NATIVE}quantized/cpu/fused_obs_fake_quant.cpp", band=0.0)
+def _observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
+    return fitted(x, rest)

@@ -41,19 +41,6 @@ class Rule:
     since: str = ""
 
 
-class Phase(NamedTuple):
-    """A stretch of a kernel: the number of result tensors that exist, and the scratch bytes besides them.
-
-    A ``band`` above 0 is a guess's relative error (for a guess of 0, its error in bytes); the operator is then named as
-    unknown. ``blocks`` are further ones by name; a block keeps living if the next phase names it again.
-    """
-
-    results: int
-    nbytes: int
-    band: float = 0.0
-    blocks: tuple[tuple[str, int], ...] = ()
-
-
 class Result(NamedTuple):
     """The kernel allocates the result tensor at this position; ``nbytes`` if they were measured."""
 
@@ -62,10 +49,14 @@ class Result(NamedTuple):
 
 
 class Alloc(NamedTuple):
-    """The kernel allocates a buffer; buffers count from 0. It lives at most until the kernel ends, unless it lasts."""
+    """The kernel allocates a buffer; buffers count from 0. It lives at most until the kernel ends, unless it lasts.
+
+    ``band`` is its relative error.
+    """
 
     nbytes: int
     lasts: bool = False
+    band: float = 0.0
 
 
 class Free(NamedTuple):
@@ -98,27 +89,21 @@ Step = Result | Alloc | Free | Workspace | Lasting
 Course = tuple[Step, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
 
-ALL_RESULTS = 1 << 30
-"""More tensors than any result has."""
-
 
 class AtMost(NamedTuple):
     """Scratch with only an upper bound: an estimate names the operator and widens its range accordingly.
 
-    The bound comes on top of the kernel's known ``phases``, or course. An operator that ``multiplies`` may also be the
-    first to take cuBLAS's workspace.
+    The bound comes on top of the kernel's known ``course``. An operator that ``multiplies`` may also be the first to
+    take cuBLAS's workspace.
     """
 
     nbytes: int
-    phases: tuple[Any, ...] = ()
+    course: Course = ()
     multiplies: bool = False
 
 
 DOUBT = 8
-"""Bound for an operator without a rule: this multiple of its arguments' and results' bytes, plus ``LEAST_DOUBT``.
-
-None of the CPU operators in ``UNMODELLED`` needs more than 6 times those bytes.
-"""
+"""Bound for an operator without a rule: this multiple of its arguments' and results' bytes, plus ``LEAST_DOUBT``."""
 
 F = TypeVar("F", bound=Formula)
 
@@ -128,10 +113,10 @@ OLDEST = "2.6"
 """The oldest supported release of torch."""
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the scratch bytes at the kernel's peak, besides all of its results; or the kernel's phases, or its course.
+"""-> the kernel's course, or the scratch bytes at its peak, besides all of its results.
 
-A peak is a maximum and need not grow linearly with the batch; a phase does, and the replay finds the maximum. Return
-:class:`AtMost` if only a bound is known, None if the kernel uses scratch without a known bound.
+A peak is a maximum and need not grow linearly with the batch; a course's steps do, and the replay finds the maximum.
+Return :class:`AtMost` if only a bound is known, None if the kernel uses scratch without a known bound.
 """
 
 RESERVES: dict[tuple[str, str], Rule] = {}
@@ -146,58 +131,19 @@ OF_ROWS = frozenset(
 """Operators on sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
-    "cpu": OF_ROWS.union(
-        f"aten::{name}"
-        for name in (
-            *(
-                "linalg_lstsq",
-                "linalg_pinv.atol_rtol_tensor",
-                "linalg_eig",
-                "_linalg_eigvals",
-                "linalg_lu_factor_ex",
-            ),
-            *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
-            *("linalg_ldl_factor_ex", "linalg_ldl_solve"),
-            *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
-        )
-    ),
+    "cpu": OF_ROWS | {"aten::linalg_matrix_exp"},
     "cuda": OF_ROWS,
 }
-"""Operators known to use scratch memory but without a rule.
-
-On the CPU those in ``TRIED`` are run on zeros if small enough; otherwise estimates name them.
-"""
+"""Operators known to use scratch memory but without a rule, or on the CPU as their values say: they are named."""
 
 WITHOUT_SCRATCH = frozenset(
-    f"aten::{name}" for name in ("_cholesky_solve_helper", "_compute_linear_combination", "_pdist_forward")
-)
-"""Operators measured to need no scratch memory, among those that have multiply-adds but no formula."""
-
-OF_CPU_LIBRARIES = frozenset(
     f"aten::{name}"
     for name in (
-        *("convolution", "_convolution", "convolution_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
-        *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "_linalg_eigh"),
-        *("linalg_qr", "ormqr", "linalg_householder_product", "_linalg_svd"),
-        *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "_linalg_solve_ex", "linalg_inv_ex"),
-        *("_linalg_det", "_linalg_slogdet", "cholesky_solve", "cholesky_inverse"),
-        *("linalg_ldl_factor_ex", "linalg_ldl_solve"),
-        *("_fft_r2c", "_fft_c2c", "_fft_c2r"),
+        *("_cholesky_solve_helper", "_compute_linear_combination", "_pdist_forward"),
+        *("_unsafe_view_copy", "unsafe_split_copy.Tensor", "unsafe_split_with_sizes_copy"),
     )
 )
-"""CPU operators of oneDNN, LAPACK and FFT libraries: their rules hold for the libraries of x86 builds."""
-
-TRIED = OF_CPU_LIBRARIES | frozenset(
-    f"aten::{name}"
-    for name in (
-        *("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_"),
-        *("mv", "addmv", "addmv_", "dot", "vdot"),
-        *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "ldexp_", "mvlgamma_"),
-    )
-)
-"""Operators that are run on zeros on the CPU if no rule is exact, because their memory does not depend on values."""
+"""Operators on CUDA measured to need no scratch memory, among those that have multiply-adds but no formula."""
 
 
 @names_cures({})
@@ -224,7 +170,7 @@ def register_scratch(
     """
     if device not in ("cpu", "cuda"):
         raise choice_error("device", device, ["cpu", "cuda"])
-    import_module(f"..{device}", __name__)  # Registers the device's own rules, to detect duplicates.
+    import_module("..cuda", __name__)  # Registers CUDA's own rules, to detect duplicates.
     names = [name for op in ops for name in _names(op)]
 
     def register(formula: F) -> Registered[F]:

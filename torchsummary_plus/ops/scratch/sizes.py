@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..shapes.registry import is_channels_last
-from ..strides import contiguous
 
 NATIVE = "aten/src/ATen/native/"
 INT64 = 8
@@ -46,14 +45,6 @@ def suggested(tensor: Any) -> Any:
 def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
     """Return the bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 if none is needed."""
     return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
-
-
-def columns_first(x: Any) -> int:
-    """Return the bytes of a copy with column-major matrices; 0 if they are."""
-    strides = contiguous((*x.shape[:-2], x.shape[-1], x.shape[-2]))
-    turned = (*x.stride()[:-2], x.stride(-1), x.stride(-2))
-    shape = (*x.shape[:-2], x.shape[-1], x.shape[-2])
-    return 0 if all(size == 1 or a == b for size, a, b in zip(shape, turned, strides)) else nbytes(x)
 
 
 def flattened(tensor: Any) -> int:

@@ -79,7 +79,12 @@ class StepKernels(ValuedKernels):
         return torch.is_grad_enabled() or self.module() != OUTSIDE
 
     def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
-        """Return the call that the engine's current node makes on the device; listeners receive this call."""
+        """Return the call that torch makes on the device without a mode; listeners receive this call."""
+        state = self.watch.state
+        if state.composite is Composite.VALUES and func in _WITH_VECTORS:
+            args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
+        if not state.in_engine:
+            return func, args, kwargs
         return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -88,8 +93,6 @@ class StepKernels(ValuedKernels):
             raise UnfakeableError(f"torch traces {func} into a graph, which keeps tensors alive")
         if func is aten.add.Tensor and self._adds_in_composite(*args):
             func, args = aten.alias.default, args[:1]
-        if state.composite is Composite.VALUES and func in _WITH_VECTORS:
-            args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
             if state.casts_in_transform and _is_cast(func, args):
                 raise UnfakeableError(f"autocast cannot cast the arguments of {func} inside a torch.func transform")

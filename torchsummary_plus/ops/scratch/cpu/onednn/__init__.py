@@ -1,1 +1,0 @@
-"""oneDNN: which kernel it chooses, and that kernel's scratchpad."""
