@@ -122,17 +122,22 @@ CUDA_RULE = from_release("2.11", "the CUDA rule")
 
 
 @pytest.mark.usefixtures("kept_workspaces")
-@pytest.mark.parametrize(("device", "band"), [("cpu", 100), pytest.param("cuda", 95, marks=CUDA_RULE)])
-def test_a_rule_that_opens_the_range_is_named(device: str, band: int) -> None:
-    def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
-        torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA_RULE)])
+def test_what_opens_the_range_is_named(device: str) -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        out = model(x)
+        torch.zeros_like(out).masked_scatter(out > 0, out).sum().backward()
         model.zero_grad()
 
     x = torch.randn(256, 64)
-    estimate = estimate_memory(nn.Linear(64, 64), input_data=[x, x > 0], device=device, train_step=step)
+    estimate = estimate_memory(nn.Linear(64, 64), input_data=x, device=device, train_step=step)
     low, high = estimate.peak_range
-    assert low < high and estimate.unknown == ()
-    assert f"aten::masked_scatter_backward: scratch memory known to within {band}%" in estimate.assumptions
+    assert low < high
+    if device == "cpu":
+        assert dict(estimate.unknown) == {"aten::masked_scatter_backward": 2}
+    else:
+        assert estimate.unknown == ()
+        assert "aten::masked_scatter_backward: scratch memory known to within 95%" in estimate.assumptions
 
 
 def test_error_bands_may_move_the_peak_to_another_moment() -> None:
@@ -221,11 +226,12 @@ def test_more_memory_never_fits_less(device: str) -> None:
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", MODELS)
 def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, device: str) -> None:
-    two, three = (estimated(name, batch, device, mode=mode, optimizer="adamw").log for batch in (2, 3))
-    assert scales(two, three)
-    for batch in (5, 9):
+    """With other sizes than weights' for activations: the CPU's scratch blocks are told apart by their sizes."""
+    three, five = (estimated(name, batch, device, mode=mode, optimizer="adamw").log for batch in (3, 5))
+    assert scales(three, five)
+    for batch in (7, 9):
         traced = estimated(name, batch, device, mode=mode, optimizer="adamw").log
-        scaled = at_batch({2: two, 3: three}, batch)
+        scaled = at_batch({3: three, 5: five}, batch)
         assert scaled.mult_adds == traced.mult_adds
         assert of_tensors(scaled) == of_tensors(traced)
         if of_kernels(scaled) == of_kernels(traced):

@@ -265,6 +265,7 @@ def test_an_operator_that_refuses_zeros_is_told_by_a_real_step() -> None:
     estimate = estimate_memory(model, (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     assert estimate.assumptions == (
         "torchsummary_plus_tests::picky_backward in the step, 2 times: sizes taken from a real step",
+        "torchsummary_plus_tests::picky_backward, 2 times: scratch memory measured on zeros",
     )
 
 

@@ -161,6 +161,13 @@ profiler_starts: tuple[tuple[Any, str], ...] = (
 """What torch's profilers call as they start."""
 EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is unavailable", None)
 
+_LEGACY = "torch.autograd.profiler_legacy"
+start_legacy_profile: Callable[[Any], None] = probe(f"{_LEGACY}:_enable_profiler_legacy", _STEP)
+end_legacy_profile: Callable[[], Any] = probe(f"{_LEGACY}:_disable_profiler_legacy", _STEP)
+legacy_config: Any = probe(f"{_LEGACY}:ProfilerConfig", _STEP)
+legacy_state: Any = probe(f"{_LEGACY}:ProfilerState", _STEP)
+profiler_extras: Any = probe("torch._C._profiler:_ExperimentalConfig", _STEP)
+
 # CUDA without a GPU.
 lifts_only_cpu: Callable[[], bool] = probe("torch:_C._only_lift_cpu_tensors", _CARD, lambda: False)
 lift_only_cpu: Callable[[bool], None] = probe("torch:_C._set_only_lift_cpu_tensors", _CARD, lambda _: None)
@@ -386,12 +393,13 @@ def import_for_optimizers() -> None:
 def import_for_steps(compiler: bool = False) -> None:
     """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
 
-    The first profiler region imports a part of torch, and from 2.15 on an optimizer does. ``compiler``: so does a step.
+    The first profiler region and the first code without modes import parts of torch, from 2.15 on an optimizer does,
+    and with ``compiler`` a step.
     """
     import_compiler()
     if since("2.15"):
         import_module("torch.nested._internal.nested_tensor")
-    with record_function(""):
+    with record_function(""), no_modes():
         pass
     if compiler:
         with suppress(ImportError):

@@ -28,7 +28,18 @@ from ..ops.macs.free import is_free
 from ..ops.macs.registry import FORMULAS, base_name
 from ..ops.processor import float32_precisions
 from ..ops.scratch.masks import masked_rows, written_rows
-from ..ops.scratch.registry import SCRATCH, UNMODELLED, WITHOUT_SCRATCH, Alloc, Course, Free, Result, Step
+from ..ops.scratch.registry import (
+    SCRATCH,
+    UNMODELLED,
+    WITHOUT_SCRATCH,
+    Alloc,
+    AtMost,
+    Course,
+    Free,
+    Result,
+    Step,
+    most_bytes,
+)
 from ..trace.kernels import change_tensors, tensors_of
 from ..watch.block_sizes import block_sizes
 from .smaller_calls import Call, Shortened, extrapolated, shortened
@@ -99,7 +110,7 @@ aten = torch.ops.aten
 
 Fill = Callable[[Tensor], object]
 
-_Courses = tuple[Course, Course]
+_Courses = tuple[Course | AtMost, Course | AtMost]
 """A kernel's course in the first call with an object of packed weights, and in later calls; equal without objects."""
 
 _COURSES: dict[Any, _Courses | None] = {}
@@ -115,8 +126,8 @@ class Trials:
         self._of_libraries: dict[Any, _Courses | None] = {}
         """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
-    def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
-        """Return a CPU kernel's allocations in order; None if it cannot be tried.
+    def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | AtMost | None:
+        """Return a CPU kernel's allocations in order, with a bound if masks' values decide; None if it cannot be tried.
 
         It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
         gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
@@ -142,14 +153,15 @@ class Trials:
 @cache
 def _views_in_place(func: OpOverload) -> bool:
     """Whether an operator changes only how a tensor views its storage, as ``transpose_`` does."""
-    return torch.Tag.inplace_view in func.tags and not func._opname.startswith(("resize", "set_"))
+    return torch.Tag.inplace_view in func.tags
 
 
 def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], casts: bool) -> _Courses | None:
     """Return a call's courses, tried once for all calls alike."""
     args, kwargs, out = call
     operands = tensors_of((*args, *kwargs.values()))
-    key = func, _surroundings(casts), tuple(_key((args, kwargs))), _sharing(operands), _selected(func, args, out)
+    storages = _places(operands) if func in _OF_STORAGES else _sharing(operands)
+    key = func, _surroundings(casts), tuple(_key((args, kwargs))), storages, _selected(func, args, out)
     try:
         return known[key]
     except KeyError:
@@ -184,11 +196,26 @@ def _tried(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
         return _trial(func, call, casts) if work <= LONGEST_FOREIGN and _fits(func, call) else None
     threads = torch.get_num_threads()
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
-    if share < 1:
+    if share < 1 and func not in _OF_STORAGES:
         course = _in_turn(func, call) or _from_smaller(func, call, share)
         if course is not None:
             return course, course
-    return _trial(func, call, casts) if work <= LONGEST and _fits(func, call) else None
+    return _with_masks(func, call) if work <= LONGEST and _fits(func, call) else None
+
+
+def _with_masks(func: OpOverload, call: Call) -> _Courses | None:
+    """Return a call's courses on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
+    courses = _trial(func, call, False)
+    masks = [
+        each for each in tensors_of(call[:2]) if each.dtype is torch.bool and (isinstance(each, Fake) or each.is_meta)
+    ]
+    if not courses or not masks or _selected(func, call.args, call.out) is not None:
+        return courses
+    ones = _trial(func, call, False, [lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
+    if not ones or ones == courses:
+        return courses
+    bounded = AtMost(most_bytes(ones[0]), courses[0])
+    return bounded, bounded
 
 
 def _fits(func: OpOverload, call: Call) -> bool:
@@ -238,9 +265,15 @@ def _with_threads(func: OpOverload, call: Call, course: Course) -> Course:
 def _smaller_course(func: OpOverload, call: Call) -> Course | None:
     if (multiply_adds(func, *call) or 0) > LONGEST // 10 or not _fits(func, call):
         return None
-    courses = _trial(func, call, False)
-    return courses and courses[0]
+    courses = _with_masks(func, call)
+    return None if courses is None or isinstance(courses[0], AtMost) else courses[0]
 
+
+_OF_STORAGES = {
+    aten._new_zeros_with_same_feature_meta.default,
+    *(getattr(aten, f"{part}_scatter").default for part in ("slice", "select", "diagonal", "as_strided")),
+}
+"""Operators whose results are as large as an argument's whole storage."""
 
 _CONVOLUTIONS = {aten.convolution.default, aten._convolution.default, aten.convolution_backward.default}
 
@@ -282,7 +315,7 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
     for place in range(length):
         one = _one(call, place)
         courses = _known(func, one, _COURSES, False)
-        if courses is None:
+        if courses is None or isinstance(courses[0], AtMost):
             return None
         for step in courses[0]:
             if isinstance(step, Result):
@@ -303,14 +336,14 @@ def _one(call: Call, place: int) -> Call:
     return Call(tuple(map(part, call.args)), kwargs, part(call.out))
 
 
-def _trial(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
+def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()) -> tuple[Course, Course] | None:
     """Return the courses of one call; None if the kernel fails, or its results have other shapes than expected."""
     args, _, out = call
     selected = _selected(func, args, out)
     if selected == -1:
         return None
     has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
-    for fill in _fills(selected):
+    for fill in fills or _fills(selected):
         with compat.no_modes(), compat.no_function(), _undrawn(func), _autocast(casts):
             try:
                 own, named = _fresh(func, call, fill)
@@ -329,7 +362,8 @@ def _trial(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
 
 def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[str, Any]]:
     """Return a call's arguments as real tensors, with generators and packed weights of its own."""
-    real = _real_once((*call.args, *call.kwargs.values()), fill)
+    operands = tensors_of((*call.args, *call.kwargs.values()))
+    real = _real_once(set(map(_place, operands)) if func in _OF_STORAGES else _shared(operands), fill)
     own, named = change_tensors(call.args, real), change_tensors(call.kwargs, real)
     prepare = _PREPARED.get(func)
     named = {name: torch.Generator() if isinstance(value, torch.Generator) else value for name, value in named.items()}
@@ -339,7 +373,7 @@ def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[s
 def _is_expected(result: Any, out: Any, every: bool) -> bool:
     """Whether results have the fakes' shapes; only ``every`` one-axis result has to, as others may be opaque."""
     return all(
-        real.shape == fake.shape or not (real.numel() and (every or real.dim() > 1))
+        real.shape == fake.shape or not (every or (real.numel() and real.dim() > 1))
         for real, fake in zip(tensors_of(result), tensors_of(out))
     )
 
@@ -348,15 +382,27 @@ def _fills(selected: int | None) -> Iterator[Fill | None]:
     """Yield what fills a kernel's zeros, in the order in which it is tried, if its values select so many elements."""
 
     def first(tensor: Tensor) -> None:
-        tensor.view(-1)[:selected].fill_(1)
+        part = _unexpanded(tensor)
+        number = (selected or 0) * part.numel() // max(1, tensor.numel())
+        part.copy_((torch.arange(part.numel()) < number).view(part.shape))
 
     def unlike(tensor: Tensor) -> None:
-        tensor.copy_(torch.arange(tensor.numel()).clamp_(max=max(0, (selected or 0) - 1)).view(tensor.shape))
+        part = _unexpanded(tensor)
+        part.copy_(torch.arange(part.numel()).clamp_(max=max(0, (selected or 0) - 1)).view(part.shape))
+
+    def one(tensor: Tensor) -> None:
+        if tensor.numel():
+            tensor[(0,) * tensor.dim()] = selected or 0
 
     if selected is not None:
-        yield from (first, unlike)
+        yield from (first, unlike, one)
     yield None
     yield lambda tensor: tensor.fill_(1)  # Such as weights of a draw, or a matrix with an inverse.
+
+
+def _unexpanded(tensor: Tensor) -> Tensor:
+    """Return a tensor's elements without the axes along which it repeats them."""
+    return tensor[tuple(slice(None) if stride else slice(1) for stride in tensor.stride())]
 
 
 def _selected(func: OpOverload, args: tuple[Any, ...], out: Any) -> int | None:
@@ -403,15 +449,17 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...]) -> bool:
     return is_reordered and skips and 1 in (x.shape[1], weight.shape[0], weight.shape[1])
 
 
-def _real_once(values: Any, fill: Fill | None) -> Callable[[Tensor], Tensor]:
-    """Return a function that replaces each tensor by a copy, always the same: kernels may check for shared memory."""
+def _real_once(whole: set[int], fill: Fill | None) -> Callable[[Tensor], Tensor]:
+    """Return a function that replaces each tensor by a copy, always the same: kernels may check for shared memory.
+
+    A tensor in one of the storages ``whole`` becomes a part of a copy of all of it.
+    """
     known: dict[int, Tensor] = {}
-    shared = _shared(tensors_of(values))
     storages: dict[int, torch.UntypedStorage] = {}
 
     def real(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            known[id(tensor)] = copy = _part(tensor, storages) if _place(tensor) in shared else _real(tensor)
+            known[id(tensor)] = copy = _part(tensor, storages) if _place(tensor) in whole else _real(tensor)
             if fill is not None and (isinstance(tensor, Fake) or tensor.is_meta):
                 with torch.no_grad():
                     fill(copy)
@@ -430,6 +478,11 @@ def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     shared = _shared(tensors)
     offsets = (tensor.storage_offset() if place in shared else 0 for tensor, place in zip(tensors, places))
     return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
+
+
+def _places(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    """Return where tensors begin in their storages, and the bytes of these."""
+    return tuple((int(tensor.storage_offset()), tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
 def _place(tensor: Tensor) -> int:
@@ -461,7 +514,8 @@ def _real(tensor: Tensor) -> Tensor:
         copy = tensor.detach().clone()
         return copy if copy.stride() == tensor.stride() else _part(tensor, {})
     if tensor._is_zerotensor():
-        return torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype, device=CPU)
+        zeros: Tensor = aten._efficientzerotensor.default(tensor.shape, dtype=tensor.dtype, device=CPU)
+        return zeros
     extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1
     zeros = torch.zeros(extent if tensor.numel() else 0, dtype=tensor.dtype, device=CPU)
     zeros = torch.as_strided(zeros, tensor.shape, tensor.stride()).detach()
@@ -470,8 +524,8 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _marked(copy: Tensor, tensor: Tensor) -> Tensor:
     """Return a copy that is conjugated or negated lazily as a tensor is."""
-    copy = torch._conj(copy) if tensor.is_conj() else copy
-    return torch._neg_view(copy) if tensor.is_neg() else copy
+    copy = aten._conj.default(copy) if tensor.is_conj() else copy
+    return aten._neg_view.default(copy) if tensor.is_neg() else copy
 
 
 @contextmanager
@@ -496,7 +550,7 @@ def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tuple(_steps(sizes, new, resized.values())), result
 
 
-def _with_lasting(first: Course, later: Course) -> _Courses:
+def _with_lasting(first: Course, later: Course) -> tuple[Course, Course]:
     """Let what only the first call of an object keeps last, if later calls free all they allocate."""
     if unfreed_bytes(later):
         return first, later

@@ -206,7 +206,7 @@ class Ledger(Listener):
         band = self.workspaces.band(RESERVES, name)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = self.numbers.saved_bytes(args) if by_node else 0
-        course = self.workspaces.scratch(name, args, kwargs, out)
+        course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out)
         self._record_course(course, tensors_of(out), sizes, owner, band, name, lasting, saved)
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)

@@ -84,8 +84,8 @@ class Shortened:
                     for stride in strides
                 ]
         smaller = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
-        smaller = torch._neg_view(smaller) if tensor.is_neg() else smaller
-        smaller = torch._conj(smaller) if tensor.is_conj() else smaller
+        smaller = torch.ops.aten._neg_view.default(smaller) if tensor.is_neg() else smaller
+        smaller = torch.ops.aten._conj.default(smaller) if tensor.is_conj() else smaller
         return smaller.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 

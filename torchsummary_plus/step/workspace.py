@@ -27,10 +27,10 @@ from ..ops.scratch.registry import (
     Alloc,
     AtMost,
     Course,
-    Free,
     Lasting,
     Rule,
     Workspace,
+    most_bytes,
 )
 from ..ops.scratch.variants import variant_of
 from .autograd.gpu_node_numbers import DeviceNumbers
@@ -121,7 +121,7 @@ class Workspaces:
         if not passing:
             return course
         if name not in blas.ONE_PRODUCT:
-            self._note(name, passing + _most(course))
+            self._note(name, passing + most_bytes(course))
             return course
         return (*course, Alloc(passing))
 
@@ -139,9 +139,7 @@ class Workspaces:
             return name, kwargs
         return function, {key: value for key, value in kwargs.items() if key not in outs}
 
-    def _scratch(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> Course:
+    def _scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
@@ -153,7 +151,7 @@ class Workspaces:
             self._note(name, _reach(args, kwargs, out))
             return ()
         if isinstance(answer, AtMost):
-            self._note_bound(name, answer.nbytes + _most(answer.course), answer.multiplies)
+            self._note_bound(name, answer.nbytes + most_bytes(answer.course), answer.multiplies)
             return answer.course
         if isinstance(answer, int):
             return _at_peak(answer)
@@ -162,9 +160,7 @@ class Workspaces:
             self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
         return tuple(answer)
 
-    def _without_rule(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> Course:
+    def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         """Return the course of a kernel without a rule; on the CPU it is tried."""
         if self.backend == "cpu":
             return self._tried(name, args, kwargs, out)
@@ -182,6 +178,9 @@ class Workspaces:
     def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         """Return a kernel's allocations on zeros; it is named if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
+        if isinstance(course, AtMost):
+            self._note_bound(name, course.nbytes + most_bytes(course.course), False)
+            return course.course
         lasting = unfreed_bytes(course or ()) if is_foreign(name) else 0
         if lasting:
             self._unfreed += lasting
@@ -253,21 +252,6 @@ class Workspaces:
 def _at_peak(nbytes: int, band: float = 0.0) -> Course:
     """Return the course of a kernel that takes so many bytes beside its results and lasting workspaces."""
     return (Lasting(), Workspace(max(0, nbytes), band))
-
-
-def _most(course: Course) -> int:
-    """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is recorded."""
-    live: list[int] = []
-    most = 0
-    for step in course:
-        if isinstance(step, Alloc):
-            live.append(step.nbytes)
-            most = max(most, sum(live))
-        elif isinstance(step, Workspace):
-            most = max(most, sum(live) + step.nbytes)
-        elif isinstance(step, Free):
-            live[step.buffer] = 0
-    return most
 
 
 def _guessed(answer: Any) -> Course:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import torch
-from torch.autograd import profiler_legacy
-
-_legacy: Any = profiler_legacy
+from ..live import compat
 
 
 @contextmanager
@@ -23,17 +19,16 @@ def block_sizes() -> Iterator[list[int]]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        _legacy._enable_profiler_legacy(_CONFIG)
+        compat.start_legacy_profile(_CONFIG)
         try:
             yield sizes
         finally:
-            threads = _legacy._disable_profiler_legacy()
+            threads = compat.end_legacy_profile()
     finally:
         if collects:
             gc.enable()
     sizes += (event.cpu_memory_usage() for events in threads for event in events if event.kind() == "memory_alloc")
 
 
-_STATE, _EXTRAS = _legacy.ProfilerState.CPU, torch._C._profiler._ExperimentalConfig()
-_CONFIG = _legacy.ProfilerConfig(_STATE, False, True, False, False, False, _EXTRAS)
+_CONFIG = compat.legacy_config(compat.legacy_state.CPU, False, True, False, False, False, compat.profiler_extras())
 """A profile of memory, without shapes, stacks, operations and modules."""

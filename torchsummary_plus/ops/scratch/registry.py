@@ -102,6 +102,21 @@ class AtMost(NamedTuple):
     multiplies: bool = False
 
 
+def most_bytes(course: Course) -> int:
+    """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is recorded."""
+    live: list[int] = []
+    most = 0
+    for step in course:
+        if isinstance(step, Alloc):
+            live.append(step.nbytes)
+            most = max(most, sum(live))
+        elif isinstance(step, Workspace):
+            most = max(most, sum(live) + step.nbytes)
+        elif isinstance(step, Free):
+            live[step.buffer] = 0
+    return most
+
+
 DOUBT = 8
 """Bound for an operator without a rule: this multiple of its arguments' and results' bytes, plus ``LEAST_DOUBT``."""
 

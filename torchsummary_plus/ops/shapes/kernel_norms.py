@@ -14,7 +14,7 @@ from torch import Tensor
 from ..dtypes import HALVES
 from ..norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from .kernel_tables import CPU_RULES, KERNEL_RULES, register
-from .layers import has_groups_in_rows, statistics_of
+from .layers import has_groups_in_rows, kept_statistics
 from .registry import (
     FLOATS,
     Out,
@@ -62,7 +62,7 @@ def batch_norm(
 
 def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
     _check_channels(x, *parameters)
-    statistics = fresh(x.shape[1:2], statistics_of(x))
+    statistics = fresh(x.shape[1:2], kept_statistics(x, parameters[0]))
     return [_row_major_first(x), statistics, statistics]
 
 

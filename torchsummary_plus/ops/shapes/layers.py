@@ -113,6 +113,12 @@ def statistics_of(x: Tensor) -> torch.dtype:
     return torch.float32 if x.dtype in HALVES else x.dtype
 
 
+def kept_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
+    """Return the dtype of a norm's statistics: the CPU keeps halves beside parameters that are no float32."""
+    is_mixed = weight is not None and weight.dtype is not x.dtype
+    return statistics_of(x) if is_mixed or x.device.type != "cpu" else x.dtype
+
+
 def _normalised(x: Tensor, *parameters: Tensor | None) -> Out:
     """Return the output of a per-channel normalisation, which keeps its input's layout."""
     sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS and is_dense(x))
@@ -203,7 +209,7 @@ def _has_variance(x: Tensor) -> bool:
 
 
 def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
-    statistics = fresh(x.shape[1:2], statistics_of(x))
+    statistics = fresh(x.shape[1:2], kept_statistics(x, parameters[0]))
     return [_normalised(x, *parameters), statistics, statistics]
 
 
@@ -218,7 +224,7 @@ def group_norm(
     """The output, and mean and inverse deviation per sample and group."""
     sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
     sure(groups > 0 and channels % groups == 0)
-    statistics = fresh((batch, groups), x.dtype)
+    statistics = fresh((batch, groups), x.dtype if x.device.type != "cpu" else kept_statistics(x, weight))
     out = _normalised(x, weight, bias)
     return [fresh(x.shape, x.dtype) if has_groups_in_rows() else out, statistics, statistics]
 
@@ -232,7 +238,8 @@ def has_groups_in_rows() -> bool:
 @rule("native_layer_norm")
 def layer_norm(x: Tensor, size: Sizes, weight: Tensor | None, bias: Tensor | None, _: float) -> Outs:
     """The output, and mean and inverse deviation per row."""
-    out, statistics = _over_last(x, size, weight, bias)
+    out, (shape, strides, _accumulated) = _over_last(x, size, weight, bias)
+    statistics = shape, strides, kept_statistics(x, weight)
     return [out, statistics, statistics]
 
 

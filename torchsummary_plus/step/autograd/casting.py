@@ -34,7 +34,11 @@ class CastGrid(torch.autograd.Function):
         """Multiply the grid in homogeneous coordinates by the matrices."""
         ctx.size, ctx.align_corners = size, align_corners
         count, _, *sides = size
-        points = theta.new_empty((count, *sides, len(sides) + 1)).view(count, -1, len(sides) + 1)
+        points = theta.new_empty((count, *sides, len(sides) + 1))
+        for axis, length in enumerate(reversed(sides)):
+            points[..., axis].copy_(_steps(theta, length, align_corners).view(-1, *[1] * axis))
+        points[..., -1].fill_(1)
+        points = points.view(count, -1, len(sides) + 1)
         return torch.bmm(points, theta.transpose(1, 2)).view(count, *sides, len(sides))
 
     @staticmethod
@@ -42,6 +46,13 @@ class CastGrid(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient of the matrices."""
         return torch.ops.aten.affine_grid_generator_backward.default(grad, ctx.size, ctx.align_corners), None, None
+
+
+def _steps(theta: Tensor, length: int, align_corners: bool) -> Tensor:
+    """Return the coordinates along one axis, from -1 to 1."""
+    ends = (-1, 1) if length > 1 else (0, 0)
+    steps = torch.linspace(*ends, length, dtype=theta.dtype, device=theta.device)
+    return steps if align_corners else steps * (length - 1) / length
 
 
 def cast_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
