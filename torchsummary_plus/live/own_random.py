@@ -57,9 +57,9 @@ def seed(number: int) -> torch.Generator:
 def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operator; one that draws from the CPU's generator draws from the pass's own state."""
     own = _own.generator
-    if own is None or not _draws(func) or kwargs.get("generator") is not None:
+    if own is None or not draws(func) or kwargs.get("generator") is not None:
         return func(*args, **kwargs)
-    taking = _taking_generator(func)
+    taking = taking_generator(func)
     if taking is not None and all(tensor.device.type == "cpu" for tensor in args if isinstance(tensor, torch.Tensor)):
         return taking(*args, **kwargs, generator=own)
     with own_state():
@@ -83,12 +83,13 @@ def own_state() -> Iterator[None]:
 
 
 @lru_cache(maxsize=4096)
-def _draws(func: Any) -> bool:
+def draws(func: Any) -> bool:
+    """Whether an operator may draw random numbers."""
     return isinstance(func, OpOverload) and any(torch.Tag.nondeterministic_seeded in f.tags for f in _forms(func))
 
 
 @lru_cache(maxsize=4096)
-def _taking_generator(func: Any) -> Any:
+def taking_generator(func: Any) -> Any:
     """Return the form of an operator that takes a generator by name besides the operator's own arguments, or None."""
     own = _arguments(func)[0]
     for form in _forms(func):

@@ -21,6 +21,7 @@ from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.fakes import CPU, Fake
 from ..live.masks import masks_of
+from ..live.own_random import draws, taking_generator
 from ..live.repacking import repacked
 from ..ops.conv_backend import takes_onednn
 from ..ops.macs import multiply_adds
@@ -343,6 +344,9 @@ def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()
     if selected == -1:
         return None
     has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
+    drawing = taking_generator(func) if draws(func) else None
+    if drawing is not None:
+        func, call = drawing, call._replace(kwargs={**call.kwargs, "generator": torch.default_generator})
     for fill in fills or _fills(selected):
         with compat.no_modes(), compat.no_function(), _undrawn(func), _autocast(casts):
             try:
@@ -426,9 +430,9 @@ _INDEXING = {
 
 @contextmanager
 def _undrawn(func: OpOverload) -> Iterator[None]:
-    """Leave the CPU's generator as it was after an operator that may draw."""
-    draws = torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten"
-    state = torch.default_generator.get_state() if draws else None
+    """Leave the CPU's generator as it was after an operator that may draw from it."""
+    may_draw = is_foreign(func.name()) or (draws(func) and taking_generator(func) is None)
+    state = torch.default_generator.get_state() if may_draw else None
     try:
         yield
     finally:
