@@ -155,16 +155,15 @@ def test_hidden_recursive_rows_include_what_is_inside() -> None:
 
 
 @pytest.mark.parametrize("data", [torch.ones(2, 8), [torch.ones(2, 8)], {"x": torch.ones(2, 8)}])
-def test_tensors_in_place_of_a_size_point_to_input_data(data: Any) -> None:
-    with pytest.raises(InputError, match="pass them as input_data="):
-        summary(Masked(), data, verbose=0)
+def test_tensors_in_place_of_a_size_are_inputs(data: Any) -> None:
+    result = summary(Masked(), data, verbose=0)
+    assert result == summary(Masked(), input_data=data, verbose=0) and result.run.batch_size == 2
 
 
 def test_what_a_tokenizer_returns() -> None:
     encoded = UserDict(input_ids=torch.zeros(2, 5, dtype=torch.long), attention_mask=torch.ones(2, 5))
-    with pytest.raises(InputError, match="what a tokenizer returns"):
-        summary(Tokens(), encoded, verbose=0)
-    assert summary(Tokens(), input_data=encoded, verbose=0).run.batch_size == 2
+    for given in ({"input_size": encoded}, {"input_data": encoded}):
+        assert summary(Tokens(), **given, verbose=0).run.batch_size == 2
     with pytest.raises(InputError, match="pass tensors as input_data="):
         summary(Masked(), (8,), torch.ones(2, 8), verbose=0)  # type: ignore[arg-type]
 
@@ -247,10 +246,10 @@ def test_a_chosen_row_keeps_its_place_in_the_tree() -> None:
 
 
 class Cache(nn.Module):
-    """Returns what GPT-2 returns as ``past_key_values``: two tensors a layer."""
+    """Returns GPT-2's ``past_key_values``: two tensors a layer."""
 
     def forward(self, x: Tensor) -> dict[str, Any]:
-        return {"logits": x, "past_key_values": tuple((x, x) for _ in range(12))}
+        return {"past_key_values": tuple((x, x) for _ in range(12))}
 
 
 def test_wide_cells_are_shortened() -> None:
@@ -259,7 +258,7 @@ def test_wide_cells_are_shortened() -> None:
     for text in (result.to_text(), result.to_markdown(), result.to_latex()):
         assert max(map(len, text.splitlines())) < 120 and "..." in text
     narrow = result.to_text(col_width=20)
-    assert "{logits: [-1, 4,..." in narrow and f"Total params: {result.total_params}" in narrow
+    assert "{past_key_values:..." in narrow and f"Total params: {result.total_params}" in narrow
     assert max(map(len, narrow.splitlines())) == 64
     with pytest.raises(InputError, match="col_width is 3; accepted: an integer of at least 8"):
         summary(Cache(), (4, 8), col_width=3, verbose=0)

@@ -61,8 +61,8 @@ def summary(
     Args:
         model: any ``nn.Module``; it is left unchanged, bit for bit, even if its forward fails.
         input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of sizes for several, a dict
-            of sizes for keyword arguments, or ``[{"obs": (3,)}]`` for one argument that is a dict; without it and
-            ``input_data`` the table is static.
+            of sizes for keyword arguments, or ``[{"obs": (3,)}]`` for one argument that is a dict; tensors are taken
+            as ``input_data``; without either the table is static.
         batch_size: -1 leaves it open: figures are for a batch of 1, and axes that scale with the batch print as -1.
         device: a name or ``torch.device``; None for the model's own. A fake pass on CUDA needs no GPU.
         dtypes: one for all inputs or one per input: torch dtypes, or tensor types such as ``torch.LongTensor``;

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from unicodedata import category
 
-from .records import Structure, TensorSpec
+from .records import Group, Structure, TensorSpec
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -124,6 +124,23 @@ def structure_text(structure: Structure) -> str:
     if structure.names is None:
         return "[" + ", ".join(map(structure_text, structure.items)) + "]"
     return "{" + ", ".join(f"{n}: {structure_text(i)}" for n, i in zip(structure.names, structure.items)) + "}"
+
+
+def brief_text(structure: Structure) -> str:
+    """Format nested shapes as :func:`structure_text` does, but where tensors stand beside groups, these by name only.
+
+    >>> from torchsummary_plus.data.records import Group
+    >>> logits = TensorSpec((2, 3), "float32", 24)
+    >>> brief_text(Group((logits, Group((logits,))), names=("logits", "cache")))
+    'logits: [2, 3], + cache'
+    """
+    if isinstance(structure, Group) and structure.names is not None:
+        items = dict(zip(structure.names, structure.items))
+        groups = [name for name, item in items.items() if isinstance(item, Group)]
+        shapes = [f"{name}: {item.shown}" for name, item in items.items() if isinstance(item, TensorSpec)]
+        if groups and shapes:
+            return f"{', '.join(shapes)}, + {', '.join(groups)}"
+    return structure_text(structure)
 
 
 def structure_data(structure: Structure) -> object:

@@ -110,8 +110,11 @@ def make_example(
 ) -> Example | None:
     """Check the user's input and return it as an example; None without any. Raises :class:`InputError`.
 
-    ``input_data`` may be an existing example; one given by sizes takes ``batch_size``.
+    Tensors in place of sizes are data. ``input_data`` may be an existing example; one given by sizes takes
+    ``batch_size``.
     """
+    if input_data is None and all_tensors(input_size):
+        input_size, input_data = None, input_size
     if not is_integer(batch_size) or (batch_size < 1 and batch_size != -1):
         tensors = "; pass tensors as input_data=" if all_tensors(batch_size) else ""
         raise InputError(
@@ -133,12 +136,6 @@ def make_example(
                 "dtypes was given without input_size; with input_data, pass tensors that already have the right dtype"
             )
         return None
-    if all_tensors(input_size):
-        raise InputError(
-            "input_size contains tensors; pass them as input_data=: a tensor, a tuple for positional "
-            "arguments, or a dict "
-            "(what a tokenizer returns) for keyword arguments"
-        )
     batch = None if batch_size == -1 else int(batch_size)
     if isinstance(input_size, Mapping):
         named = dict(zip(input_size, _sized(list(input_size.values()), dtypes)))

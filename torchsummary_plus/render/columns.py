@@ -10,7 +10,7 @@ from ..data.arguments import names_cures
 from ..data.errors import InputError, choice_error
 from ..data.integers import integer
 from ..data.registered import Registered
-from ..data.units import describe, structure_data, structure_text
+from ..data.units import brief_text, describe, structure_data, structure_text
 from ..report.report import Report
 from .lines import STYLES, Line
 from .table import UNITS_OF_VALUES, Value
@@ -48,11 +48,11 @@ class Column:
 
 
 def _input_size(line: Line, report: Report, zero: str) -> str:
-    return structure_text(line.row.inputs) if line.row.called else _absent(line)
+    return brief_text(line.row.inputs) if line.row.called else _absent(line)
 
 
 def _output_size(line: Line, report: Report, zero: str) -> str:
-    return structure_text(line.row.outputs) if line.row.called else _absent(line)
+    return brief_text(line.row.outputs) if line.row.called else _absent(line)
 
 
 def _absent(line: Line) -> str:
@@ -88,7 +88,8 @@ _counted = _of_parameters("num_params")
 def _num_params(line: Line, report: Report, zero: str) -> str:
     counts = [f"({line.unregistered_params:,})"] if line.unregistered_params else []
     own = "" if line.row.repeated and not line.num_params else _counted(line, report, "")
-    return " ".join([*counts, *filter(None, [own])]) or ("(recursive)" if line.row.repeated else zero)
+    tied = "(recursive)" if line.row.tied is None else f"(tied: {line.row.tied})" if line.row.tied else "(tied)"
+    return " ".join([*counts, *filter(None, [own])]) or (tied if line.row.repeated else zero)
 
 
 def _params_percent(line: Line, report: Report, zero: str) -> str:

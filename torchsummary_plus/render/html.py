@@ -54,6 +54,7 @@ class _Cell:
     words: bool
     hue: str
     bar: str
+    inside: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
 def _cell(field: Field, cell: Cell, whole: float) -> _Cell:
     hue, value = HUES.get(field.unit, ""), cell.value
     share = 100 * value / whole if hue and whole and isinstance(value, int | float) else 0
-    return _Cell(cell.text, value, cell.best, not field.unit, hue, f"{share:.1f}" if share >= LEAST_BAR else "")
+    bar = f"{share:.1f}" if share >= LEAST_BAR else ""
+    return _Cell(cell.text, value, cell.best, not field.unit, hue, bar, cell.inside)
 
 
 def _whole(field: Field, values: Sequence[Value]) -> float:
@@ -124,7 +126,7 @@ def _widths(table: Table, padding: float, arrow: int) -> Iterator[float]:
     labels = [LETTER * len(row.label) + INDENT * row.level for row in table.rows]
     yield min(WIDEST, max([len(table.labels), *labels])) + padding + INDENT
     for index, field in enumerate(table.fields):
-        texts = [len(row.cells[index].text) for row in table.rows]
+        texts = [len(row.cells[index].inside or row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
         yield min(WIDEST, max(_heading_width(field.heading) + arrow, widest)) + padding
 

@@ -44,7 +44,8 @@ class Line:
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
     """Return torchsummary's lines: calls in the order they finish, named ``Class-N``; rows below ``depth`` are folded.
 
-    With a memory estimate, a container whose own functions keep memory has a line too.
+    Without a pass, they are named by their modules' paths. With a memory estimate, a container whose own functions keep
+    memory has a line too.
     """
     rows = report.rows
     chosen = {row.index for row in flat_rows(rows)} | {
@@ -60,6 +61,8 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
     with_line = [row for row in rows if home[row.index] == row.index and (row.index in chosen or row.index in folded)]
     with_line.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
     labels = {row.index: f"{row.class_name}-{number}" for number, row in enumerate(with_line, 1)}
+    if report.run.kind == "none":
+        labels = {row.index: f"{row.path} ({row.class_name})" if row.path else row.class_name for row in with_line}
     connections = Connections(report, home, labels)
     return [totals.line(row, labels[row.index], row.index in folded, connections) for row in with_line]
 

@@ -40,7 +40,8 @@ class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
     ``data`` is the value for data frames if it is not a plain one: a shape as a tuple. In a range, the value is the
-    lower end and ``most`` the upper one.
+    lower end and ``most`` the upper one. ``inside`` is what the rows inside add up to, which formats with colours show
+    in grey in place of the text.
     """
 
     value: Value
@@ -48,6 +49,7 @@ class Cell:
     best: bool = False
     data: object = None
     most: int | None = None
+    inside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

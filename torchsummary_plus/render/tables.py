@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..report.report import Report
@@ -27,6 +27,8 @@ def summary_table(
     known = report.has_memory, report.is_sharded
     check_view(style, depth, col_names, *known)
     names = chosen_names(col_names, *known)
+    if col_names is None and report.run.kind == "none":
+        names = tuple(name for name in names if name != "output_size")
     nested = style != "torchsummary"
     lines = shown_lines(report, style, depth, view)
     lazy, ran = without_shape(report), report.run.note
@@ -58,9 +60,12 @@ def _field(name: str, column: Column) -> Field:
     )
 
 
-def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:
+def _row(report: Report, line: Line, names: Sequence[str], nested: bool) -> TableRow:
     row, zero = line.row, "--" if nested else "0"
     cells = tuple(_cell(COLUMNS[name], line, report, zero) for name in names)
+    if nested and row.total_params and not line.num_params and not line.stands_for_others:
+        inside = f"{row.total_params:,}"
+        cells = tuple(replace(c, inside=inside) if name == "num_params" else c for name, c in zip(names, cells))
     return TableRow(line.label, row.path, row.depth if nested else 0, cells, type=row.class_name)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from ..data.extras import need_extra
 from ..data.units import visible
-from .rows import NARROWEST
 from .table import Table, TableRow, guides, on_lines, with_short_cells
 
 if TYPE_CHECKING:
@@ -22,7 +21,10 @@ WIDTHS = (48, 40, 32, 25)
 COLOURS = {"elements": "yellow", "mult-adds": "magenta", "bytes": "green", "count": "yellow", "%": "yellow"}
 """The colour of a column, by its unit; names and shapes have none."""
 
-GAP = 1
+LEAST = 4
+"""Fewest characters of a name or shape; a terminal wraps what is wider still."""
+
+GAP = 2
 """Characters between columns."""
 
 HEADER_LINES = 4
@@ -54,6 +56,8 @@ def fitted(draw: Callable[[int], str], widest: int, columns: int) -> str:
 def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -> str:
     """Return a table with colours, as wide as the terminal, with a header on every screen; then the lines ``after``.
 
+    Numbers are in full, whatever the width.
+
     Raises :class:`MissingExtraError` without rich.
     """
     console: Console = need_extra("rich.console", "rich").Console(file=stream)
@@ -72,9 +76,10 @@ def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -
     for number, (row, guide) in enumerate(zip(table.rows, guides([row.level for row in table.rows]))):
         if number and number % every == 0:
             grid.add_row(*(text(name, "bold") for name in names))
-        grid.add_row(_label(row, guide, text), *(text(cell.text) for cell in row.cells))
+        cells = (text(cell.inside, "dim") if cell.inside else text(cell.text) for cell in row.cells)
+        grid.add_row(_label(row, guide, text), *cells)
     with console.capture() as captured:
-        console.print(grid)
+        console.print(grid, width=max(console.width, sum(widths) + GAP * len(widths)), crop=False)
         console.print(text("\n".join(map(visible, after))))
     return captured.get().rstrip("\n")
 
@@ -83,12 +88,13 @@ def _widths(table: Table, columns: int) -> list[int]:
     """Return the columns' widths: numbers in full, the widest other columns narrowed until the table fits."""
     widths = [max(len(table.labels), *(2 * row.level + len(row.label) for row in table.rows))]
     for place, field in enumerate(table.fields):
-        widths.append(max([len(field.heading), *(len(row.cells[place].text) for row in table.rows)]))
+        cells = (row.cells[place] for row in table.rows)
+        widths.append(max([len(field.heading), *(len(cell.inside or cell.text) for cell in cells)]))
     flexible = [0, *(place for place, field in enumerate(table.fields, 1) if not field.unit)]
     excess = sum(widths) + GAP * len(widths) - columns
     while excess > 0:
         widest = max(flexible, key=widths.__getitem__)
-        if widths[widest] <= NARROWEST:
+        if widths[widest] <= LEAST:
             break
         widths[widest] -= 1
         excess -= 1

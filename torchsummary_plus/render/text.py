@@ -20,18 +20,23 @@ def summary_text(table: Table, style: str, units: str | None = None, is_ascii: b
 
     Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
-    table = on_lines(table)
-    scaled = with_short_cells(with_units(table, units or "MiB"))
-    if units is None:
-        fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
-        scaled = replace(scaled, fields=tuple(fields))
-    table = replace(table, fields=scaled.fields, rows=scaled.rows)
+    table = in_columns(table, units)
     headings = [table.labels, *(field.heading for field in table.fields)]
     branches = guides([row.level for row in table.rows])
     if is_ascii:
         branches = [guide.translate(ASCII) for guide in branches]
     cells = [[guide + row.label, *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)]
     return (_flat if style == "torchsummary" else _tree)(table, headings, cells, units)
+
+
+def in_columns(table: Table, units: str | None = None) -> Table:
+    """Return a summary's table with short cells on one line, and with units in its headings."""
+    table = on_lines(table)
+    scaled = with_short_cells(with_units(table, units or "MiB"))
+    if units is None:
+        fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
+        scaled = replace(scaled, fields=tuple(fields))
+    return replace(table, fields=scaled.fields, rows=scaled.rows)
 
 
 def table_text(table: Table) -> str:
@@ -52,7 +57,7 @@ def list_text(table: Table, width: int, units: str | None = None) -> str:
     Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
     table, rule = on_lines(table), "-" * width
-    return "\n".join([table.title, rule, *(_total(total, units) for total in table.totals), *table.notes, rule])
+    return "\n".join([table.title, rule, *(total_text(total, units) for total in table.totals), *table.notes, rule])
 
 
 def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
@@ -118,12 +123,12 @@ def _ruled(
 
 def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int, units: str | None) -> str:
     """Return the drawn table followed by notes, the counts and the sizes, separated by rules."""
-    counts = [_total(total, units) for total in totals if not total.field.scaled]
-    sizes = [_total(total, units) for total in totals if total.field.scaled]
+    counts = [total_text(total, units) for total in totals if not total.field.scaled]
+    sizes = [total_text(total, units) for total in totals if total.field.scaled]
     return "\n".join([drawn, *notes, *counts, "-" * width, *sizes, "-" * width])
 
 
-def _total(total: Total, units: str | None) -> str:
+def total_text(total: Total, units: str | None = None) -> str:
     """Return a total as a line; without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary."""
     if units is None:
         return f"{total.field.heading}{' (MB)' if total.field.scaled else ''}: {total.cell.text}{total.where}"

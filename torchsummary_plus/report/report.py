@@ -69,6 +69,8 @@ class Row:
     """The elements that ``num_params`` leaves out, because ``model.parameters()`` does not list them."""
     uninitialised_params: int = 0
     """How many parameters, rather than elements, have no shape yet; ``num_params`` does not count them."""
+    tied: str | None = None
+    """If all parameters are another module's, which counts them: its name, "" for the model itself."""
 
 
 @dataclass(frozen=True)
@@ -347,8 +349,9 @@ def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]
             if node.index in unknown:
                 unknown.setdefault(node.parent.index, Counter()).update(unknown[node.index])
     names = [tuple(sorted(unknown.get(node.index, {}).items())) for node in nodes]
+    owners = {p.key: node.path for node in nodes for p in node.counted}
     stored = _stored(nodes)
-    return tuple(_row(*of_row, active) for of_row in zip(nodes, params, macs, names, stored))
+    return tuple(_row(*of_row, active, owners) for of_row in zip(nodes, params, macs, names, stored))
 
 
 def _stored(nodes: list[_Node]) -> list[int]:
@@ -369,11 +372,14 @@ def _row(
     unknown_ops: tuple[tuple[str, int], ...],
     param_bytes: int,
     active: Mapping[int, Fraction],
+    owners: Mapping[int, str],
 ) -> Row:
     module, call = node.module, node.call
     num_params = sum(p.numel for p in node.counted)
     unregistered = sum(p.numel for p in node.unregistered)
     with_shared = sum(p.numel for p in module.parameters) if module is not None else 0
+    repeated = with_shared > 0 and num_params == unregistered == 0
+    others = [owners[p.key] for p in module.parameters if p.key in owners] if module is not None and repeated else []
     outputs = call.outputs if call is not None else None
     specs: list[TensorSpec] = list(tensors(outputs))
     return Row(
@@ -391,7 +397,7 @@ def _row(
         num_params=num_params,
         trainable_params=sum(p.numel for p in node.counted if p.trainable),
         total_params=total_params,
-        repeated=with_shared > 0 and num_params == unregistered == 0,
+        repeated=repeated,
         own_mult_adds=0 if call is None else call.macs,
         mult_adds=mult_adds,
         own_unknown_ops=() if call is None else call.unknown_ops,
@@ -407,6 +413,7 @@ def _row(
         param_bytes=param_bytes,
         unregistered_params=unregistered,
         uninitialised_params=sum(p.is_uninitialised for p in (*node.counted, *node.unregistered)),
+        tied=_last(others[0]) if others and node.path not in others else None,
     )
 
 

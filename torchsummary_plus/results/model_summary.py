@@ -12,7 +12,7 @@ from ..render.columns import DEFAULT_COLUMNS, FRAME_COLUMNS, check_layout, memor
 from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
-from ..render.text import summary_text
+from ..render.text import in_columns, summary_text, total_text
 from ..render.totals import report_totals
 from ..report.report import Report
 from .echo import is_echo, takes_html
@@ -131,10 +131,11 @@ class ModelSummary(Report, Views, Figures):
             return str(self)
         if self.view.style != "rich":
             return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
-        head, *_ = self._printed().tables()
-        below = [f"{total.field.heading}: {total.cell.text}" for total in head.totals]
+        view = self._printed().view
+        head = summary_table(self, *view.with_look(..., ..., None), view.lines)
+        below = [total_text(total) for total in head.totals]
         memory = [] if self.memory is None else [self.memory.render()]
-        return rich_text(head, [*head.notes, *below, *memory], stream)
+        return rich_text(in_columns(head), [*head.notes, *below, *memory], stream)
 
     def _with_rows(self, rows: RowLook) -> ModelSummary:
         check_options(rows)

@@ -1,0 +1,61 @@
+"""The words of a table: who counts shared parameters, and what stands beside the tensors of an output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import summary
+
+
+class Tied(nn.Module):
+    """A head with the embedding's weight, and a block that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.body, self.head = nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        hidden = self.body(self.body(self.wte(x)))
+        return {"logits": self.head(hidden), "cache": {"keys": hidden, "values": hidden}}
+
+
+def test_only_a_second_call_is_recursive_and_tied_layers_name_the_one_that_counts() -> None:
+    result = summary(Tied(), torch.zeros(2, 3, dtype=torch.long), verbose=0)
+    assert [row.cells[-1].text for row in result.tables()[0].rows] == ["40", "20", "(recursive)", "(tied: wte)"]
+    assert "(tied: wte)" in result.to_text(style="tree")
+
+
+def test_a_layer_that_has_the_models_own_parameter_is_tied() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.layer = nn.Parameter(torch.zeros(4, 4)), nn.Linear(4, 4, bias=False)
+            self.layer.weight = self.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x)
+            return out
+
+    text = str(summary(Own(), (4,), style="tree", verbose=0))
+    assert "(tied)" in text and "(recursive)" not in text
+
+
+def test_groups_beside_tensors_are_named() -> None:
+    result = summary(Tied(), (3,), dtypes=torch.long, style="tree", verbose=0)
+    assert "logits: [-1, 3, 10], + cache  " in str(result)
+
+
+def test_containers_show_what_is_inside_where_grey_can_be_shown() -> None:
+    result = summary(nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), (4,), style="tree", verbose=0)
+    assert [(row.cells[-1].text, row.cells[-1].inside) for row in result.tables()[0].rows] == [
+        ("--", "20"),
+        ("--", "20"),
+        ("20", ""),
+        ("--", ""),
+    ]
+    assert str(result).count(" 20") == 3  # The layer's, the total, and the trainable ones.
+    assert result.to_html().count('class="tsp-inside" data-v="0">20</td>') == 2
