@@ -1,13 +1,16 @@
-"""The words of a table: who counts shared parameters, and what stands beside the tensors of an output."""
+"""The words of a table, such as who counts shared parameters, and of errors."""
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import summary
+from torchsummary_plus import estimate_memory, graph, summary
+from torchsummary_plus.data.errors import ForwardError
 
 
 class Tied(nn.Module):
@@ -59,3 +62,23 @@ def test_containers_show_what_is_inside_where_grey_can_be_shown() -> None:
     ]
     assert str(result).count(" 20") == 3  # The layer's, the total, and the trainable ones.
     assert result.to_html().count('class="tsp-inside" data-v="0">20</td>') == 2
+
+
+class Mismatched(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x))
+        return out
+
+
+@pytest.mark.parametrize("call", [summary, estimate_memory, graph])
+def test_an_error_shows_the_callers_code_and_the_models_alone(call: Any) -> None:
+    with pytest.raises(ForwardError) as raised:
+        call(Mismatched(), (8,))
+    assert [entry.path.name for entry in raised.traceback] == ["test_call_words.py", "public.py"]
+    cause = raised.value.__cause__
+    assert cause is not None
+    assert [entry.name for entry in traceback.extract_tb(cause.__traceback__)] == ["forward"]

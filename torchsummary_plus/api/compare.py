@@ -15,7 +15,6 @@ from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, choice_error
 from ..data.units import describe, numbered
 from ..live.inputs import Example, as_device, make_example
-from ..live.interrupts import signals_held
 from ..live.modules import ModuleTree
 from ..memory.gpus import named_gpu
 from ..render.columns import check_layout
@@ -30,6 +29,7 @@ from ..trace.run import PassOptions, read
 from .habits import FOR_TABLES
 from .memory import largest_batch
 from .memory_columns import INPUTS, WORLD, MemoryRequest
+from .public import public
 from .step_options import StepOptions, shows, step_keywords
 from .table import check_pass, summary, tabulated
 
@@ -76,7 +76,7 @@ def compare(
 ) -> Comparison: ...
 
 
-@signals_held()
+@public
 @shows(READING.values())
 def compare(
     *models: Any | ModelSummary | Mapping[str, Any],

@@ -9,7 +9,6 @@ from torch import nn
 
 from ..data.errors import InputError
 from ..data.units import describe
-from ..live.interrupts import signals_held
 from ..memory.gpus import parse_memory
 from ..render.batch_formula import BatchExplanation, batch_formula
 from ..render.explain import explain_row, explain_rows
@@ -17,10 +16,11 @@ from ..render.explanation import Explanation
 from ..report.report import Row
 from .habits import step_arguments
 from .memory import max_batch_size
+from .public import public
 from .table import summary
 
 
-@signals_held()
+@public
 def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1, **options: Any) -> Explanation:
     """Explain a layer's parameters, output shape, bytes and multiply-adds, with its own numbers.
 

@@ -16,7 +16,6 @@ from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import mebibytes
 from ..live.inputs import Example, make_example
-from ..live.interrupts import signals_held
 from ..memory.capacity import FRAGMENTED, LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
@@ -25,6 +24,7 @@ from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
 from .habits import FOR_CONTEXTS
 from .progress import progress_bar
+from .public import public
 from .step_options import StepOptions, device_of_limit, memory_to_fit
 from .step_request import StepRequest
 
@@ -165,7 +165,7 @@ def estimate_generation(
         ]
 
 
-@signals_held()
+@public
 @names_cures(FOR_CONTEXTS)
 def max_context(
     model: nn.Module,

@@ -7,13 +7,13 @@ from typing import Any
 from torch import nn
 
 from ..data.arguments import names_cures
-from ..live.interrupts import signals_held
 from ..results.model_graph import ModelGraph, as_graph
 from .habits import FOR_GRAPHS
+from .public import public
 from .table import summary
 
 
-@signals_held()
+@public
 @names_cures(FOR_GRAPHS)
 def graph(
     model: nn.Module,

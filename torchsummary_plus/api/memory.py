@@ -18,7 +18,6 @@ from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
-from ..live.interrupts import signals_held
 from ..live.modules import ModuleTree
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import (
@@ -36,6 +35,7 @@ from ..step.measuring import measure_step
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar
+from .public import public
 from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
 from .step_request import StepRequest, Ticks
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@signals_held()
+@public
 @takes_step_arguments
 def estimate_memory(
     model: nn.Module | Callable[[], Any],
@@ -182,7 +182,7 @@ def _highest(estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 
 
-@signals_held()
+@public
 @takes_step_arguments
 def measure_memory(
     model: nn.Module,
@@ -225,7 +225,7 @@ def measure_memory(
     return replace(estimate, info=info, reserved_bytes=estimate.reserved_bytes if reserved is None else reserved)
 
 
-@signals_held()
+@public
 @takes_step_arguments
 def max_batch_size(
     model: nn.Module | Callable[[], Any],

@@ -16,7 +16,6 @@ from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import describe
 from ..live.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
-from ..live.interrupts import signals_held
 from ..live.modules import ModuleTree
 from ..render.columns import check_view
 from ..render.rows import row_view
@@ -25,13 +24,14 @@ from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..trace.run import PassOptions, read, trace, unwrapped
 from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show
+from .public import public
 from .sharded import is_sharded, with_shards
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
 
 
-@signals_held()
+@public
 def summary(
     model: nn.Module,
     input_size: Any = None,

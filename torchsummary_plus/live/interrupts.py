@@ -10,7 +10,7 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ContextDecorator, contextmanager
+from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
 from typing import Any, ClassVar
@@ -94,15 +94,12 @@ def safe_point() -> None:
         raise HeldError(error)
 
 
-class signals_held(ContextDecorator):
+class signals_held:
     """Inside the block, what signal handlers raise is held until the next :func:`safe_point`, or the block's end.
 
     Handlers written in Python are set aside in the main thread, where alone they run; what they do besides raising
     is done at once. Anything else might be lost: Python ignores what is raised in a callback of a weak reference.
     """
-
-    def _recreate_cm(self) -> signals_held:
-        return signals_held()  # A decorated function may call itself.
 
     def __enter__(self) -> None:
         try:
