@@ -115,7 +115,7 @@ def summary(
     depth = check_view(style, depth, names, memory is not None, is_of_rank)
     if style == "rich":
         need_extra("rich", "rich")
-    arguments = forward_arguments(model, kwargs, signature(summary).parameters)
+    arguments = forward_arguments(model, kwargs, signature(summary).parameters) if kwargs else {}
     inputs = {"input_size": input_size, "batch_size": batch_size, "dtypes": dtypes, "input_data": input_data}
 
     def example_of(**changed: Any) -> Example | None:

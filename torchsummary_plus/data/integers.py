@@ -15,7 +15,7 @@ def is_integer(value: Any) -> TypeGuard[int]:
     >>> is_integer(3), is_integer(True), is_integer(3.0)
     (True, False, False)
     """
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def integer(name: str, value: Any, least: int, others: str = "") -> int:

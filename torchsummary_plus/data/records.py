@@ -37,7 +37,10 @@ class TensorSpec:
         >>> TensorSpec((1, 3, 8, 8), "float32", 768, batch_axes=(0,)).shown
         [-1, 3, 8, 8]
         """
-        return [-1 if axis in self.batch_axes else size for axis, size in enumerate(self.shape)]
+        shown = list(self.shape)
+        for axis in self.batch_axes:
+            shown[axis] = -1
+        return shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,21 +122,22 @@ class Copier:
         kind = type(value)
         if kind in INERT:
             return value
-        key = id(value)
-        if key in self._copies:
-            return self._copies[key]
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known
         make = maker_of(kind)
         return value if make is None else make(self, value)
 
     def modules(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
         """Return the copies of a model's modules, without recursion, as models may exceed Python's recursion limit."""
         modules = list(modules)
-        plain = [module for module in modules if maker_of(type(module)) is Copier._object]
-        for module in plain:
-            if id(module) not in self._copies:
+        plain = {kind: _slots(kind) for kind in set(map(type, modules)) if maker_of(kind) is Copier._object}
+        for module in modules:
+            if type(module) in plain and id(module) not in self._copies:
                 self.note(module, object.__new__(type(module)))
-        for module in plain:
-            self._fill(module, self._copies[id(module)], _slots(type(module)))
+        for module in modules:
+            if type(module) in plain:
+                self._fill(module, self._copies[id(module)], plain[type(module)])
         return [self.of(module) for module in modules]
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
@@ -163,12 +164,13 @@ class Copier:
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             attributes = vars(new)
-            for name, item in list(own.items()):
+            attributes.update(own)
+            for name, item in attributes.items():
                 kind = type(item)
                 if kind in INERT:
-                    attributes[name] = item
-                elif (kind is dict or kind is OrderedDict) and not item:  # Most of what a module has.
-                    attributes[name] = self.note(item, kind()) if self.known(item) is None else self.known(item)
+                    continue
+                if kind in _EMPTY and not item and id(item) not in self._copies:  # Most of what a module has.
+                    attributes[name] = self.note(item, kind())
                 else:
                     attributes[name] = self.of(item)
         for slot in slots:
@@ -247,7 +249,7 @@ class Copier:
         return self.note(value, type(value)(map(self._key, value)))
 
     def _tuple(self, value: Any) -> Any:
-        if not self._leads_to_state(value):
+        if INERT.issuperset(map(type, tuple.__iter__(value))) or not self._leads_to_state(value):
             return value
         items = [self.of(item) for item in tuple.__iter__(value)]
         if id(value) in self._copies:  # It is inside itself.
@@ -435,6 +437,8 @@ def _slots(kind: type) -> list[Any]:
 def _empty_like(container: Any) -> Any:
     """Return an empty container of the same class, made without its constructor."""
     kind: Any = type(container)
+    if kind in _EMPTY:
+        return kind()
     if kind is defaultdict:
         return defaultdict(container.default_factory)
     new = kind.__new__(kind)
@@ -522,13 +526,14 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
 
 
 _MAKERS: weakref.WeakKeyDictionary[Any, Maker | None] = weakref.WeakKeyDictionary()
-_USUAL: dict[Any, Maker | None] = {}
+USUAL: dict[Any, Maker | None] = {}
+"""How values of the commonest classes of Python and torch are copied."""
 
 
 def maker_of(kind: Any) -> Maker | None:
     """Return how values of a class are copied; None if they are shared."""
-    if kind in _USUAL:
-        return _USUAL[kind]
+    if kind in USUAL:
+        return USUAL[kind]
     if kind not in _MAKERS:
         _MAKERS[kind] = _found(kind)
     return _MAKERS[kind]
@@ -556,4 +561,6 @@ def _found(kind: Any) -> Maker | None:
     return Copier._object
 
 
-_USUAL.update((kind, _found(kind)) for kind in (dict, OrderedDict, list, set, tuple, nn.Parameter, Tensor))
+_EMPTY = frozenset({dict, OrderedDict, list, set})
+"""Containers that have no attributes of their own."""
+USUAL.update((kind, _found(kind)) for kind in (dict, OrderedDict, list, set, tuple, nn.Parameter, Tensor))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
 from .compat import no_dispatch, no_function
 
 
-@runtime_checkable
-class Access(Protocol):
+class Access:
     """What a pass's kernels do when a step assigns to a fake's ``data`` or reads all its values."""
 
     def fake_of(self, tensor: Tensor) -> Any:
         """Return the fake of a real tensor that is assigned."""
+        raise NotImplementedError
 
     def follow_assigned(self, fake: Any) -> None:
         """Called after a tensor was assigned to a fake's ``data``."""
@@ -23,6 +23,7 @@ class Access(Protocol):
 
     def values_of(self, fake: Any) -> Tensor:
         """Return a fake's values; raises :class:`DataDependentError` if they are unknown."""
+        raise NotImplementedError
 
     def print_out(self, fake: Any) -> None:
         """Called before a fake is formatted as text."""

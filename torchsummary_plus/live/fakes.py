@@ -22,6 +22,7 @@ from .cuda_guard import cuda_guard, wrappers_reported
 from .cuda_statistics import statistics_answered
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .streams import streams_alone
+from .structures import CLASSES
 from .threads import all_in_pass
 from .unguarded import cuda_without_guard
 from .versions import since
@@ -260,8 +261,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     return fake
 
 
-CLASSES: set[type] = {*compat.PLAIN, Fake}
-"""Tensor classes without behaviour of their own."""
+CLASSES.add(Fake)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -304,8 +304,9 @@ def check_fakeable(tensor: torch.Tensor) -> None:
 
     FSDP1's flat parameters cannot: their module moves the data itself.
     """
-    kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
-    if not (is_plain(tensor) or isinstance(tensor, Fake)) or kind == "FlatParameter":
+    is_flat = "_is_flat_param" in vars(tensor)
+    if is_flat or not (is_plain(tensor) or isinstance(tensor, Fake)):
+        kind = "FlatParameter" if is_flat else type(tensor).__name__
         raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {kind}")
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from ..data.integers import is_integer
 from ..data.records import ModuleSpec, ParameterSpec
 from . import compat
+from .copying import INERT
 from .layers import layer_spec
 from .offloading import execution_device
 from .stored import stored
@@ -127,14 +128,13 @@ class ModuleTree:
         """Find modules and parameters in plain lists and the like: not registered, but a forward may use them."""
         position, parameters = 0, []
         while position < len(self.modules):
-            for attribute, value in list(vars(self.modules[position]).items()):
-                if attribute not in _BOOKKEEPING and issubclass(type(value), _HOLDERS):
-                    for name, held in _layers_in(value, attribute):
-                        if isinstance(held, nn.Module):
-                            if id(held) not in self.index:
-                                self._walk(held, position, name)
-                        elif isinstance(held, nn.Parameter):
-                            parameters.append((position, name, held))
+            for attribute, value in own_attributes(self.modules[position]):
+                for name, held in _layers_in(value, attribute):
+                    if isinstance(held, nn.Module):
+                        if id(held) not in self.index:
+                            self._walk(held, position, name)
+                    elif isinstance(held, nn.Parameter):
+                        parameters.append((position, name, held))
             position += 1
         known = {id(parameter) for module in self.modules for parameter in module._parameters.values()}
         for position, name, parameter in parameters:
@@ -206,8 +206,13 @@ class ModuleTree:
 
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
-_HOLDERS = (*_SEQUENCES, dict, nn.Module, torch.Tensor)
 _BOOKKEEPING = frozenset(vars(nn.Module()))
+
+
+def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
+    attributes = vars(module).items()
+    return [(name, value) for name, value in attributes if type(value) not in INERT and name not in _BOOKKEEPING]
 
 
 def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module | torch.Tensor]]:
@@ -217,7 +222,8 @@ def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.
         yield path, value
     elif depth < 4 and issubclass(kind, (dict, *_SEQUENCES)):
         for key, item in dict.items(value) if issubclass(kind, dict) else enumerate(value):
-            yield from _layers_in(item, f"{path}.{key}", depth + 1)
+            if type(item) not in INERT:
+                yield from _layers_in(item, f"{path}.{key}", depth + 1)
 
 
 class _Keys:
@@ -299,7 +305,7 @@ def _scripted(module: nn.Module) -> dict[str, Any]:
 
 
 def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, value in (_scripted(module) or vars(module)).items():
+    for name, value in _scripted(module).items() or own_attributes(module):
         if issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
             yield name, value
 

@@ -18,7 +18,7 @@ from .remaking import Change
 
 def offloading(module: nn.Module) -> Any:
     """Return the hook that offloads a module's weights, or None."""
-    waiting = [vars(module).get("_hf_hook")]
+    waiting = [vars(module)["_hf_hook"]] if "_hf_hook" in vars(module) else []
     while waiting:
         hook = waiting.pop()
         if getattr(hook, "offload", False) and isinstance(getattr(hook, "weights_map", None), Mapping):

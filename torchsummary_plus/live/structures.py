@@ -43,16 +43,12 @@ def with_items(value: Any, items: Iterable[Any]) -> Any:
     return kind._make(items) if hasattr(kind, "_make") else kind(items)
 
 
-def describe_tensors(value: Any) -> Structure:
+def describe_tensors(value: Any, depth: int = 0) -> Structure:
     """Describe a value's tensors in their nesting; plain values are left out, and None means no tensors.
 
     >>> describe_tensors({"a": torch.zeros(2, 3), "n": 7})
     Group(items=(TensorSpec(shape=(2, 3), dtype='float32', nbytes=24, batch_axes=()),), names=('a',))
     """
-    return _describe(value, 0)
-
-
-def _describe(value: Any, depth: int) -> Structure:
     if isinstance(value, torch.Tensor):
         return describe_tensor(value)
     if isinstance(value, PLAIN) or depth > DEEPEST:
@@ -60,7 +56,7 @@ def _describe(value: Any, depth: int) -> Structure:
     items: list[Structure] = []
     names: list[str] = []
     for name, item in parts(value):
-        described = _describe(item, depth + 1)
+        described = describe_tensors(item, depth + 1)
         if described is not None:
             items.append(described)
             names.append(str(name))
@@ -136,10 +132,16 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Whether a tensor's class dispatches its own operators to inner tensors that hold the elements."""
     kind = type(tensor)
-    if kind not in _WRAPPERS:
-        dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-        _WRAPPERS[kind] = dispatches and not _has_storage(tensor) and bool(inner_names(tensor))
-    return _WRAPPERS[kind]
+    if kind in CLASSES or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        return False
+    known = _WRAPPERS.get(kind)
+    if known is None:
+        known = _WRAPPERS[kind] = not _has_storage(tensor) and bool(inner_names(tensor))
+    return known
+
+
+CLASSES: set[type] = {*compat.PLAIN}
+"""Tensor classes without behaviour of their own: torch's, and the class of fakes."""
 
 
 _WRAPPERS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
@@ -252,7 +254,7 @@ def suspended_code(value: Any, depth: int = 0) -> list[Any]:
     """Return the generators and coroutines in a value, whose code runs only where they are consumed."""
     if type(value) in _SUSPENDED:
         return [value]
-    if isinstance(value, (torch.Tensor, *PLAIN)) or depth > DEEPEST:
+    if isinstance(value, (torch.Tensor, PLAIN)) or depth > DEEPEST:
         return []
     return [code for _, item in parts(value) for code in suspended_code(item, depth + 1)]
 

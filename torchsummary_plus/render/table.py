@@ -123,18 +123,17 @@ def _field_on_a_line(field: Field) -> Field:
 
 def with_short_cells(table: Table) -> Table:
     """Return a table with text cells, and labels if a width was requested, shortened; numbers stay whole."""
-    rows = tuple(
-        replace(
-            row,
-            label=short_label(row.label, table.widest),
-            cells=tuple(
-                cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
-                for field, cell in zip(table.fields, row.cells)
-            ),
-        )
-        for row in table.rows
+    return replace(table, rows=tuple(_with_short_cells(row, table) for row in table.rows))
+
+
+def _with_short_cells(row: TableRow, table: Table) -> TableRow:
+    if max(map(len, (row.label, *[cell.text for cell in row.cells]))) <= table.widest:
+        return row  # As nearly all rows are.
+    cells = (
+        cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
+        for field, cell in zip(table.fields, row.cells)
     )
-    return replace(table, rows=rows)
+    return replace(row, label=short_label(row.label, table.widest), cells=tuple(cells))
 
 
 def short_label(text: str, width: int) -> str:

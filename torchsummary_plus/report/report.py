@@ -409,7 +409,7 @@ def _row(
         user=None if node.user is None else node.user.index,
         is_container=module is not None and module.is_container,
         layer=module.layer if module is not None else None,
-        active_params=round(sum(p.numel * active.get(p.key, Fraction(1)) for p in node.counted)),
+        active_params=round(sum(p.numel * active.get(p.key, 1) for p in node.counted)),
         param_bytes=param_bytes,
         unregistered_params=unregistered,
         uninitialised_params=sum(p.is_uninitialised for p in (*node.counted, *node.unregistered)),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..live import compat
 from ..live.copying import Copier
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, own_attributes
 from ..live.offloading import AS_THEY_ARE, Away, absent, offloading, swap_offloaded
 from ..live.remaking import remade
 from ..live.structures import inner_tensors, is_wrapper
@@ -61,17 +61,14 @@ def held_by(module: nn.Module) -> Iterator[Tensor]:
     """Yield a module's parameters, buffers and other attributes that are tensors, also in its lists and dicts."""
     for tensors in (module._parameters, module._buffers):
         yield from (tensor for tensor in tensors.values() if tensor is not None)
-    for value in vars(module).values():
-        kind = type(value)
-        if (kind in (list, dict) and value) or (kind not in weakref.ProxyTypes and isinstance(value, Tensor)):
-            yield from _tensors_in(value, 0)
+    for _, value in own_attributes(module):
+        yield from _tensors_in(value, 0)
 
 
 def _tensors_in(value: Any, depth: int) -> Iterator[Tensor]:
-    if type(value) in weakref.ProxyTypes:
-        return
-    if isinstance(value, Tensor):
+    kind = type(value)  # Isinstance would follow weak proxies, which may be dead.
+    if issubclass(kind, Tensor):
         yield value
-    elif type(value) in (list, dict) and value and depth <= DEEPEST:
+    elif kind in (list, dict) and depth <= DEEPEST:
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors_in(item() if type(item) is weakref.ref else item, depth + 1)

@@ -143,13 +143,10 @@ class Provenance(Listener):
         return self.places[id(tensor)]
 
     def _read(self, frame: Frame, step: int, values: Any) -> None:
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                origin = self._origin(frame, value)
-                if origin is not None:
-                    self.reads += [(origin, step, spec) for spec in tensors(describe_tensor(value))]
-            elif isinstance(value, (list, tuple)):
-                self._read(frame, step, value)
+        for tensor in tensors_of(values):
+            origin = self._origin(frame, tensor)
+            if origin is not None:
+                self.reads += [(origin, step, spec) for spec in tensors(describe_tensor(tensor))]
 
     def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
         """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""

@@ -13,7 +13,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from ..live import compat
-from ..live.copying import Copier, content_of
+from ..live.copying import USUAL, Copier, content_of
 from ..live.reach import Reached
 
 Place = tuple[Any, Any, Any]
@@ -28,8 +28,8 @@ def names_replaced(copier: Copier, reach: Reached | None = None) -> Iterator[Non
     ``reach`` is what all the code reaches; if None, it is found from what has been copied. Names have their values
     again afterwards, also those to which the code has assigned.
     """
-    kinds = (kind for kind in copier.kinds() if not _is_torchs(kind))
-    reach = reach or Reached([*kinds, *copier.functions, *compat.global_hooks])
+    kinds = (kind for kind in copier.kinds() if kind not in USUAL and not _is_torchs(kind))
+    reach = reach or Reached([*kinds, *copier.functions, *filter(None, compat.global_hooks)])
     classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes) if not issubclass(kind, Enum)]
     own: list[Place] = []
     replaced: list[Place] = []

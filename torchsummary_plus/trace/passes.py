@@ -181,8 +181,8 @@ class Pass(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             return self._run(func, args, kwargs)
         with compat.no_function():
-            composite = composite_kernel(func, args) if self._is_below_autograd(args) else None
-            if composite is not None and _has_no_kernel(func, args):
+            composite = composite_kernel(func, args)
+            if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             within = compat.python_kernel(func) if self.state.on_cuda else None
@@ -276,18 +276,24 @@ class Pass(TorchDispatchMode):
         """Begin a call inside the current one."""
         with self.turn:
             frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
-            with self.muted():
-                for begin in self._begin:
-                    begin(frame)
+            self._notify(self._begin, frame)
             return frame
 
     def close(self, frame: Frame, output: Any) -> None:
         """End a call, and any inner calls that an exception left open."""
         with self.turn:
             self.frame = frame.outer
-            with self.muted():
-                for end in self._end:
-                    end(frame, output)
+            self._notify(self._end, frame, output)
+
+    def _notify(self, listeners: Sequence[Callable[..., None]], *event: Any) -> None:
+        """Notify listeners, but not of the operators that they run themselves."""
+        state = self.state
+        outer, state.notifies = state.notifies, False
+        try:
+            for listener in listeners:
+                listener(*event)
+        finally:
+            state.notifies = outer
 
     def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Replace ``forward`` of module number ``index``."""

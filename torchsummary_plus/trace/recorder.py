@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..data.records import Call, ModuleSpec, Structure
 from ..live.structures import describe_arguments, describe_tensors, kinds_left, suspended_code
 from ..ops.macs import multiply_adds
+from .kernels import tensors_of
 from .passes import Frame, Listener, Pass
 
 
@@ -27,7 +27,7 @@ class _Record:
         self.finished: int | None = None
         self.macs = 0
         self.unknown: Counter[str] | None = None
-        self.used: set[int] | None = None
+        self.used: set[int] = set()
         self.suspended: list[Any] = []
         self.computed = False
 
@@ -68,17 +68,7 @@ class Recorder(Listener):
         elif macs:
             record.macs += macs
         record.computed = record.computed or not _is_view(func)
-        self._note_used(record, args)
-
-    def _note_used(self, record: _Record, values: Any) -> None:
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                key = self.parameters.get(id(value))
-                if key is not None:
-                    record.used = record.used or set()
-                    record.used.add(key)
-            elif isinstance(value, (list, tuple)):
-                self._note_used(record, value)
+        record.used.update(self.parameters[id(tensor)] for tensor in tensors_of(args) if id(tensor) in self.parameters)
 
     def settle(self) -> list[str]:
         """Count code that a call returned and that has not run as unknown, in the innermost call; return its kinds."""
@@ -127,7 +117,7 @@ class Recorder(Listener):
                 outer = self.records[record.frame.outer.index]
                 outer.macs += record.macs
                 outer.unknown = (outer.unknown or Counter()) + (record.unknown or Counter())
-                outer.used = (outer.used or set()) | (record.used or set())
+                outer.used |= record.used
 
     def _call(self, index: int, record: _Record, rank: int, place: Mapping[int, int]) -> Call:
         frame = record.frame
@@ -144,7 +134,7 @@ class Recorder(Listener):
             outputs=record.outputs,
             macs=record.macs,
             unknown_ops=tuple(sorted(record.unknown.items())) if record.unknown else (),
-            used=frozenset(record.used or ()),
+            used=frozenset(record.used),
             path=frame.name if frame.module is not None else "",
         )
 
