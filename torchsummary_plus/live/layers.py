@@ -23,9 +23,10 @@ PLAIN = frozenset({bool, int, str, type(None)})
 def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerSpec | None:
     """Return a module's settings and parameters; None for a class unknown to torch without parameters."""
     kind = type(module)
-    if kind not in _KNOWN:
-        _KNOWN[kind] = _declared(kind)
-    base, names = _KNOWN[kind]
+    declared = _KNOWN.get(kind)
+    if declared is None:
+        declared = _KNOWN[kind] = _declared(kind)
+    base, names = declared
     settings = tuple((name, value) for name in names for is_plain, value in [_plain(module, name)] if is_plain)
     known = [p for p in parameters if not p.is_uninitialised]
     if not settings and not known:

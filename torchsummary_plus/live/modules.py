@@ -64,7 +64,8 @@ class ModuleTree:
         tree.modules = modules
         tree.index = {id(module): number for number, module in enumerate(modules)}
         tree.called = copy_of(self.called)
-        tree.late = frozenset(id(copy_of(tensor)) for tensor in self.tensors() if id(tensor) in self.late)
+        if self.late:
+            tree.late = frozenset(id(copy_of(tensor)) for tensor in self.tensors() if id(tensor) in self.late)
         return tree
 
     def release(self) -> None:
@@ -192,7 +193,7 @@ class ModuleTree:
         return ModuleSpec(
             index, self.paths[index], self.names[index], class_name(module), self.parents[index],
             tuple(self.children[index]), (*parameters, *others), tuple(buffers),
-            _whole_numbers(getattr(module, "kernel_size", None)), _whole_number(getattr(module, "groups", None)),
+            _whole_numbers(_setting(module, "kernel_size")), _whole_number(_setting(module, "groups")),
             isinstance(module, CONTAINERS), registered, layer_spec(module, parameters),
         )  # fmt: skip
 
@@ -367,6 +368,13 @@ def class_name(module: nn.Module) -> str:
         return str(module._get_name())
     except Exception:  # An exception in a user's class must not hide its row.
         return type(module).__name__
+
+
+def _setting(module: nn.Module, name: str) -> Any:
+    """Return an attribute other than a registered tensor or module, among which alone torch's ``__getattr__`` looks."""
+    kind: Any = type(module)
+    is_there = name in vars(module) or hasattr(kind, name) or kind.__getattr__ is not nn.Module.__getattr__
+    return getattr(module, name, None) if is_there else None
 
 
 def _whole_number(value: Any) -> int | None:

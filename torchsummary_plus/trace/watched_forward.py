@@ -40,23 +40,12 @@ def stand_ins(module: nn.Module, call: CallForward) -> dict[str, Any]:
         return {"forward": watched}
     originals = originals_of(module)
 
-    @contextmanager
-    def unwatched() -> Iterator[nn.Module]:
-        module = known()
-        assert module is not None
-        watching = originals_of(module)
-        put_back(module, originals)
-        try:
-            yield module
-        finally:
-            vars(module).update(watching)
-
     def deep_copy(memo: dict[int, Any]) -> Any:
-        with unwatched() as module:
+        with _unwatched(known(), originals) as module:
             return copy.deepcopy(module, memo)
 
     def state() -> Any:
-        with unwatched() as module:
+        with _unwatched(known(), originals) as module:
             own = module.__reduce_ex__(_PROTOCOL)[2]
             return dict(own) if isinstance(own, dict) else own
 
@@ -67,6 +56,18 @@ _REPLACED = "forward", "__deepcopy__", "__getstate__"
 """The module's forward, and what :mod:`copy` and :mod:`pickle` look up on an instance before its class."""
 _PROTOCOL = 4
 """The pickle protocol with which :mod:`copy` reads an object's state."""
+
+
+@contextmanager
+def _unwatched(module: nn.Module | None, originals: dict[str, Any]) -> Iterator[nn.Module]:
+    """Inside the block, let a module have its own attributes."""
+    assert module is not None
+    watching = originals_of(module)
+    put_back(module, originals)
+    try:
+        yield module
+    finally:
+        vars(module).update(watching)
 
 
 def originals_of(module: nn.Module) -> dict[str, Any]:
