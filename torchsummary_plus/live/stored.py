@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from . import compat
-from .fakes import CLASSES, OF_FAKES, Fake
-from .structures import all_tensors, inner_tensors
+from .fakes import OF_FAKES, Fake
+from .structures import CLASSES, all_tensors, inner_tensors
 
 _NESTED = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
 

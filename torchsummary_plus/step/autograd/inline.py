@@ -15,7 +15,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from ...live import compat
-from ...live.fakes import CLASSES
+from ...live.structures import CLASSES
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
 """torch modules that import the check by name; all others look it up in the last of these."""
