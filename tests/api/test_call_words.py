@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory, graph, summary
-from torchsummary_plus.data.errors import ForwardError
+from torchsummary_plus.data.errors import ForwardError, InputError
 
 
 class Tied(nn.Module):
@@ -82,3 +82,28 @@ def test_an_error_shows_the_callers_code_and_the_models_alone(call: Any) -> None
     cause = raised.value.__cause__
     assert cause is not None
     assert [entry.name for entry in traceback.extract_tb(cause.__traceback__)] == ["forward"]
+
+
+class Reads(nn.Module):
+    """A model of tokens, as transformers' are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        batch, length = input_ids.shape
+        out: Tensor = self.embedding(input_ids).view(batch, length, 4)
+        return out
+
+
+@pytest.mark.parametrize("dtypes", [None, torch.long])
+def test_an_image_for_a_model_of_tokens_says_what_it_takes(dtypes: torch.dtype | None) -> None:
+    with pytest.raises(ForwardError, match=r"input_ids takes the numbers of tokens: .* input_size=\(128,\)"):
+        summary(Reads(), (3, 224, 224), dtypes=dtypes)
+
+
+@pytest.mark.parametrize("call", [summary, estimate_memory])
+def test_checkpointing_is_the_models_switch(call: Any) -> None:
+    with pytest.raises(InputError, match=r"write model\.gradient_checkpointing_enable\(\) before the call"):
+        call(Reads(), (8,), gradient_checkpointing=True)

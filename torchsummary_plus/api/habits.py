@@ -37,7 +37,13 @@ OF_A_STEP = (
 )
 """Options of a step that a table's call takes inside ``memory=``."""
 
-FOR_TABLES = {name: f'memory={{"{name}": ...}}' for name in OF_A_STEP} | ELSEWHERE
+CHECKPOINTED = dict.fromkeys(
+    ("gradient_checkpointing", "gradient_checkpointing_kwargs", "use_checkpoint", "activation_checkpointing"),
+    "model.gradient_checkpointing_enable() before the call, or torch.utils.checkpoint in the forward",
+)
+"""Trainers' switches that are the model's."""
+
+FOR_TABLES = CHECKPOINTED | {name: f'memory={{"{name}": ...}}' for name in OF_A_STEP} | ELSEWHERE
 
 FOR_TEXTS = {
     **FOR_TABLES,
@@ -57,6 +63,7 @@ _WORLD = "world_size=, the number of all processes, with a function that builds 
 _OFFLOAD = "world_size=, with a function that calls fully_shard(..., offload_policy=CPUOffloadPolicy())"
 
 STEPS = {
+    **CHECKPOINTED,
     "accumulate_grad_batches": "gradient_accumulation_steps=, with batch_size= of one micro-batch",
     "per_device_train_batch_size": "batch_size=",
     "fp16": "autocast=torch.float16",

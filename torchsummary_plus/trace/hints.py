@@ -129,8 +129,11 @@ def _missing(message: str, module: nn.Module, frame: Frame, root: nn.Module) -> 
         zeros = f"{whole[0]} given by size holds only zeros; pass input_data={{{whole[0]!r}: tokens"
         return zeros + "".join(f", {name!r}: ..." for name, value in others.items() if value is not None) + "}"
     name, first = next(iter(given.items()), ("", None))
-    if absent and _is_whole(first) and isinstance(first, torch.Tensor) and first.dim() > 3:
-        return f"the input was passed as {name}, which an embedding reads; {_by_name({}, absent[0])}"
+    if isinstance(first, torch.Tensor) and first.dim() > 3 and (_is_whole(first) or name.endswith("_ids")):
+        images = next((other for other in absent if re.search("pixel|image", other)), None)
+        if images is None:
+            return f"{name} takes the numbers of tokens: pass their length, input_size=(128,)"
+        return f"the input was passed as {name}, which an embedding reads; {_by_name({}, images)}"
     return ""
 
 
