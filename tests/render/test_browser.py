@@ -99,6 +99,14 @@ def test_the_header_stays_in_sight(table: WebDriver) -> None:
     assert table.execute_script(where) == pytest.approx(top, abs=2)
 
 
+def test_a_narrow_table_says_that_it_scrolls(table: WebDriver) -> None:
+    box = "document.querySelector('.tsp-scroll')"
+    assert not table.execute_script(f"return {box}.matches('.tsp-wide')")
+    table.execute_script(f"{box}.style.maxWidth = '300px'")
+    settle(table)
+    assert table.execute_script(f"return {box}.matches('.tsp-wide')")
+
+
 def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, resnet: ModelSummary) -> None:
     lines = resnet.tables(style="tree")[0].rows
     press(table, "Collapse all")

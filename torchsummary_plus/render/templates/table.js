@@ -252,6 +252,12 @@
       for (const row of rows) row.open = row.level < Math.max(1, deepest - 1);
     }
 
+    /* Say so where the columns do not fit: some systems show a scroll bar only during scrolling. */
+    function sayItScrolls() {
+      const box = table.parentNode;
+      new ResizeObserver(() => box.classList.toggle("tsp-wide", box.scrollWidth > box.clientWidth + 1)).observe(box);
+    }
+
     /* Expand a module's ancestors and go to its row; returns whether it has one. */
     table.reveal = (path) => {
       const row = nested && rows.find(({ tr }) => tr.cells[0].title === path);
@@ -267,6 +273,7 @@
     columns.forEach(makeSortable);
     if (nested || rows.length > SHORT) makeTools();
     draw();
+    sayItScrolls();
   }
 
   for (const root of new Set([document, scope]))
