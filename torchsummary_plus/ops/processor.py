@@ -28,8 +28,8 @@ def float32_precisions() -> tuple[str, ...]:
 
     Before torch 2.9, ``torch.set_float32_matmul_precision`` is the only way.
     """
-    own = (compat.float32_precision("mkldnn", kind) for kind in ("matmul", "conv", "rnn"))
-    return (torch.get_float32_matmul_precision(), *own)
+    own = compat.float32_precision
+    return torch.get_float32_matmul_precision(), own("mkldnn", "matmul"), own("mkldnn", "conv"), own("mkldnn", "rnn")
 
 
 def is_half(dtype: torch.dtype) -> bool:

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 
 from ..live import compat
 from ..live.autocast import is_cast_inside
+from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
 from ..live.masks import masks_of
 from ..live.own_random import draws, taking_generator
@@ -66,6 +67,7 @@ NOT_LIBRARIES = frozenset(
 """torch's own operators, profiler annotations, and communication between processes."""
 
 
+@cache
 def is_foreign(name: str) -> bool:
     """Whether an operator belongs to a library without scratch-memory rules.
 
@@ -134,16 +136,15 @@ class Trials:
         gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
         autocast that reaches it.
         """
-        func = _overload(name)
+        func = _operator(name) if name.startswith("aten::") else _overload(name)
         if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
             return None
-        if func.is_view or func is aten._unsafe_view.default or _views_in_place(func):
+        if _only_views(func) or name.startswith("profiler::"):
             return ()
-        operands = tensors_of((*args, *kwargs.values()))
-        if not all(tensor.layout is torch.strided for tensor in (*operands, *tensors_of(out))):
+        if any(result.layout is not torch.strided for result in tensors_of(out)):
             return None
         casts = is_foreign(name) and is_cast_inside("cpu")
-        objects = {hash(value): value for value in args if isinstance(value, torch.ScriptObject)}
+        objects = {hash(value): value for value in args if type(value) is torch.ScriptObject}
         known = self._of_libraries if is_foreign(name) or objects else _COURSES
         courses = _known(func, Call(args, kwargs, out), known, casts)
         is_later = objects.keys() <= self._packed.keys()
@@ -152,17 +153,21 @@ class Trials:
 
 
 @cache
-def _views_in_place(func: OpOverload) -> bool:
-    """Whether an operator changes only how a tensor views its storage, as ``transpose_`` does."""
-    return torch.Tag.inplace_view in func.tags
+def _only_views(func: OpOverload) -> bool:
+    """Whether an operator only makes a view, or changes how a tensor views its storage, as ``transpose_`` does."""
+    return func.is_view or func is aten._unsafe_view.default or torch.Tag.inplace_view in func.tags
 
 
 def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], casts: bool) -> _Courses | None:
-    """Return a call's courses, tried once for all calls alike."""
+    """Return a call's courses, tried once for all calls alike; None if an operand is not strided."""
     args, kwargs, out = call
-    operands = tensors_of((*args, *kwargs.values()))
-    storages = _places(operands) if func in _OF_STORAGES else _sharing(operands)
-    key = func, _surroundings(casts), tuple(_key((args, kwargs))), storages, _selected(func, args, out)
+    read: list[Any] = [id(func), _surroundings(casts), _selected(func, args, out)]
+    operands: list[Tensor] = []
+    _read((*args, *kwargs, *kwargs.values()), read, operands)
+    if any(tensor.layout is not torch.strided for tensor in operands):
+        return None
+    read.append(_places(operands) if id(func) in _OF_STORAGES else _sharing(operands))
+    key = tuple(read)
     try:
         return known[key]
     except KeyError:
@@ -197,7 +202,7 @@ def _tried(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
         return _trial(func, call, casts) if work <= LONGEST_FOREIGN and _fits(func, call) else None
     threads = torch.get_num_threads()
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
-    if share < 1 and func not in _OF_STORAGES:
+    if share < 1 and id(func) not in _OF_STORAGES:
         course = _in_turn(func, call) or _from_smaller(func, call, share)
         if course is not None:
             return course, course
@@ -271,8 +276,8 @@ def _smaller_course(func: OpOverload, call: Call) -> Course | None:
 
 
 _OF_STORAGES = {
-    aten._new_zeros_with_same_feature_meta.default,
-    *(getattr(aten, f"{part}_scatter").default for part in ("slice", "select", "diagonal", "as_strided")),
+    id(aten._new_zeros_with_same_feature_meta.default),
+    *(id(getattr(aten, f"{part}_scatter").default) for part in ("slice", "select", "diagonal", "as_strided")),
 }
 """Operators whose results are as large as an argument's whole storage."""
 
@@ -367,7 +372,7 @@ def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()
 def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[str, Any]]:
     """Return a call's arguments as real tensors, with generators and packed weights of its own."""
     operands = tensors_of((*call.args, *call.kwargs.values()))
-    real = _real_once(set(map(_place, operands)) if func in _OF_STORAGES else _shared(operands), fill)
+    real = _real_once(set(map(_place, operands)) if id(func) in _OF_STORAGES else _shared(operands), fill)
     own, named = change_tensors(call.args, real), change_tensors(call.kwargs, real)
     prepare = _PREPARED.get(func)
     named = {name: torch.Generator() if isinstance(value, torch.Generator) else value for name, value in named.items()}
@@ -411,15 +416,20 @@ def _unexpanded(tensor: Tensor) -> Tensor:
 
 def _selected(func: OpOverload, args: tuple[Any, ...], out: Any) -> int | None:
     """Return how many elements a call's values select; None if it does not depend on them, -1 if unknown."""
+    if not _may_select(func):
+        return None
     if func in _INDEXING:
         if not masks_of(args[1]):
             return None
         rows = masked_rows(out, *args[:2]) if func is aten.index.Tensor else written_rows(*args[:3])
         return -1 if rows is None else rows
-    if torch.Tag.dynamic_output_shape not in func.tags:
-        return None
     results = tensors_of(out)
     return int(results[0].shape[0]) if results and results[0].dim() else None
+
+
+@cache
+def _may_select(func: OpOverload) -> bool:
+    return func in _INDEXING or torch.Tag.dynamic_output_shape in func.tags
 
 
 _INDEXING = {
@@ -613,28 +623,34 @@ def _steps(sizes: Sequence[int], results: dict[int, int], resized: Iterable[int]
     yield from (Result(place, 0) for place in results.keys() - places.values())
 
 
-def _key(values: Any) -> Iterator[Any]:
-    """Yield everything that an operator's memory may depend on, except tensors' contents."""
-    for value in values.items() if isinstance(values, dict) else values:
-        if isinstance(value, Tensor):
-            yield value.shape, value.stride(), value.dtype, value.requires_grad, value.is_conj(), value.is_neg()
+def _read(values: Iterable[Any], key: list[Any], operands: list[Tensor]) -> None:
+    """Append to ``key`` all that an operator's memory may depend on but contents, and to ``operands`` the tensors."""
+    for value in values:
+        kind = type(value)
+        if kind is float and value * 2 % 1:  # Of numbers, only halves and infinities may be special.
+            key.append(float)
+        elif kind in INERT:
+            key += (kind, value)
+        elif isinstance(value, Tensor):
+            operands.append(value)
+            if value.layout is torch.strided:
+                key += (value.shape, value.stride(), value.dtype, value.requires_grad, value.is_conj(), value.is_neg())
         elif isinstance(value, (list, tuple, dict)):
-            yield len(value)
-            yield from _key(value)
-        elif isinstance(value, float) and value * 2 % 1:  # Of numbers, only halves and infinities may be special.
-            yield float
-        elif isinstance(value, torch.Generator):
-            yield torch.Generator
+            key.append(len(value))
+            _read(value if not isinstance(value, dict) else (*value, *value.values()), key, operands)
         else:
-            yield value.__class__, hash(value) if isinstance(value, torch.ScriptObject) else value
+            key += (kind, hash(value) if kind is torch.ScriptObject else kind is torch.Generator or value)
 
 
 def _overload(name: str) -> OpOverload | None:
     """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``.
 
-    It is looked up each time: if a library is redefined, as by a notebook's cell, its old operators crash.
+    A library's is looked up each time: if it is redefined, as by a notebook's cell, its old operators crash.
     """
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
     known: Any = getattr(getattr(getattr(torch.ops, namespace), operator, None), overload or "default", None)
     return known if isinstance(known, OpOverload) else None
+
+
+_operator = cache(_overload)
