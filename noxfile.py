@@ -46,7 +46,8 @@ def _constraints(session: nox.Session) -> str:
 
 
 def _tests(session: nox.Session) -> None:
-    session.run("python", "-m", "pytest", *(session.posargs or ["-q"]), env={"OMP_NUM_THREADS": "2"})
+    for words in [session.posargs] if session.posargs else [["-q"], ["-q", "tests/documents"]]:
+        session.run("python", "-m", "pytest", *words, env={"OMP_NUM_THREADS": "2"})
 
 
 def _on_release(release: str) -> None:

@@ -17,7 +17,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from tabulate import tabulate
 from torch import nn
 
-from tests.render.browser import chromium, processor_time, settle
+from tests.documents.browser import chromium, processor_time, settle
 from torchsummary_plus import summary
 
 DEEDS = {

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from examples.resnet import resnet50
-from tests.render.browser import chromium, media, settle
+from tests.documents.browser import chromium, media, settle
 from torchsummary_plus import summary
 
 IMAGES = Path(__file__).parent / "images"

@@ -18,19 +18,19 @@ Workspaces.is_strict = True
 
 
 SLOWEST = (
-    "project/test_notebooks.py",
-    "project/test_readme.py",
+    "documents/test_browser.py",
+    "documents/test_notebooks.py",
+    "documents/test_readme.py",
+    "documents/test_gpu_truth.py",
     "ranks/test_ranks_depth.py",
+    "step/test_memory_programs.py",
+    "step/test_memory_optimizers.py",
     "step/test_generation.py",
     "trace/test_unchanged.py",
     "ranks/test_ranks.py",
-    "step/test_memory_optimizers.py",
-    "project/test_gpu_truth.py",
+    "ranks/test_ranks_wrappers.py",
     "trace/test_any_model.py",
     "trace/test_interrupts.py",
-    "step/test_memory_programs.py",
-    "ranks/test_ranks_flat.py",
-    "project/test_examples.py",
     "ops/test_kernel_trials.py",
 )
 """The files to begin with: were they last, one worker would wait for the other."""

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import json
-import os
 import re
-import shutil
-import subprocess
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -202,8 +197,8 @@ def test_hostile_names_mean_only_themselves(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["class", "flow"])
 def test_a_big_model_is_drawn_as_deep_as_mermaid_does(kind: str) -> None:
-    """Layers of a thousand widths, so that none is like another; below them what fits no diagram."""
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(1, n), nn.Linear(n, 1)) for n in range(1, 1001)))
+    """Layers of 400 widths, so that none is like another; below them what fits no diagram."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(1, n), nn.Linear(n, 1)) for n in range(1, 401)))
     inner = nn.Sequential(model, nn.Linear(1, 1))
     result = summary(inner, (1,), verbose=0)
     text = result.to_mermaid(kind)
@@ -226,58 +221,3 @@ def test_static_summaries_have_classes_and_no_flow() -> None:
 def test_it_is_saved_by_its_suffix(tmp_path: Path) -> None:
     result = summary(PooledCNN(), (1, 28, 28), verbose=0)
     assert result.save(tmp_path / "model.mmd", kind="flow").read_text() == result.to_mermaid("flow")
-
-
-MERMAID = os.environ.get("MERMAID_JS", "")
-"""The path of ``mermaid.min.js``, from the npm package mermaid."""
-
-PAGE = """<!doctype html><meta charset=utf-8><body><script src="{script}"></script><script>
-const texts = {texts};
-(async () => {{
-  mermaid.initialize({{startOnLoad: false, securityLevel: "strict"}});
-  const found = [];
-  for (const [i, text] of texts.entries()) {{
-    try {{
-      const box = document.createElement("div");
-      box.innerHTML = (await mermaid.render("g" + i, text)).svg;
-      document.body.append(box);
-      found.push({{text: box.innerText, scripts: box.getElementsByTagName("script").length}});
-    }} catch (error) {{ found.push({{error: String(error)}}); }}
-  }}
-  const result = document.createElement("pre");
-  result.id = "result";
-  result.textContent = JSON.stringify(found);
-  document.body.append(result);
-}})();
-</script>"""
-
-
-@pytest.mark.skipif(
-    not (MERMAID and shutil.which("chromium")), reason="needs chromium, and MERMAID_JS to name the file"
-)
-def test_mermaid_itself_draws_every_kind(tmp_path: Path) -> None:
-    results = [
-        summary(PooledCNN(), (1, 28, 28), functional=True, verbose=0),
-        summary(resnet50(), (3, 64, 64), verbose=0),
-        summary(GPT2(Config(32, 12, 4, 50, 16)), (12,), verbose=0),
-        hostile(),
-    ]
-    texts = [result.to_mermaid(kind) for result in results for kind in ("class", "flow")]
-    page = tmp_path / "page.html"
-    script = Path(MERMAID).resolve().as_uri()
-    page.write_text(PAGE.format(script=script, texts=json.dumps(texts).replace("</", "<\\/")), encoding="utf-8")
-    done = subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=30000",
-         "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    answer = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert answer is not None
-    drawn = json.loads(html.unescape(answer[1]))
-    assert [diagram.get("error") for diagram in drawn] == [None] * len(texts)
-    for diagram in drawn[-2:]:
-        words = re.sub(r"\s|\\n", "", diagram["text"])  # A flowchart's \n is a new line.
-        assert diagram["scripts"] == 0
-        for name in HOSTILE:
-            assert re.sub(r"\s", "", name) in words, name

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,7 +110,7 @@ def test_the_explained_numbers_are_the_rows(name: str) -> None:
 SMALL = st.integers(1, 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(SMALL, SMALL, SMALL, st.integers(0, 3), SMALL, st.integers(7, 12), st.booleans(), st.booleans(), st.booleans())
 def test_any_convolution(
     kernel: int, stride: int, dilation: int, padding: int, groups: int, size: int, bias: bool, turned: bool, pool: bool
@@ -179,7 +176,7 @@ def test_every_row_of_a_model_is_explained(build: Callable[[], nn.Module]) -> No
     assert sum(explain(row).get("mult_adds", 0) for row in result.rows) == result.total_mult_adds
 
 
-@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if not case.needs])
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if not case.needs][::3])
 def test_no_layer_is_too_odd_to_be_explained(name: str) -> None:
     """Quantized, scripted, weight-normed, called with nothing: arithmetic or not, the numbers are the row's."""
     case = ZOO[name]
@@ -224,8 +221,7 @@ def test_arithmetic_that_does_not_hold_is_left_out() -> None:
     assert told["output_bytes"] == row.output_bytes == 4 * 6 * 12 * 4
 
 
-@pytest.mark.parametrize("style", ["torchsummary", "tree"])
-@pytest.mark.parametrize("depth", [None, 1])
+@pytest.mark.parametrize(("style", "depth"), [("torchsummary", None), ("tree", 1)])
 def test_the_columns_of_arithmetic_give_the_columns_beside_them(style: str, depth: int | None) -> None:
     result = summary(resnet18(), (3, 64, 64), 2, verbose=0)
     names = ["num_params", "params_arithmetic", "mult_adds", "mult_adds_arithmetic"]
@@ -276,7 +272,7 @@ def test_other_arguments_are_refused() -> None:
         explain(3)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.recursive(st.integers(1, 99), lambda inner: st.tuples(st.sampled_from("+x-/"), inner, inner), max_leaves=8))
 def test_text_says_what_the_value_is(tree: Any) -> None:
     """Random arithmetic, read by Python: brackets stand wherever they must."""
@@ -292,20 +288,6 @@ def test_text_says_what_the_value_is(tree: Any) -> None:
     expr = build(tree)
     if not isinstance(expr, int):
         assert value(expr.text) == expr.value
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles(tmp_path: Path) -> None:
-    told = [explain(build(), size, 2) for build, size in LAYERS.values()]
-    model = nn.Sequential()
-    model.add_module("100%_{}$", nn.Conv2d(3, 4, 3))
-    told.append(explain_batch(model, (3, 8, 8), 4, engine=False))
-    body = "\n".join(explanation.to_latex() for explanation in told)
-    page = f"\\documentclass{{article}}\\usepackage{{amsmath}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
-    (tmp_path / "page.tex").write_text(page)
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def by_hooks(model: nn.Module, x: torch.Tensor) -> int:

@@ -6,12 +6,7 @@ import csv
 import io
 import json
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -26,8 +21,7 @@ from tests.truth.random_models import HOSTILE, Branches, law, looks, summaries
 from torchsummary_plus import InputError, MemoryEstimate, MissingExtraError, ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.render.json_data import VERSION
-from torchsummary_plus.render.latex import latex_text
-from torchsummary_plus.render.table import Table, TableRow, with_short_cells
+from torchsummary_plus.render.table import Table, with_short_cells
 
 LAW = law(40)
 MEMORY = law(6)
@@ -227,67 +221,6 @@ def test_nesting_shows_in_markdown() -> None:
     text = summary(hostile(), (4,), verbose=0).to_markdown(style="tree")
     levels = [line.count("&nbsp;" * 4) for line in text.splitlines() if line.startswith("| ")][2:]
     assert levels[:3] == [0, 1, 2] and set(levels) == {0, 1, 2}
-
-
-def latex_page(*tables: str) -> str:
-    packages = r"\usepackage{booktabs,longtable}\usepackage[landscape,margin=1cm,paperwidth=60cm]{geometry}"
-    return "\n".join([r"\documentclass{article}", packages, r"\begin{document}", *tables, r"\end{document}"])
-
-
-def compiled(folder: Path, *tables: str) -> str:
-    """The text of the pages that pdflatex makes of some tables."""
-    if shutil.which("pdflatex") is None or shutil.which("pdftotext") is None:
-        pytest.skip("there is no pdflatex, or no pdftotext to read its pages")
-    assert all(table.isascii() for table in tables)
-    (folder / "page.tex").write_text(latex_page(*tables), encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "Overfull" not in done.stdout
-    assert ".pk>" not in done.stdout, "a font was drawn dot by dot, which not every TeX can"
-    page = subprocess.run(["pdftotext", "-layout", "page.pdf", "-"], cwd=folder, capture_output=True, check=True)
-    return page.stdout.decode()
-
-
-def test_latex_compiles_and_the_page_has_the_numbers(tmp_path: Path) -> None:
-    """Hostile names, both styles, a step's memory, a table longer than a page; read back from the PDF."""
-    short = summary(nn.Sequential(nn.Linear(7, 5), nn.ReLU()), (7,), memory="train", verbose=0)
-    odd = summary(hostile(), (4,), verbose=0)
-    texts = [
-        short.to_latex(caption="100% of it_all & more", label="tab:short"),
-        odd.to_latex(style="tree", units="auto"),
-        odd.to_latex(columns=["input_size", "kernel_size", "params_percent"]),
-        odd.to_latex(columns=[], depth=1),
-    ]
-    assert r"\begin{table}" in texts[0] and r"\label{tab:short-2}" in texts[0] and r"\begin{longtable}" in texts[1]
-    page = compiled(tmp_path, *texts)  # An underscore is a line there.
-    for figure in (f"{short.total_params:,}", f"{odd.total_params:,}", "100% of it all & more", "a|b", "<script>"):
-        assert figure in page
-    assert page.count("Linear") == 1 + 2 * sum(row.class_name == "Linear" for row in odd.rows)
-    assert re.search(r"Linear-1 +\[.1, 5\] +40 +0\.00 +0\.00\n", page)
-
-
-def test_every_letter_of_europe_compiles(tmp_path: Path) -> None:
-    """What LaTeX has no command for is named by its number; the letters of ASCII come out as they went in."""
-    letters = [chr(code) for code in (*range(0x21, 0x7F), *range(0xA0, 0x250), *range(0x370, 0x400))]
-    rows = tuple(TableRow(f"{c} {c}{c} x{c}x", "", 0, ()) for c in letters)
-    page = compiled(tmp_path, latex_text([Table("letters", "Letter", (), rows)]))
-    for c in "abcXYZ0189(){}[]<>|/\\%$#&+=*@!?.;:":
-        assert f"{c} {c}{c} x{c}x" in page, c
-
-
-@law(3)
-@given(st.lists(summaries(), min_size=4, max_size=4), st.sampled_from(["torchsummary", "tree"]))
-def test_random_tables_compile_and_have_the_numbers(results: list[ModelSummary], style: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        page = compiled(
-            Path(folder), *(result.to_latex(style=style, columns=["num_params"], repeats="show") for result in results)
-        )
-    tables = [result.tables(style=style, columns=["num_params"])[0] for result in results]
-    expected = Counter(cell.text for table in tables for row in table.rows for cell in row.cells if cell.value)
-    expected.update(total.cell.text for table in tables for total in table.totals if total.cell.value)
-    there = Counter(page.split())
-    assert not {text: count for text, count in expected.items() if there[text] < count}
 
 
 def test_files_of_other_minor_versions_are_read() -> None:

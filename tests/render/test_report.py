@@ -1,4 +1,4 @@
-"""The report as a file, and the treemap's geometry; test_browser covers its behaviour in a browser."""
+"""The report as a file, and the treemap's geometry; tests.documents covers its behaviour in a browser."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from tests.truth.surroundings import fakes_reachable_from, surroundings
 from tests.truth.warm import python
 from torchsummary_plus.live.fakes import new_fake
 
-FIRST, STEP = 2000, 331
+FIRST, STEP = 2000, 661
 """One in so many of a call's first lines is tried; ``python -m benchmarks.fire interrupts --lines 2000`` tries all."""
 
-SPREAD = {"summary": 16, "graph": 16, "estimate_memory": 5, "measure_memory": 4, "max_batch_size": 4}
+SPREAD = {"summary": 12, "graph": 8, "estimate_memory": 4, "measure_memory": 2, "max_batch_size": 2}
 """How many instants are spread over all lines of each call: more for those that take milliseconds."""
 
 

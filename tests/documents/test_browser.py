@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from examples.resnet import resnet18
-from tests.render.browser import ActionChains, By, Keys, media, processor_time, settle
+from tests.documents.browser import ActionChains, By, Keys, media, processor_time, settle
 from torchsummary_plus import ModelSummary, summary
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium, without a complaint in its console at the end."""
-    from tests.render.browser import chromium, complaints  # Needs selenium, which the other tests do without.
+    from tests.documents.browser import chromium, complaints  # Needs selenium, which the other tests do without.
 
     with chromium(tmp_path_factory.mktemp("profile")) as browser:
         yield browser

@@ -111,11 +111,6 @@ def test_the_citation_is_of_the_latest_release() -> None:
     assert version == __version__
 
 
-@pytest.mark.parametrize("name", ["main job", "tests"])
-def test_ci_finds_each_command_behind_its_marker(name: str) -> None:
-    assert re.search(rf"^<!-- {name} -->\n```bash\n.+\n```$", README, flags=re.MULTILINE)
-
-
 def test_the_table_of_columns_is_that_of_the_registry() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == with_columns(page), "python -m docs.columns writes it"

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from examples.resnet import resnet18
-from tests.render.browser import media, settle
+from tests.documents.browser import media, settle
 from torchsummary_plus import Comparison, ModelSummary, compare, summary
 
 if TYPE_CHECKING:
