@@ -1,7 +1,7 @@
 """Predict the recordings again and print what changed: ``python -m benchmarks.freeze``.
 
-Three parts are compared with snapshots of earlier results: the CPU peaks of ``benchmarks.cpu_truth``'s models, the
-CUDA peaks of ``benchmarks.gpu_truth``'s configurations, and the tables of the zoo's models. ``--write`` replaces the
+Three parts are compared with snapshots of earlier results: the CPU peaks of ``benchmarks.cpu.truth``'s models, the
+CUDA peaks of ``benchmarks.cuda.truth``'s configurations, and the tables of the zoo's models. ``--write`` replaces the
 snapshots. Models of libraries that are not installed are skipped.
 
 CPU peaks depend on the processor, so each kind has its own snapshot, which is not under version control: write it
@@ -26,11 +26,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import cpu_truth, gpu_truth
-from benchmarks.cpu_truth_events import predicted_levels
-from benchmarks.cpu_truth_models import SUBJECTS
-from benchmarks.gpu_truth_files import DATA, latest_recording
-from benchmarks.zoo_libraries import cases
+from benchmarks.cpu import truth as cpu_truth
+from benchmarks.cpu.events import predicted_levels
+from benchmarks.cpu.models import SUBJECTS
+from benchmarks.cuda import truth as gpu_truth
+from benchmarks.cuda.files import DATA, latest_recording
+from benchmarks.zoo.libraries import cases
 from torchsummary_plus import summary
 
 CARDS = ("A100", "T4")

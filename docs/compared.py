@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compared_rows import ROWS
-from benchmarks.compared_tools import DOCUMENTED, TOOLS
+from benchmarks.peers.questions import ROWS
+from benchmarks.peers.tools import DOCUMENTED, TOOLS
 
 HERE = Path(__file__).parent
 PAGE, RECORD = HERE / "compared.md", HERE / "compared.json"
@@ -25,7 +25,7 @@ def page(record: dict[str, Any]) -> str:
         "# How does it compare with other tools?",
         "",
         f"This page compares PyTorch tools by {len(ROWS)} questions. For each question, "
-        "[a program](../benchmarks/compared_rows.py) runs every tool on a model with a known answer. We chose the "
+        "[a program](../benchmarks/peers/questions.py) runs every tool on a model with a known answer. We chose the "
         "questions, so they favour what this package is for. Every tool also has features that they do not cover.",
         "",
         f"Run on {' and '.join(dates)} with {versions}.",

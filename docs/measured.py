@@ -10,7 +10,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.cpu_truth_report import Row, percentile, rows
+from benchmarks.cpu.report import Row, percentile, rows
 from docs.generated import with_part
 from docs.measured_cuda import cuda_table
 

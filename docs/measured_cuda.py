@@ -12,7 +12,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.cpu_truth_report import percentile
+from benchmarks.cpu.report import percentile
 
 HEAD = ("GPU", "steps", "exact", "within 1 %", "median", "95 %", "reserved: within 2 %", "within 5 %", "95 %")
 SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compared import answer
-from benchmarks.compared_rows import ROWS
-from benchmarks.compared_tools import DOCUMENTED, TOOLS, Plus
+from benchmarks.peers.compared import answer
+from benchmarks.peers.questions import ROWS
+from benchmarks.peers.tools import DOCUMENTED, TOOLS, Plus
 from docs.compared import PAGE, RECORD, page
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ranks_truth import SAME_KERNELS
+from benchmarks.ranks.truth import SAME_KERNELS
 from tests.truth.releases import runs_fully_shard
 from tests.truth.warm import python
 from torchsummary_plus.live.versions import since
@@ -22,22 +22,17 @@ RECORDED = (
     *("llama fsdp1", "llama fsdp1 grad op orig", "llama fsdp1 bf16 orig", "cnn fsdp1 accumulate orig"),
     *("llama sp", "pipeline 1f1b", "pipeline interleaved", "llama experts one-hot", "llama ring"),
     *("llama lightning", "llama bunched", "llama two stages", "llama gossip batched"),
-    *("drawn 6:0", "drawn 6:3", "drawn 6:7", "drawn 6:9", "drawn 6:11", "drawn 6:13"),
-    *("drawn 7:3 pipeline", "drawn 7:6 pipeline"),
 )
 if not since("2.13") or since("2.15"):  # The truth was recorded on 2.13; a stage's buffers are others since 2.15.
     RECORDED = tuple(name for name in RECORDED if "pipeline" not in name)
-if since("2.15"):  # Real processes take other amounts there, which ``ranks_truth --explain`` measures and predicts.
-    RECORDED = tuple(name for name in RECORDED if name not in ("drawn 6:3", "drawn 6:9"))
 if not since("2.8"):  # Streams of the CPU record no events, and half precision takes other amounts.
     NOT_YET = ("llama fsdp", "llama fsdp1 bf16 orig", "llama bunched", "cnn fsdp")
-    NOT_YET += ("drawn 6:3", "drawn 6:9", "drawn 6:11")
     SHARDED = tuple(f"llama fsdp {how}" for how in ("keep", "accumulate", "checkpoint", "clip", "tied"))
     RECORDED = tuple(name for name in RECORDED if name not in NOT_YET + SHARDED)
 
 
 def benchmark(*words: str) -> str:
-    command = [*python(), "-W", "ignore", "-m", "benchmarks.ranks_truth", "--ranks", "0", *words]
+    command = [*python(), "-W", "ignore", "-m", "benchmarks.ranks.truth", "--ranks", "0", *words]
     environment = {**os.environ, **SAME_KERNELS}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.gpu_truth import unguarded
+from benchmarks.cuda.truth import unguarded
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live import cuda_driver, cuda_guard

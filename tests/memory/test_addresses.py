@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu_truth_files import DATA
-from benchmarks.gpu_truth_history import prefers_oldest, read_histories, replayed
+from benchmarks.cuda.files import DATA
+from benchmarks.cuda.history import prefers_oldest, read_histories, replayed
 from torchsummary_plus.data.units import MIB
 from torchsummary_plus.memory.addresses import RESERVATION, DriverOrder
 

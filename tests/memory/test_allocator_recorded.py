@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gpu_allocator import ROOM_MIB, SETTINGS, differences, program, read
+from benchmarks.cuda.allocator import ROOM_MIB, SETTINGS, differences, program, read
 
 RECORDED = read()
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from benchmarks.gpu_truth_files import DATA
+from benchmarks.cuda.files import DATA
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.live.versions import parsed

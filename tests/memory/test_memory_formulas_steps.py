@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.published_memory_steps import Mixed
+from benchmarks.published.memory_steps import Mixed
 from torchsummary_plus import estimate_memory, summary
 
 WIDTH, BATCH = 128, 512

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.cudnn_table import (
+from benchmarks.cuda.cudnn_table import (
     ANSWERS,
     NUMBERS,
     columns,

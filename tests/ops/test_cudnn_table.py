@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.cudnn_table import (
+from benchmarks.cuda.cudnn_table import (
     ANSWERS,
     CARDS,
     NUMBERS,

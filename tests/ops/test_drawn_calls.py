@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.memory_calls import calls, operators, wrong
+from benchmarks.cpu.calls import calls, operators, wrong
 from tests.truth.releases import from_release
 
 EXACT = (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from benchmarks.memory_calls import calls, operators
-from benchmarks.result_layouts import ImageDrawing, is_complex, misplaced
+from benchmarks.cpu.calls import calls, operators
+from benchmarks.cpu.layouts import ImageDrawing, is_complex, misplaced
 from torchsummary_plus.live.fakes import fake_like
 from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.trace.kernels import FakeKernels
@@ -75,7 +75,7 @@ def batch_norm_backward(training: bool) -> tuple[Any, ...]:
     ids=lambda value: value[0].name() if isinstance(value[0], torch._ops.OpOverload) else "",
 )
 def test_results_on_cuda_lie_as_its_kernels_lay_them(call: tuple[Any, ...], strides: tuple[int, ...]) -> None:
-    """As ``benchmarks.result_layouts`` sees them on the no-op runtime."""
+    """As ``benchmarks.cpu.layouts`` sees them on the no-op runtime."""
     operator, *args = tree_map_only(Tensor, lambda tensor: fake_like(tensor, CUDA), call)
     with Pass(ModuleTree(nn.Identity()), FakeKernels(CUDA), []), torch.no_grad():
         out = operator(*args)

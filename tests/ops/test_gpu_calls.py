@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_calls import BOUNDED, KINDS, calls, compare, predicted, sequence
-from benchmarks.gpu_truth_files import DATA
+from benchmarks.cuda.calls import BOUNDED, KINDS, calls, compare, predicted, sequence
+from benchmarks.cuda.files import DATA
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.versions import since

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.memory_calls import Call, Kernels, wrong
+from benchmarks.cpu.calls import Call, Kernels, wrong
 from torchsummary_plus.ops.scratch.registry import UNMODELLED
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

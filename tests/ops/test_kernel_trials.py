@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.memory_calls import Call, Kernels, wrong
+from benchmarks.cpu.calls import Call, Kernels, wrong
 from tests.truth.memory_truth import measure
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.step import kernel_trials

@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from benchmarks.published_ranks import DATA as PUBLISHED
+from benchmarks.published.ranks import DATA as PUBLISHED
 from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.api.cli.main import main

@@ -13,8 +13,8 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from benchmarks.ranks_flat import fsdp1
-from benchmarks.ranks_models import LENGTH, WIDTH, Layer, Llama
+from benchmarks.ranks.flat import fsdp1
+from benchmarks.ranks.models import LENGTH, WIDTH, Layer, Llama
 from tests.ranks.plugins import under_accelerate
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.memory.attribution import GATHERS_AHEAD, held_back, run_log

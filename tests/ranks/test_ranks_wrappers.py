@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from benchmarks.ranks_models import LENGTH, Llama, Part
+from benchmarks.ranks.models import LENGTH, Llama, Part
 from tests.ranks.plugins import under_accelerate
 from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory, summary

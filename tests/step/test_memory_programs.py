@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.memory_programs import Child, judged, shrunk, summary
-from benchmarks.programs_grammar import draw
-from benchmarks.programs_judge import (
+from benchmarks.cpu.programs import Child, judged, shrunk, summary
+from benchmarks.programs.grammar import draw
+from benchmarks.programs.judge import (
     CHANGED,
     CRASHED,
     DIED,
@@ -27,7 +27,7 @@ from benchmarks.programs_judge import (
     UNSAID,
     Verdict,
 )
-from benchmarks.programs_text import HEADER, Program, Statement, StepText
+from benchmarks.programs.text import HEADER, Program, Statement, StepText
 from tests.told import Told
 from tests.truth.random_models import law
 from tests.truth.warm import python

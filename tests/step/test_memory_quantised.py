@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.memory_zoo import measured
+from benchmarks.cpu.zoo import measured
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.releases import from_release
 from tests.truth.weights_truth import agree, everything, rows

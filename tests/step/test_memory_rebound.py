@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.memory_programs import Child
-from benchmarks.programs_judge import EXACT
+from benchmarks.cpu.programs import Child
+from benchmarks.programs.judge import EXACT
 from tests.truth.warm import python
 
 SECONDS = 120.0

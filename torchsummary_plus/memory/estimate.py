@@ -41,7 +41,7 @@ RANK_BAND = 0.1
 """How far the peak of one rank on CUDA may be off, as a share of it; its reserved bytes may be off by as much.
 
 No rank was measured for this package. Published peaks and reserved bytes of programs that are known in full, without
-torch's compiler, are up to 7 % off (``benchmarks.published_ranks``), others up to 10 %.
+torch's compiler, are up to 7 % off (``benchmarks.published.ranks``), others up to 10 %.
 """
 
 OF_AUTOGRAD = ("saved_activations", "temporaries", "gradients")

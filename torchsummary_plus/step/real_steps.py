@@ -66,8 +66,8 @@ TANGENTS_UNDER_MODES = {
 }
 """Operators whose tangents take other memory where a mode is active.
 
-``benchmarks.memory_operators --form tangents`` and ``--form "a tangent"`` find them, with this set empty. Under a mode,
-norms add out of place and losses clamp so (torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATen/native/Loss.cpp).
+Tangents of each operator of torch.testing's database found them, with this set empty. Under a mode, norms add out of
+place and losses clamp so (torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATen/native/Loss.cpp).
 """
 
 

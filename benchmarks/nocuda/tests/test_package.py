@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_truth_history import reduce_history, replay_history
+from benchmarks.cuda.history import reduce_history, replay_history
 from tests.truth.releases import from_release
 from torchsummary_plus import MemTracker, estimate_memory, measure_memory
 

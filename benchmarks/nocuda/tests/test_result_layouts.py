@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.memory_calls import calls, operators
-from benchmarks.result_layouts import CudaDrawing, is_complex, misplaced
+from benchmarks.cpu.calls import calls, operators
+from benchmarks.cpu.layouts import CudaDrawing, is_complex, misplaced
 
 NAMES = (
     *("mul", "add", "maximum", "eq", "lt", "floor_divide", "logical_and", "xlogy", "div", "where", "mse_loss"),

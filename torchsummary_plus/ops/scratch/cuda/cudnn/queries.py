@@ -78,7 +78,7 @@ class Cudnn:
         With thread-block clusters, cuDNN splits a sum over as many multiprocessors as the driver says can hold clusters
         at once. A descriptor of the GPU does not tell: on an H100 (132 multiprocessors), the plans of a handle took 18
         fewer to 130 more tiles than those of its descriptor, in 1,054 convolutions; on GPUs without clusters, both are
-        equal (benchmarks/cudnn_handle.py).
+        equal (benchmarks/data/cudnn_handle_nvidia_h100*).
         """
         if self.card is None or self.card.capability < CLUSTERS:
             return low, high

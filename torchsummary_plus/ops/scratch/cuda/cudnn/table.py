@@ -1,10 +1,10 @@
 """cuDNN's workspaces where it cannot be queried, from ``table.json``, a table of its own answers.
 
-``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many networks on six GPUs and fits a tree to the answers
-per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A workspace
-nearly always consists of copies of some of the three tensors, in the kernel's layout with padded channels per group,
-and of partial sums of the weights' gradient, or of Winograd's transforms of the tensors. A leaf names the copies and
-gives the remainder as a multiple of the weights; Fourier's transforms are a multiple of the three tensors.
+``benchmarks/cuda/cudnn_table.py`` queries cuDNN for convolutions of many networks on six GPUs and fits a tree to the
+answers per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A
+workspace nearly always consists of copies of some of the three tensors, in the kernel's layout with padded channels per
+group, and of partial sums of the weights' gradient, or of Winograd's transforms of the tensors. A leaf names the copies
+and gives the remainder as a multiple of the weights; Fourier's transforms are a multiple of the three tensors.
 
 Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes; for small convolutions, the
 upper one is what Fourier transforms or partial sums take at most. On convolutions held out of the fit, the guess is off
@@ -137,7 +137,7 @@ def trials_bytes(question: Question) -> int:
     Among them are plans that cuDNN's heuristics rarely put first: Fourier transforms, as a whole or in tiles, in up to
     four copies, but not of dilated or depthwise convolutions, long strides or products in float16; besides, copies of
     the tensors and Winograd's transforms. All of 4,278 recorded workspaces are within it
-    (``benchmarks/cudnn_table.py --trials``).
+    (``benchmarks/cuda/cudnn_table.py --trials``).
     """
     others = COPIES * sum(tensor_bytes(question, TRIALS_UNIT)) + copied_bytes(question, WINOGRAD, 1)
     is_depthwise = question.w[1] == 1 < question.x[1]

@@ -1,0 +1,1 @@
+"""Are estimates for the CPU what torch allocates there?"""

@@ -1,0 +1,1 @@
+"""Are estimates for CUDA what torch allocates there?"""

@@ -1,0 +1,1 @@
+"""What do other tools answer?"""

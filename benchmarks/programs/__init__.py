@@ -1,0 +1,1 @@
+"""Random programs, and the judge of an estimate of one."""

@@ -1,0 +1,1 @@
+"""Do predictions agree with published figures?"""

@@ -1,0 +1,1 @@
+"""Is the memory of one rank of many what real processes allocate?"""

@@ -1,0 +1,80 @@
+"""Third-party models with random weights, and their inputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.published.models import DETECTION, torchvision_maker
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and its input: a ``size`` without the batch axis, or ``data`` as ``summary`` takes it."""
+
+    library: str
+    name: str
+    make: Callable[[], nn.Module]
+    size: tuple[int, ...] | None = None
+    data: Any = None
+
+
+def torchvision_cases(chosen: str = "") -> Iterator[Case]:
+    """Yield every model of ``torchvision.models``."""
+    from torchvision import models
+
+    for name in models.list_models():
+        if chosen not in name:
+            continue
+        yield Case("torchvision", name, torchvision_maker(name, **_small_boxes(name)), **_torchvision_input(name))
+
+
+def _small_boxes(name: str) -> dict[str, Any]:
+    """Limit the boxes by small images; an untrained detector would find a thousand in large ones."""
+    if "rcnn" in name:
+        return {"min_size": 128, "max_size": 128, "rpn_post_nms_top_n_test": 20, "box_detections_per_img": 5}
+    return {"min_size": 128, "max_size": 128} if "retinanet" in name or "fcos" in name else {}
+
+
+def _torchvision_input(name: str) -> dict[str, Any]:
+    if any(part in name for part in DETECTION):
+        return {"data": ([torch.rand(3, 128, 128)],)}
+    if name.startswith("raft"):
+        return {"size": [(3, 128, 128), (3, 128, 128)]}
+    if name in ("r3d_18", "mc3_18", "r2plus1d_18"):
+        return {"size": (3, 16, 112, 112)}
+    if name == "s3d" or name.startswith(("mvit", "swin3d")):
+        return {"size": (3, 16, 224, 224)}
+    return {"size": (3, 299, 299) if "inception" in name else (3, 224, 224)}
+
+
+SMALL = ("test", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "micro", "tiny", "zepto", "xs", "small", "s", "mini")
+"""Words in the names of a family's small members, smallest first."""
+
+
+def timm_cases(chosen: str = "") -> Iterator[Case]:
+    """Yield one small member of each family of timm: names that share a file and their first word."""
+    import timm
+
+    families: dict[tuple[str, str], list[str]] = {}
+    for module in timm.list_modules():
+        for name in timm.list_models(module=module):
+            word = re.match("(test_|tf_|legacy_)?[a-z]+", name)
+            families.setdefault((module, word[0] if word else name), []).append(name)
+    for members in families.values():
+        name = min(members, key=_rank)
+        if chosen not in name:
+            continue
+        size = timm.models.get_pretrained_cfg(name).input_size
+        yield Case("timm", name, partial(timm.create_model, name), size=size)
+
+
+def _rank(name: str) -> tuple[int, int, str]:
+    words = re.split("[_0-9]+", name)
+    return min((SMALL.index(word) for word in words if word in SMALL), default=len(SMALL)), len(name), name
