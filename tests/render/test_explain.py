@@ -72,10 +72,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "half": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.bfloat16), (3, 9, 9)),
 }
 
-WORKING = {"Conv", "Linear", "Bilin", "LSTM", "GRU", "RNN", "LSTMC", "GRUCe", "RNNCe"}
-"""How the names of layers begin that multiply."""
-
-
 def value(text: str) -> int:
     """Evaluate an arithmetic expression with Python."""
     names = {"floor": lambda x: x.__floor__(), "ceil": lambda x: x.__ceil__()}
