@@ -24,7 +24,7 @@ from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.render.lines import STYLES
 from torchsummary_plus.render.totals import report_totals
 
-LAW = law(25)
+LAW = law(10)
 
 FIGURES = ("total_params", "trainable_params", "non_trainable_params", "total_mult_adds", "input_bytes")
 

@@ -17,7 +17,6 @@ from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.data.errors import InputError
-from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.lines import flat_lines, tree_lines
 from torchsummary_plus.results.model_summary import ModelSummary
@@ -48,20 +47,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {"tied": (T
 def summed(name: str, memory: Any, **options: Any) -> ModelSummary:
     build, size = MODELS[name]
     return summary(build(), size, 3, memory=memory, verbose=0, **options)
-
-
-def test_table_and_memory_read_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[nn.Module] = []
-    begin = ModuleTree.__init__
-
-    def counted(tree: ModuleTree, model: nn.Module) -> None:
-        read.append(model)
-        begin(tree, model)
-
-    monkeypatch.setattr(ModuleTree, "__init__", counted)
-    model = Scaled()
-    summary(model, (16,), memory="train", verbose=0)
-    assert read == [model]
 
 
 @pytest.mark.parametrize("depth", [None, 0, 1])

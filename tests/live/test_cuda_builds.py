@@ -331,8 +331,7 @@ def test_an_unused_input_is_an_error_of_torch_s(as_in_a_cuda_build: None) -> Non
 
 
 @no_card
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-@pytest.mark.parametrize("step", [plain, penalised, checkpointed, None])
+@pytest.mark.parametrize(("step", "device"), [(penalised, "cuda"), (checkpointed, "cuda:1"), (None, "cuda:1")])
 def test_a_card_that_is_there_is_not_begun_to_be_used(step: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Dropped(), torch.randn(8, 64)
     options = {"optimizer": "adamw"} if step is None else {"train_step": step}

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsummary_plus import summary
 from torchsummary_plus.live import compat, fakes, meta_storages
-from torchsummary_plus.live.cuda_guard import cuda_guard
 from torchsummary_plus.live.fakes import (
     CPU,
     DataDependentError,
@@ -54,62 +52,6 @@ def fake_cuda() -> Iterator[FakeKernels]:
             yield kernels
 
 
-def facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
-OPERATIONS = {
-    "conv2d": lambda x: F.conv2d(x, x.new_ones(6, 4, 3, 3), padding=1),
-    "batch_norm": lambda x: F.batch_norm(x, x.new_zeros(4), x.new_ones(4), training=True),
-    "in_place": lambda x: (x + 1).relu_().add_(2),
-    "views": lambda x: x.permute(0, 2, 3, 1).reshape(2, -1)[:, ::2],
-    "matmul": lambda x: x @ x.transpose(-1, -2),
-    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
-    "softmax": lambda x: x.softmax(1).double(),
-    "cat": lambda x: torch.cat([x, x.new_zeros(2, 1, 8, 8)], 1),
-    "compare": lambda x: (x > 0) & (x < 1),
-    "factory": lambda x: x + torch.arange(8, device=x.device),
-    "split": lambda x: x.split(3, 1)[1],
-    "channels_last": lambda x: F.relu(x.contiguous(memory_format=torch.channels_last)),
-    "pool": lambda x: F.max_pool2d(x, 3, 2, return_indices=True)[1],
-    "lstm": lambda x: nn.LSTM(8, 5, bidirectional=True)(x[0])[0],
-}
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("again", [False, True], ids=["first", "remembered"])
-def test_a_fake_has_the_shape_strides_and_dtype_of_the_real(fake_cpu: FakeKernels, name: str, again: bool) -> None:
-    operation = OPERATIONS[name]
-    if again:
-        operation(new_fake((2, 4, 8, 8), torch.float32, CPU))
-    fake = operation(new_fake((2, 4, 8, 8), torch.float32, CPU))
-    with torch.utils._python_dispatch._disable_current_modes():
-        real = operation(torch.zeros(2, 4, 8, 8))
-    assert isinstance(fake, Fake)
-    assert facts(fake) == facts(real)
-
-
-@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"lstm"}))
-def test_cuda_needs_no_gpu(fake_cuda: FakeKernels, name: str) -> None:
-    result = OPERATIONS[name](new_fake((2, 4, 8, 8), torch.float32, CUDA))
-    assert result.device == CUDA and result.is_cuda and not result.is_cpu
-
-
-def test_a_pass_on_cuda_makes_tensors_and_autocasts_there(fake_cuda: FakeKernels) -> None:
-    result = torch.zeros(3, 3, device="cuda")
-    with torch.autocast("cuda", torch.bfloat16):
-        product = result @ result
-    assert (result.device, product.dtype, result.cpu().device) == (CUDA, torch.bfloat16, CPU)
-
-
-def test_the_cuda_guard_leaves_the_registry_as_it_was() -> None:
-    with cuda_guard() as first:
-        pass
-    with cuda_guard() as second:
-        pass
-    assert first and second
-
-
 @pytest.mark.parametrize("ask", ["item", "tolist", "numpy", "nonzero", "__bool__"])
 def test_values_of_a_fake_are_refused(fake_cpu: FakeKernels, ask: str) -> None:
     with pytest.raises(DataDependentError):
@@ -130,24 +72,10 @@ def test_a_small_tensor_loses_its_values_when_a_fake_is_written_to_it(fake_cpu: 
         view.sum().item()
 
 
-def test_a_large_tensor_made_on_the_way_is_fake(fake_cpu: FakeKernels) -> None:
-    assert isinstance(torch.zeros(1 << 40), Fake)
-
-
 def test_what_meta_storage_cannot_stand_for_is_refused() -> None:
     for odd in (torch.eye(3).to_sparse(), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)):
         with pytest.raises(UnfakeableError):
             fake_like(odd, CPU)
-
-
-def test_a_parameter_stays_a_parameter() -> None:
-    fake = fake_like(nn.Parameter(torch.zeros(2, 3)), CPU)
-    assert isinstance(fake, nn.Parameter) and fake.requires_grad and facts(fake) == ((2, 3), (3, 1), torch.float32)
-
-
-def test_a_wrong_shape_is_refused_as_for_real(fake_cpu: FakeKernels) -> None:
-    with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|reduction dim"):
-        F.linear(new_fake((2, 3), torch.float32, CPU), new_fake((4, 5), torch.float32, CPU))
 
 
 def test_a_fake_outside_its_pass_is_refused() -> None:

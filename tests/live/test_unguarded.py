@@ -80,10 +80,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("autocast", [None, torch.float16], ids=str)
+@pytest.mark.parametrize(("mode", "autocast"), [("train", None), ("eval", torch.float16)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_estimate_is_the_same(name: str, autocast: torch.dtype | None, mode: str) -> None:
+def test_the_estimate_is_the_same(name: str, mode: str, autocast: torch.dtype | None) -> None:
     def figures() -> tuple[Any, ...]:
         estimate = estimate_memory(
             Forward(FUNCTIONS[name]), (64,), 8, "cuda", mode=mode, autocast=autocast, gpu="A100 40GB"

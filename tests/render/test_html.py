@@ -74,7 +74,7 @@ def test_a_parser_reads_the_same_cells_back(of_resnet: ModelSummary) -> None:
         assert [text_of(note) for note in page.findall(".//p")] == list(table.notes)
 
 
-@law(40)
+@law(15)
 @given(summaries(memory=(None, "train")), looks, st.sampled_from(UNITS))
 def test_a_parser_reads_any_summary_back(result: ModelSummary, look: dict[str, Any], units: str) -> None:
     page = parsed(result.to_html(**look, units=units))

@@ -23,7 +23,7 @@ from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.render.json_data import VERSION
 from torchsummary_plus.render.table import Table, with_short_cells
 
-LAW = law(40)
+LAW = law(15)
 MEMORY = law(6)
 
 

@@ -18,9 +18,8 @@ def described(functional: bool = False, memory: str | None = None) -> ModelSumma
     return summary(model, size, 2, functional=functional, memory=memory, verbose=0)
 
 
-@pytest.mark.parametrize("style", ["torchsummary", "tree"])
 @pytest.mark.parametrize("functional", [False, True])
-@pytest.mark.parametrize("depth", [None, 1])
+@pytest.mark.parametrize(("style", "depth"), [("torchsummary", None), ("tree", 1)])
 def test_the_table_reads_as_the_text(style: str, functional: bool, depth: int | None) -> None:
     done = described(functional, memory="train")
     columns = [name for name, column in COLUMNS.items() if not column.of_ranks]
