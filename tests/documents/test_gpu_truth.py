@@ -17,9 +17,11 @@ from benchmarks.cuda.history import (
     SEGMENT,
     histories_path,
     packed,
+    prefers_oldest,
     read_histories,
     reduce_history,
     replay_history,
+    replayed,
     unpacked,
 )
 from benchmarks.cuda.libraries import Family
@@ -183,6 +185,15 @@ def test_the_allocator_model_replays_recorded_histories(path: Path) -> None:
     assert set(histories) <= {r["name"] for r in json.loads(path.read_text())["records"] if "error" not in r}
     chosen = sorted(histories)[:: len(histories) // CHECKED]
     assert {name: wrong for name in chosen if (wrong := replay_history(histories[name]))} == {}
+
+
+def test_the_histories_of_a_real_gpu_replay() -> None:
+    """Where segments were freed in between, ten do not; with ascending addresses, 50 do not."""
+    recordings = sorted(DATA.glob("gpu_truth_nvidia_h100*_torch_2.11.0_*.histories.xz"))
+    histories = {name: history for path in recordings for name, history in read_histories(path).items()}
+    assert not any(map(prefers_oldest, recordings)) and len(histories) > 200
+    assert len(replayed(histories, oldest_first=False)) <= 10
+    assert len(replayed(histories, oldest_first=True)) >= 50
 
 
 def test_a_history_packed_is_the_same_unpacked() -> None:

@@ -1,12 +1,10 @@
-"""Addresses as CUDA's driver hands them out: laws, and the histories of a real GPU."""
+"""Laws of the addresses that CUDA's driver hands out; tests/documents replays the histories of a real GPU."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cuda.files import DATA
-from benchmarks.cuda.history import prefers_oldest, read_histories, replayed
 from torchsummary_plus.data.units import MIB
 from torchsummary_plus.memory.addresses import RESERVATION, DriverOrder
 
@@ -37,12 +35,3 @@ def test_an_allocation_takes_the_lowest_address_of_a_reservation_and_the_highest
     addresses.give(second, 30 * MIB)
     addresses.give(first, 30 * MIB)
     assert addresses.take(40 * MIB) == -2 * RESERVATION
-
-
-def test_the_histories_of_a_real_gpu_replay() -> None:
-    """Where segments were freed in between, ten do not; with ascending addresses, 50 do not."""
-    recordings = sorted(DATA.glob("gpu_truth_nvidia_h100*_torch_2.11.0_*.histories.xz"))
-    histories = {name: history for path in recordings for name, history in read_histories(path).items()}
-    assert not any(map(prefers_oldest, recordings)) and len(histories) > 200
-    assert len(replayed(histories, oldest_first=False)) <= 10
-    assert len(replayed(histories, oldest_first=True)) >= 50
