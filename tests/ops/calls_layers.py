@@ -48,13 +48,6 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, a_part_of(d, (2, 4, 5)), dtype), laid(d, (2, 4, 3), dtype), laid(d, near(d, 2, 3, 5), dtype)
 
 
-@calls("linear")
-def _(d: Draw) -> Sequence[Any]:
-    dtype = d.choice(FLOATS)
-    x = laid(d, (*a_shape(d, 0, 3), *near(d, 4)), dtype)
-    return x, laid(d, (6, 4), dtype), d.choice([None, laid(d, near(d, 6), dtype)])
-
-
 @calls("embedding")
 def _(d: Draw) -> Sequence[Any]:
     dtype = d.choice((torch.int64, torch.int32, torch.float32))
@@ -111,32 +104,12 @@ def parameters(d: Draw, x: Tensor, size: Sequence[int], count: int) -> list[Tens
     return [None if d.random() < 0.1 else laid(d, near(d, *size), dtype) for _ in range(count)]
 
 
-@calls("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
-def _(d: Draw) -> Sequence[Any]:
-    x = an_image(d)
-    weight = laid(d, (x.shape[1],), d.choice([x.dtype, torch.float32]))
-    running = [laid(d, (x.shape[1],)) for _ in range(2)]
-    return x, weight, *parameters(d, x, x.shape[1:2], 1), *running, d.random() < 0.5, 0.1, 1e-5
-
-
 @calls("native_batch_norm_backward")
 def _(d: Draw) -> Sequence[Any]:
     x, grad = (an_image(Draw(d.choice("ab")), odd=d.choice([0.0, 0.3])) for _ in range(2))
     weight, *saved = (laid(d, (x.shape[1],), dtype) for dtype in (d.choice([x.dtype, torch.float32]), *FLOATS[:2] * 2))
     wanted = [d.random() < 0.95 for _ in range(3)]
     return grad, x, weight, *saved, d.random() < 0.8, 1e-5, wanted
-
-
-@calls("_native_batch_norm_legit.no_stats")
-def _(d: Draw) -> Sequence[Any]:
-    x = an_image(d)
-    return x, *parameters(d, x, x.shape[1:2], 2), d.random() < 0.8, 0.1, 1e-5
-
-
-@calls("_native_batch_norm_legit_no_training", "_batch_norm_with_update")
-def _(d: Draw) -> Sequence[Any]:
-    x = an_image(d)
-    return x, *parameters(d, x, x.shape[1:2], 2), *(laid(d, x.shape[1:2]) for _ in range(2)), 0.1, 1e-5
 
 
 @calls("native_group_norm")
@@ -229,7 +202,7 @@ def _(d: Draw) -> Sequence[Any]:
     return an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)]
 
 
-@calls("_adaptive_avg_pool3d", "adaptive_max_pool3d", "upsample_nearest3d", "_upsample_nearest_exact3d")
+@calls("_adaptive_avg_pool3d", "upsample_nearest3d", "_upsample_nearest_exact3d")
 def _(d: Draw) -> Sequence[Any]:
     return an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)]
 

@@ -60,15 +60,9 @@ def _pair(d: Draw, alike: bool) -> tuple[Tensor, Tensor, torch.dtype]:
     return laid(d, shape, dtype), laid(d, shape if alike else a_part_of(d, shape), dtype), dtype
 
 
-@calls("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
+@calls("mse_loss", "smooth_l1_loss", "huber_loss")
 def _(d: Draw) -> Sequence[Any]:
     return *_pair(d, False)[:2], d.choice(REDUCTIONS)
-
-
-@calls("soft_margin_loss_backward")
-def _(d: Draw) -> Sequence[Any]:
-    (x, target, dtype), reduction = _pair(d, True), d.choice(REDUCTIONS)
-    return meta(() if reduction else x.shape, dtype), x, target, reduction
 
 
 @calls("binary_cross_entropy")

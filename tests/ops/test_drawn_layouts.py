@@ -18,32 +18,15 @@ from torchsummary_plus.trace.passes import Pass
 
 aten, CUDA = torch.ops.aten, torch.device("cuda")
 
-CAST = ("mul", "add", "maximum", "eq", "lt", "floor_divide", "logical_and", "xlogy", "div")
-"""Operators that cast operands of several dtypes."""
-ROW_MAJOR = ("isin", "pow", "nonzero_static", "rrelu", "normal", "rrelu_with_noise", "mse_loss", "smooth_l1_loss")
-BY_ITERATOR = (
-    *(
-        "copysign",
-        "heaviside",
-        "hypot",
-        "igamma",
-        "igammac",
-        "logaddexp",
-        "logaddexp2",
-        "logit",
-        "special_xlog1py",
-        "where",
-    ),
-    "channel_shuffle",
-)
+NAMES = ("add", "maximum", "lt")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*CAST, *ROW_MAJOR, *BY_ITERATOR])
+@pytest.mark.parametrize("name", NAMES)
 def test_results_lie_as_the_kernels_lay_them(name: str) -> None:
     drawn = list(calls(operators(f"^{name}$"), 40, 3, ImageDrawing))
     torch.manual_seed(3)
-    chosen = [call for call in drawn if name == "pow" or not is_complex(call)]
+    chosen = [call for call in drawn if not is_complex(call)]
     assert chosen and not [f"{call.text}: {difference}" for call, difference in misplaced(chosen)]
 
 
@@ -63,12 +46,8 @@ def batch_norm_backward(training: bool) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("call", "strides"),
     [
-        ((aten.mul.Tensor, torch.zeros((), dtype=torch.bfloat16).expand(SIZE), in_last(torch.bool)), LAST),
-        ((aten.lt.Tensor, torch.zeros((), dtype=torch.int64).expand(SIZE), in_last()), LAST),
         ((aten.glu_backward.default, torch.zeros(4, 3, 5, 7), in_last(), 1), FLAT),
         ((aten._log_softmax_backward_data.default, in_last(), torch.zeros(SIZE), 1, torch.float32), FLAT),
-        ((aten.channel_shuffle.default, in_last(), 2), FLAT),
-        ((aten.log_sigmoid_backward.default, torch.zeros(SIZE), in_last(), torch.zeros(0)), FLAT),
         (batch_norm_backward(training=True), LAST),
         (batch_norm_backward(training=False), FLAT),
     ],

@@ -68,7 +68,6 @@ def padded(x: Tensor, mode: str) -> Any:
 OF_ONE: dict[str, Callable[[Tensor], Any]] = {
     "batch_norm": lambda x: normalised(x, True),
     "batch_norm in eval": lambda x: normalised(x, False),
-    "hardtanh": lambda x: aten.hardtanh(x, 0.0, 6.0),
     "prelu": lambda x: F.prelu(x, ones(x)),
     "native_dropout": lambda x: aten.native_dropout(x, 0.5, True),
     "roll": lambda x: torch.roll(x, 1, 2),
@@ -78,9 +77,14 @@ OF_ONE: dict[str, Callable[[Tensor], Any]] = {
     "replication_pad": lambda x: padded(x, "replicate"),
     "reflection_pad": lambda x: padded(x, "reflect") if min(x.shape[2:]) > 1 else x,
     "pow": lambda x: 2.0**x,
-    "log_sigmoid": F.logsigmoid,
-    "channel_shuffle": lambda x: F.channel_shuffle(x, 2) if x.shape[1] == 8 else x,
     "masked_fill": lambda x: x.masked_fill(x > 0.5, 0.0),
+    "multi_margin": lambda x: aten.multi_margin_loss_backward(
+        torch.ones(()), x.flatten(1), torch.zeros(2, dtype=torch.int64), 1, 1.0
+    ),
+    "multilabel_margin": lambda x: aten.multilabel_margin_loss_backward(
+        torch.ones(()), x.flatten(1), torch.zeros(2, x[0].numel(), dtype=torch.int64), 1, torch.ones(2, x[0].numel())
+    ),
+    "embedding_bag": lambda x: aten._embedding_bag(x.flatten(1), torch.zeros(3).long(), torch.zeros(2).long()),
 }
 
 OF_TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -100,6 +104,7 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "hardsigmoid": aten.hardsigmoid_backward,
     "hardtanh": lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6),
     "softplus": lambda grad, x: aten.softplus_backward(grad, x, 1.0, 20.0),
+    "glu": lambda grad, x: aten.glu_backward(grad[:, :4], x, 1) if x.shape[1] == 8 else x,
     "dropout": lambda grad, x: aten.native_dropout_backward(grad, x > 0.5, 2.0),
     "softmax": lambda grad, x: aten._softmax_backward_data(grad, x, 1, x.dtype),
     "log_softmax": lambda grad, x: aten._log_softmax_backward_data(grad, x, 1, x.dtype),
@@ -107,10 +112,6 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "mse_loss": lambda x, y: aten.mse_loss_backward(torch.ones(()), x, y, 1),
     "smooth_l1_loss back": lambda x, y: aten.smooth_l1_loss_backward(torch.ones(()), x, y, 1, 1.0),
     "huber_loss back": lambda x, y: aten.huber_loss_backward(torch.ones(()), x, y, 1, 1.0),
-    "mse_loss of each": lambda x, y: F.mse_loss(x, y, reduction="none"),
-    "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(x, y, reduction="none"),
-    "huber_loss": lambda x, y: F.huber_loss(x, y, reduction="none"),
-    "bce_with_logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
 }
 
 

@@ -21,7 +21,7 @@ from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, i
 from ..live.inputs import MASK
 from ..live.meta_storages import MetaStorages
 from ..ops.conv_backend import settings
-from ..ops.shapes import ruled, ruled_by_kernel
+from ..ops.shapes import ruled
 from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import viewed
 from .assumed_routing import Routers, with_choice
@@ -367,11 +367,8 @@ def _ruled(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> An
     views = viewed(func, args, kwargs)
     if views is not None:
         return [list, views] if isinstance(views, list) else views
-    device = _result_device(kwargs, operands)
-    rule = ruled_by_kernel(func, args, kwargs, device.type == "cpu")
-    if rule is None:
-        rule = ruled(func, args, kwargs)
-    return None if rule is None else _placed(rule, device)
+    rule = ruled(func, args, kwargs)
+    return None if rule is None else _placed(rule, _result_device(kwargs, operands))
 
 
 def _placed(rule: Any, device: torch.device) -> Any:

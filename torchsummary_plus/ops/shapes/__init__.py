@@ -1,7 +1,8 @@
 """Closed-form result rules for operators of common models, used instead of running a meta kernel.
 
-Most meta kernels are written in Python, slow, and import torch's compiler stack on first use. A rule reads only shapes,
-strides and dtypes, agrees with the meta kernel where it answers (``tests/ops/test_rules.py``), and declines the rest.
+Most meta kernels are written in Python, slow, and import torch's compiler stack on first use, and some lay results out
+differently from the kernels; steps need the real layout. A rule reads only shapes, strides, dtypes and the device,
+agrees with the kernel where it answers (``tests/ops/test_rules.py``), and declines the rest.
 """
 
 from __future__ import annotations
@@ -14,24 +15,14 @@ from . import (  # noqa: F401  (they register)
     convolutions,
     foreach,
     images,
-    kernel_norms,
-    kernel_pointwise,
-    kernels,
     layers,
     losses,
-    matrices,
     moves,
+    norms,
     pointwise,
     reductions,
-    synced,
 )
-from .kernel_tables import of_kernel
 from .registry import RULES, Answer, said_by
-
-
-def ruled_by_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], on_cpu: bool) -> Answer | None:
-    """Return an operator's result where its kernels are known to differ from its meta kernel, else None."""
-    return said_by(of_kernel(func.name(), on_cpu), args, kwargs)
 
 
 def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer | None:

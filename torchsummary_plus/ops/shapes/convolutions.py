@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..conv_backend import keeps_last, keeps_last_on_cuda
+from ..conv_backend import keeps_last, keeps_last_on_cuda, takes_onednn
 from ..strides import contiguous
 from .registry import (
     Out,
@@ -87,10 +87,31 @@ def convolution_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Sizes | None, stride: Sizes, padding: Sizes, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: int, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
-    """The wanted gradients of input, weight and bias, where both tensors are row-major."""
-    sure(x.dim() in (3, 4, 5) and x.dim() == weight.dim() and numel(x.shape) and numel(weight.shape))
-    sure(not any(is_channels_last(tensor) or not is_contiguous(tensor) for tensor in (x, weight)))
-    dtype = floats_of(grad, x, weight)
-    shapes = [x.shape, weight.shape, bias or ()]
-    sure(bias or not wanted[2])
-    return only_wanted([fresh(shape, dtype) for shape in shapes], wanted)
+    """The wanted gradients of input, weight and bias.
+
+    Row-major ones unless a tensor is channels-last; then channels-last only for volumes that oneDNN prefers so, always
+    row-major on CUDA without cuDNN, and no rule otherwise.
+    """
+    axes, dtype = x.dim() - 2, floats_of(grad, x, weight)
+    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
+    sure(bias is not None or not wanted[2])
+    settings = [each(values, axes) for values in (stride, dilation, output_padding)]
+    if x.device.type == "cuda":
+        sure(_are_rows(x, weight) or not keeps_last_on_cuda(x.dtype, settings[0], settings[2]))
+        last = False
+    elif axes == 3 and dtype in (torch.float32, torch.float64):
+        last = is_channels_last(x) or is_channels_last(weight)
+        last = last and takes_onednn(x, weight, settings[0], settings[1], transposed, settings[2], groups)
+    else:
+        sure(_are_rows(x, weight))
+        last = False
+
+    def like(tensor: Tensor) -> Out:
+        """Return a new tensor of this shape and dtype in the chosen memory format."""
+        return (tensor.shape, channels_last(tensor.shape), dtype) if last else fresh(tensor.shape, dtype)
+
+    return only_wanted([like(x), like(weight), fresh(grad.shape[1:2], dtype)], wanted)
+
+
+def _are_rows(*tensors: Tensor) -> bool:
+    return all(is_contiguous(tensor) and not is_channels_last(tensor) for tensor in tensors)

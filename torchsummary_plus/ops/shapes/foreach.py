@@ -13,14 +13,11 @@ from torch._ops import OpOverload
 from .registry import FLOATS, Out, Outs, Unsure, is_dense, rule, sure
 
 KEEPING = (
-    "abs acos add.List add.Scalar add.ScalarList addcdiv.Scalar addcdiv.ScalarList addcmul.Scalar addcmul.ScalarList "
-    "asin atan ceil clamp_max.List clamp_max.Scalar clamp_max.ScalarList clamp_min.List clamp_min.Scalar "
-    "clamp_min.ScalarList cos cosh div.List div.Scalar div.ScalarList erf erfc exp expm1 floor frac lerp.List "
-    "lerp.Scalar lgamma log log10 log1p log2 maximum.List maximum.Scalar maximum.ScalarList minimum.List "
-    "minimum.Scalar minimum.ScalarList mul.List mul.Scalar mul.ScalarList neg pow.List pow.Scalar pow.ScalarList "
-    "reciprocal round sigmoid sign sin sinh sqrt sub.List sub.Scalar sub.ScalarList tan tanh trunc"
+    "abs add.List add.Scalar add.ScalarList addcdiv.Scalar addcdiv.ScalarList addcmul.Scalar addcmul.ScalarList "
+    "div.List div.Scalar div.ScalarList lerp.List lerp.Scalar maximum.List mul.List mul.Scalar mul.ScalarList neg "
+    "pow.Scalar reciprocal sign sqrt sub.List sub.Scalar"
 )
-"""Element-wise operators whose results have the dtype of floating-point operands."""
+"""Element-wise operators of optimizers, whose results have the dtype of floating-point operands."""
 
 
 @rule(*(f"_foreach_{name}" for name in KEEPING.split()))

@@ -1,33 +1,28 @@
-"""Rules for layers' operators: products, convolutions, normalisation, gates, attention, recurrent layers."""
+"""Rules for layers' operators: products, embeddings, gates, attention, recurrent layers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...data.rounding import round_up
-from ...live.versions import since
-from ..dtypes import HALVES
+from ..bags import MAX, SUM, takes_fbgemm
 from ..strides import contiguous
+from .norms import statistics_of
+from .pointwise import result
 from .registry import (
     FLOATS,
     INDICES,
     Out,
     Outs,
-    Sizes,
     axis_of,
     dense_strides,
     floats_of,
     fresh,
-    in_format_of,
-    is_channels_last,
     is_contiguous,
-    is_dense,
     numel,
-    only_wanted,
     preserved_strides,
     rule,
     sure,
@@ -90,14 +85,6 @@ def _plus(bias: Tensor, product: Out) -> Out:
     return product
 
 
-@rule("linear")
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Out:
-    """The input with its last axis projected to the rows of the weight."""
-    sure(x.dim() >= 2 and weight.dim() == 2 and x.shape[-1] == weight.shape[1])
-    sure(bias is None or bias.shape == weight.shape[:1])
-    return fresh((*x.shape[:-1], weight.shape[0]), floats_of(x, weight, bias))
-
-
 @rule("embedding")
 def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
     """One row of the weight per index."""
@@ -105,172 +92,18 @@ def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
     return fresh((*indices.shape, weight.shape[1]), weight.dtype)
 
 
-# Normalisation
-
-
-def statistics_of(x: Tensor) -> torch.dtype:
-    """Return the dtype in which statistics accumulate."""
-    return torch.float32 if x.dtype in HALVES else x.dtype
-
-
-def kept_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
-    """Return the dtype of a norm's statistics: the CPU keeps halves beside parameters that are no float32."""
-    is_mixed = weight is not None and weight.dtype is not x.dtype
-    return statistics_of(x) if is_mixed or x.device.type != "cpu" else x.dtype
-
-
-def _normalised(x: Tensor, *parameters: Tensor | None) -> Out:
-    """Return the output of a per-channel normalisation, which keeps its input's layout."""
-    sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS and is_dense(x))
-    channels, dtypes = x.shape[1:2], (x.dtype, torch.float32)
-    sure(all(p is None or (p.shape == channels and p.dtype in dtypes) for p in parameters))
-    out = in_format_of(x, x.shape, x.dtype)
-    sure(all(size == 1 or a == b for size, a, b in zip(x.shape, x.stride(), out[1])))
-    return out
-
-
-@rule("native_batch_norm", "_native_batch_norm_legit")
-def batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    training: bool,
-    *_: float,
-) -> Outs:
-    """The output, and mean and inverse deviation per channel."""
-    sure(_has_variance(x) if training else mean is not None and var is not None)
-    return _batch_normed(x, weight, bias, mean, var)
-
-
-@rule("native_batch_norm_backward")
-def batch_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
-    save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
+@rule("_embedding_bag")
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = SUM, sparse: bool = False,
+    weights: Tensor | None = None, has_last: bool = False, padding: int = -1,
 ) -> Outs:  # fmt: skip
-    """The wanted gradients of input, in its memory format, weight and bias.
-
-    The decomposition, which torch's fakes run, imports its compiler first (seconds), and always has the input's.
-    """
-    sure(weight is not None and save_mean is not None and save_invstd is not None)
-    sure(grad.shape == x.shape and (is_contiguous(x) or is_channels_last(x)) and numel(x.shape))
-    dtype, of_channels = floats_of(x, grad), fresh(x.shape[1:2], weight.dtype)  # type: ignore[union-attr]
-    sure(x.dim() > 1 and weight.shape == x.shape[1:2] and weight.dtype in (dtype, torch.float32))  # type: ignore[union-attr]
-    return only_wanted((in_format_of(x, x.shape, dtype), of_channels, of_channels), wanted)
-
-
-@rule("_native_batch_norm_legit.no_stats")
-def batch_norm_without_statistics(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
-) -> Outs:
-    """Batch norm in training without running statistics."""
-    sure(training and _has_variance(x))
-    return _batch_normed(x, weight, bias)
-
-
-@rule("_native_batch_norm_legit_no_training")
-def batch_norm_at_inference(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
-) -> Outs:
-    """Batch norm with running statistics; the saved statistics are empty."""
-    return _batch_normed(x, weight, bias, mean, var)
-
-
-@rule("_batch_norm_with_update")
-def batch_norm_with_update(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
-) -> Outs:
-    """Batch norm that updates its running statistics, with an empty reserve."""
-    sure(weight is not None and bias is not None and _has_variance(x))
-    return [*_batch_normed(x, weight, bias, mean, var), fresh((0,), torch.uint8)]
-
-
-@rule("cudnn_batch_norm")
-def cudnn_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    training: bool,
-    *_: float,
-) -> Outs:
-    """cuDNN's batch norm, with statistics only in training and an empty reserve."""
-    sure(mean is not None and var is not None and (_has_variance(x) or not training))
-    out = _normalised(x, weight, bias, mean, var)
-    statistics = fresh(weight.shape, statistics_of(x)) if training else fresh((0,), weight.dtype)
-    return [out, statistics, statistics, fresh((0,), torch.uint8)]
-
-
-def _has_variance(x: Tensor) -> bool:
-    """Whether each channel has at least two elements."""
-    return numel(x.shape) > x.shape[1]
-
-
-def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
-    statistics = fresh(x.shape[1:2], kept_statistics(x, parameters[0]))
-    return [_normalised(x, *parameters), statistics, statistics]
-
-
-GROUPS_IN_ROWS = "2.14", "2.15"
-"""The release whose group norm is row-major except on the CPU, and the next one; measured on 2.13, 2.14 and 2.15."""
-
-
-@rule("native_group_norm")
-def group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
-) -> Outs:
-    """The output, and mean and inverse deviation per sample and group."""
-    sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
-    sure(groups > 0 and channels % groups == 0)
-    statistics = fresh((batch, groups), x.dtype if x.device.type != "cpu" else kept_statistics(x, weight))
-    out = _normalised(x, weight, bias)
-    return [fresh(x.shape, x.dtype) if has_groups_in_rows() else out, statistics, statistics]
-
-
-def has_groups_in_rows() -> bool:
-    """Whether group norm is row-major on this release, except on the CPU."""
-    first, beyond = GROUPS_IN_ROWS
-    return since(first) and not since(beyond)
-
-
-@rule("native_layer_norm")
-def layer_norm(x: Tensor, size: Sizes, weight: Tensor | None, bias: Tensor | None, _: float) -> Outs:
-    """The output, and mean and inverse deviation per row."""
-    out, (shape, strides, _accumulated) = _over_last(x, size, weight, bias)
-    statistics = shape, strides, kept_statistics(x, weight)
-    return [out, statistics, statistics]
-
-
-@rule("_fused_rms_norm")
-def rms_norm(x: Tensor, size: Sizes, weight: Tensor | None, _: float | None) -> Outs:
-    """The output and the inverse root mean square per row."""
-    sure(not is_channels_last(x) and (weight is None or weight.dtype is x.dtype))
-    return [*_over_last(x, size, weight)]
-
-
-def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out, Out]:
-    """Return the output of a normalisation over the last axes, and one of its statistics."""
-    shape, rank, dtypes = tuple(size), x.dim() - len(size), (x.dtype, torch.float32)
-    sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and numel(x.shape))
-    sure(all(p is None or (p.shape == shape and p.dtype in dtypes) for p in parameters))
-    return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
-
-
-@rule("_softmax", "_log_softmax")
-def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
-    """A row-major tensor like the input."""
-    sure(x.dtype in FLOATS and not half_to_float)
-    axis_of(dim, x.dim())
-    return fresh(x.shape, x.dtype)
-
-
-@rule("_safe_softmax")
-def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
-    """A row-major tensor like the input, with rows of -inf as zeros."""
-    sure(dtype in (None, x.dtype))
-    return softmax(x, dim, False)
+    """On the CPU, the rows, each index's bag unless FBGEMM sums them, the bag sizes, and the indices of the maxima."""
+    sure(weight.device.type == "cpu" and weight.dim() == 2 and indices.dim() == 1 == offsets.dim())
+    bags, width = offsets.shape[0] - int(has_last), weight.shape[1]
+    places = 0 if mode == SUM and takes_fbgemm(weight, weights, padding) else indices.shape[0]
+    greatest = (bags, width) if mode == MAX else (0,)
+    sizes = [(places,), tuple(offsets.shape), greatest]
+    return [fresh((bags, width), weight.dtype), *(fresh(size, indices.dtype) for size in sizes)]
 
 
 # Gates and dropout
@@ -290,9 +123,10 @@ def glu(x: Tensor, dim: int = -1) -> Out:
 
 @rule("native_dropout")
 def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
-    """The output and the boolean mask, both in the input's layout."""
+    """The output, on the CPU in the iterator's layout, and the boolean mask, both else in the input's."""
     sure(x.dtype in FLOATS and train and 0 < p < 1)
-    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.bool)]
+    alike = x.shape, preserved_strides(x), x.dtype
+    return [result([x], x.dtype) if x.device.type == "cpu" else alike, (*alike[:2], torch.bool)]
 
 
 # Attention and recurrent layers

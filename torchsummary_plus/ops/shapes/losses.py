@@ -1,4 +1,4 @@
-"""Rules for losses and their gradients, where the meta kernels' layout is not in doubt."""
+"""Rules for losses and their gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..dtypes import HALVES
-from .kernel_tables import KERNEL_RULES, register
 from .pointwise import broadcast
 from .registry import FLOATS, INDICES, Out, Outs, floats_of, fresh, is_contiguous, numel, rule, sure
 
@@ -53,7 +52,7 @@ _nll_loss("nll_loss", _classes)
 _nll_loss("nll_loss2d", _pixels)
 
 
-@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
+@rule("mse_loss", "smooth_l1_loss", "huber_loss")
 def loss_of_a_difference(x: Tensor, target: Tensor, reduction: int = 1, *_: Any, **__: Any) -> Out:
     """The mean or sum of what two tensors of one dtype differ by."""
     sure(reduction != NONE)
@@ -61,76 +60,45 @@ def loss_of_a_difference(x: Tensor, target: Tensor, reduction: int = 1, *_: Any,
     return fresh((), floats_of(x, target))
 
 
-@rule("binary_cross_entropy")
-def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Out:
-    """The mean or sum of the losses of probabilities."""
-    sure(reduction != NONE and x.shape == target.shape)
-    sure(weight is None or broadcast([x.shape, weight.shape]) == x.shape)
-    return fresh((), floats_of(x, target, weight))
+@rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+def loss_backward(grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Out:
+    """The gradient, written into row-major zeros of the input's shape (``Loss.cpp``)."""
+    sure(broadcast([x.shape, target.shape, grad.shape]) == x.shape)
+    return fresh(x.shape, floats_of(x, target, grad))
 
 
-@rule("binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(
-    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
-) -> Out:
-    """The mean or sum of the losses of logits."""
-    sure(reduction != NONE and x.shape == target.shape)
-    for factor in (weight, pos_weight):
-        sure(factor is None or broadcast([x.shape, factor.shape]) == x.shape)
-    return fresh((), floats_of(x, target, weight, pos_weight))
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
+def binary_cross_entropy(x: Tensor, target: Tensor, *settings: Any) -> Out:
+    """The mean or sum of the losses of probabilities or logits, with weights that broadcast."""
+    weights = [value for value in settings if isinstance(value, Tensor)]
+    sure(x.shape == target.shape and not any(value == NONE for value in settings if isinstance(value, int)))
+    sure(all(broadcast([x.shape, weight.shape]) == x.shape for weight in weights))
+    return fresh((), floats_of(x, target, *weights))
 
 
 @rule("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Out:
-    """The gradient of the probabilities."""
-    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
-    return _like_input(grad, x, target, reduction, floats_of(x, weight))
-
-
-@rule("soft_margin_loss_backward")
-def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Out:
-    """The gradient of the scores."""
-    return _like_input(grad, x, target, reduction, floats_of(x))
-
-
-@register(KERNEL_RULES, "multi_margin_loss_backward")
-def multi_margin_backward(
-    grad: Tensor, x: Tensor, target: Tensor, p: Any, margin: Any, weight: Tensor | None = None, reduction: int = 1
-) -> Out:
-    """The gradient of the scores of classes, row-major; torch has no meta kernel."""
-    sure(x.dim() in (1, 2) and numel(x.shape) and target.numel() == numel(x.shape[:-1]))
-    sure(grad.shape == (x.shape[:-1] if reduction == NONE else ()))
-    return _by_margin(grad, x, floats_of(x, weight))
-
-
-@register(KERNEL_RULES, "multilabel_margin_loss_backward")
-def label_margin_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Out:
-    """The gradient of the scores of labels, row-major; torch has no meta kernel."""
-    sure(x.dim() in (1, 2) and numel(x.shape) and target.shape == x.shape == is_target.shape)
-    sure(grad.shape == (x.shape[:-1] if reduction == NONE else ()))
-    return _by_margin(grad, x, floats_of(x, is_target))
-
-
-def _by_margin(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Out:
-    """Return a gradient of scores; in half precision, margins have kernels on CUDA alone."""
-    sure(x.device.type == "cuda" or dtype not in HALVES)
-    return fresh(x.shape, floats_of(x, grad))
-
-
-def _like_input(grad: Tensor, x: Tensor, target: Tensor, reduction: int, dtype: torch.dtype) -> Out:
-    """Return a gradient like an input, all row-major."""
+    """The gradient of the probabilities, all row-major."""
     sure(grad.shape == (x.shape if reduction == NONE else ()) and x.shape == target.shape and numel(x.shape))
-    sure(all(map(is_contiguous, (grad, x, target))) and floats_of(grad, target) is dtype)
-    return fresh(x.shape, dtype)
+    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
+    sure(all(map(is_contiguous, (grad, x, target))))
+    return fresh(x.shape, floats_of(x, target, grad, weight))
+
+
+@rule("multi_margin_loss_backward", "multilabel_margin_loss_backward")
+def margin_backward(grad: Tensor, x: Tensor, *_: Any) -> Out:
+    """The gradient of the scores, row-major; torch has no meta kernels, and none in half precision on the CPU."""
+    sure(x.dim() in (1, 2) and numel(x.shape) and grad.shape in ((), x.shape[:-1]))
+    sure(x.device.type == "cuda" or x.dtype not in HALVES)
+    return fresh(x.shape, floats_of(x, grad))
 
 
 @rule("_log_softmax_backward_data", "_softmax_backward_data")
 def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
-    """The gradient of the scores."""
+    """The gradient of the scores, row-major."""
     sure(grad.shape == out.shape and floats_of(grad, out) is dtype and -out.dim() <= dim < out.dim())
-    sure(is_contiguous(grad) and is_contiguous(out))
     return fresh(grad.shape, dtype)
 
 

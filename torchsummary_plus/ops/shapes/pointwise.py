@@ -129,10 +129,6 @@ def _of_one_dtype(operands: Sequence[Operand]) -> torch.dtype:
     return promoted(operands)
 
 
-CAST: dict[str, tuple[int, Callable[[torch.dtype], torch.dtype]]] = {}
-"""Operators whose kernels cast operands to their common dtype: how many, and the result's dtype by the common one."""
-
-
 def _elementwise(
     names: str,
     overloads: str,
@@ -159,8 +155,6 @@ def _elementwise(
         into = f"__i{name[2:]}" if name.startswith("__") else f"{name}_"
         for overload in overloads.split():
             rule(name + overload.removeprefix("default"))(apart)
-            if casts and count > 1:
-                CAST[name + overload.removeprefix("default")] = count, dtype_of
             if in_place:
                 rule(into + overload.removeprefix("default"))(in_first)
 
@@ -190,14 +184,6 @@ _elementwise("lerp", ".Tensor", 3, _floating, casts=False)
 _elementwise("addcmul addcdiv", "default", 3, _floating, casts=False)
 
 
-@rule("rsub.Tensor")
-def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
-    """The second operand minus the scaled first."""
-    dtype = _not_bool(promoted((other, x)))
-    sure(dtype in FLOATS or isinstance(alpha, int))
-    return result((other, x), dtype)
-
-
 @rule("div.Tensor_mode", "div.Scalar_mode")
 def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
     """The quotient; floating-point unless a rounding mode is given."""
@@ -206,12 +192,12 @@ def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
 
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(base: Operand, exponent: Operand) -> Out:
-    """The power; no rule for negative exponents of integers."""
+    """The power, of a number row-major; no rule for negative exponents of integers."""
     dtype = _not_bool(promoted((base, exponent)))
-    if isinstance(exponent, Tensor):
-        return result((base, exponent), dtype)
-    sure(dtype in FLOATS or exponent >= 0)
-    return result((base,), dtype)
+    if not isinstance(exponent, Tensor):
+        sure(dtype in FLOATS or exponent >= 0)
+        return result((base,), dtype)
+    return result((base, exponent), dtype) if isinstance(base, Tensor) else fresh(exponent.shape, dtype)
 
 
 @rule("where.self")
@@ -244,11 +230,10 @@ def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
-    """Only for a row-major tensor with a mask no larger; otherwise kernel and meta kernel differ in layout."""
+    """A row-major clone of the broadcast input."""
     _fits(x, mask, value)
-    out = result((mask, x), x.dtype)
-    sure(is_contiguous(x) and out == fresh(x.shape, x.dtype))
-    return out
+    shape, _, dtype = result((x, mask), x.dtype)
+    return fresh(shape, dtype)
 
 
 @rule("masked_fill_.Scalar", "masked_fill_.Tensor")
@@ -276,15 +261,39 @@ def fill_with_tensor(x: Tensor, value: Tensor) -> int:
     return written(x, (), x.dtype)
 
 
-@rule("poisson", "_standard_gamma")
-def drawn(x: Tensor, generator: torch.Generator | None = None) -> Out:
-    """Random numbers by each element, row-major."""
-    sure(x.dtype in FLOATS)
-    return fresh(x.shape, x.dtype)
-
-
 @rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
 def fill_in_place(x: Tensor, *numbers: Operand, generator: object = None) -> int:
     """The target, filled with numbers or random values; no rule for floats into integers."""
     sure(x.dtype in FLOATS or not any(isinstance(number, float) for number in numbers))
     return written(x, (), x.dtype)
+
+
+def _backward(names: str, *positions: int) -> None:
+    """Register gradients of one operand, whose kernels iterate over the arguments at ``positions`` in this order."""
+
+    def gradient(*args: Any, **options: Any) -> Out:
+        first, second = (args[place] for place in positions)
+        sure(first.dtype is second.dtype and first.dtype in FLOATS and first.shape == second.shape)
+        return result((first, second), first.dtype)
+
+    rule(*names.split())(gradient)
+
+
+_backward("hardswish_backward hardsigmoid_backward hardtanh_backward softplus_backward mish_backward", 0, 1)
+_backward("silu_backward gelu_backward logit_backward sigmoid_backward tanh_backward", 0, 1)
+_backward("threshold_backward leaky_relu_backward", 1, 0)
+_backward("elu_backward", 0, 5)
+
+
+@rule("glu_backward")
+def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
+    """The input's gradient, row-major."""
+    sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and numel(x.shape))
+    return fresh(x.shape, x.dtype)
+
+
+@rule("native_dropout_backward")
+def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Out:
+    """The input's gradient, in the layout of the iterator over gradient and mask."""
+    sure(grad.dtype in FLOATS and mask.dtype is torch.bool and grad.shape == mask.shape)
+    return result((grad, mask), grad.dtype)

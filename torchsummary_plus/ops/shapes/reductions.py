@@ -58,13 +58,6 @@ def extreme(x: Tensor, dims: Sizes = (), keepdim: bool = False) -> Out:
     return fresh(_reduced(x, dims, keepdim), x.dtype)
 
 
-@rule("logsumexp")
-def logsumexp(x: Tensor, dims: Sizes, keepdim: bool = False) -> Out:
-    """The log-sum-exp along at least one axis."""
-    sure(dims)
-    return extreme(x, dims, keepdim)
-
-
 @rule("max", "min")
 def extreme_of_all(x: Tensor) -> Out:
     """The extreme of all elements; no rule for empty tensors."""
@@ -78,13 +71,6 @@ def extreme_and_index(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
     sure(x.dtype in NUMBERS and numel(x.shape))
     shape = _reduced(x, dim, keepdim)
     return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
-
-
-@rule("kthvalue")
-def kth_value_and_index(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Outs:
-    """The k-th smallest elements along one axis and their indices."""
-    sure(x.dtype is not torch.bool and 0 < k <= (x.shape[axis_of(dim, x.dim())] if x.dim() else 1))
-    return extreme_and_index(x, dim, keepdim)
 
 
 @rule("argmax", "argmin")
@@ -113,12 +99,6 @@ def vector_norm(
     """The norm of floats along axes; no rule for another dtype."""
     sure(x.dtype in FLOATS and dtype is None and numel(x.shape))
     return fresh(_reduced(x, dims, keepdim), x.dtype)
-
-
-@rule("norm.ScalarOpt_dim")
-def norm(x: Tensor, p: float | None, dims: Sizes, keepdim: bool = False) -> Out:
-    """The norm with the argument order of the older operator."""
-    return vector_norm(x, 2, dims, keepdim)
 
 
 @rule("cumsum", "cumprod")

@@ -1,7 +1,7 @@
 """Shared by all result rules: their registry, how they decline, and memory layouts.
 
-A rule computes from shapes, strides and dtypes what a meta kernel finds out by running. It declines by raising
-:class:`Unsure` (``sure(condition)``) wherever torch would raise or do something the rule does not cover.
+A rule computes a kernel's result from shapes, strides, dtypes and the device. It declines by raising :class:`Unsure`
+(``sure(condition)``) wherever torch would raise or do something the rule does not cover.
 """
 
 from __future__ import annotations
