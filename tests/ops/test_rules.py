@@ -96,7 +96,7 @@ def told(answer: Any, exact: bool) -> Any:
 
 BY_KERNEL = "_embedding_bag native_batch_norm glu_backward native_dropout_backward native_group_norm_backward"
 BY_KERNEL += " native_layer_norm_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward"
-BY_KERNEL += " multi_margin_loss_backward multilabel_margin_loss_backward"
+BY_KERNEL += " multi_margin_loss_backward multilabel_margin_loss_backward _linalg_svd linalg_eig"
 """Compared with the CPU's kernels in ``test_rules_kernels.py``."""
 
 ELSEWHERE = {f"aten::{name}" for name in BY_KERNEL.split()}

@@ -69,6 +69,8 @@ OF_ONE: dict[str, Callable[[Tensor], Any]] = {
     "batch_norm": lambda x: normalised(x, True),
     "batch_norm in eval": lambda x: normalised(x, False),
     "prelu": lambda x: F.prelu(x, ones(x)),
+    "svd": lambda x: aten._linalg_svd(x),
+    "eig": lambda x: aten.linalg_eig(x[..., :2, :2]),
     "native_dropout": lambda x: aten.native_dropout(x, 0.5, True),
     "roll": lambda x: torch.roll(x, 1, 2),
     "roll two": lambda x: torch.roll(x, (1, 2), (2, 3)),

@@ -9,8 +9,7 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from time import monotonic
 from types import FrameType
@@ -37,8 +36,6 @@ class HeldError(BaseException):
 class _Held:
     """The process's own handlers while they are set aside, and what one of them has raised."""
 
-    passes = 0
-    """How many passes are under way; between them, nothing is half done."""
     owner: signals_held | None = None
     handlers: ClassVar[dict[int, Callable[[int, FrameType | None], Any]]] = {}
     error: BaseException | None = None
@@ -58,7 +55,7 @@ def _arrived(number: int, frame: FrameType | None) -> None:
                 return  # One is enough to end the pass.
             error.__traceback__ = error.__context__ = None
             _Held.error, _Held.number, _Held.since = error, number, monotonic()
-    elif monotonic() - _Held.since > PATIENCE and not (_Held.passes and _is_ours(frame)):
+    elif monotonic() - _Held.since > PATIENCE and not _is_ours(frame):
         safe_point()
     if _Held.error is not None:
         _Held.reminder = threading.Timer(PATIENCE, _send_again, (number, _Held.error))
@@ -76,16 +73,6 @@ def _send_again(number: int, error: BaseException) -> None:
         kill: Callable[..., None] | None = getattr(signal, "pthread_kill", None)  # Not on Windows.
         interrupt: Callable[[int], None] = _thread.interrupt_main  # type: ignore[assignment]
         interrupt(number) if kill is None else kill(threading.main_thread().ident, number)
-
-
-@contextmanager
-def pass_under_way() -> Iterator[None]:
-    """Inside the block, never interrupt this package's own code but at safe points."""
-    _Held.passes += 1
-    try:
-        yield
-    finally:
-        _Held.passes -= 1
 
 
 def safe_point() -> None:

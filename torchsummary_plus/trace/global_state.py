@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..live import compat
-from ..live.interrupts import pass_under_way, signals_held
+from ..live.interrupts import signals_held
 from ..live.threads import others_noted
 
 _LOCK = threading.RLock()
@@ -35,7 +35,7 @@ def one_pass() -> Iterator[None]:
     """Serialise passes, which replace functions of torch, hold what signals raise until a safe point, and suspend a
     caller's ``FakeTensorMode``.
     """
-    with _LOCK, signals_held(), pass_under_way(), others_noted(), compat.outside_fake_mode():
+    with _LOCK, signals_held(), others_noted(), compat.outside_fake_mode():
         yield
 
 

@@ -17,6 +17,7 @@ from . import (  # noqa: F401  (they register)
     images,
     layers,
     losses,
+    matrices,
     moves,
     norms,
     pointwise,
