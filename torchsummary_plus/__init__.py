@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .api.table import summary_string as summary_string
     from .api.tracker import MemTracker as MemTracker
     from .api.weights import weights as weights
+    from .api.what_if import what_if as what_if
     from .data.errors import ForwardError as ForwardError
     from .data.errors import InputError as InputError
     from .data.errors import MissingExtraError as MissingExtraError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .results.step_comparison import StepComparison as StepComparison
     from .results.track_report import TrackReport as TrackReport
     from .results.weights_file import WeightsFile as WeightsFile
+    from .results.what_if import WhatIf as WhatIf
 
 __version__ = "0.1.0"
 
@@ -65,6 +67,7 @@ _HOMES = {
     "TrackReport": "results.track_report",
     "UnsupportedError": "data.errors",
     "WeightsFile": "results.weights_file",
+    "WhatIf": "results.what_if",
     "compare": "api.compare",
     "estimate_memory": "api.memory",
     "explain": "api.explain",
@@ -82,6 +85,7 @@ _HOMES = {
     "summary_string": "api.table",
     "trainer_callback": "api.loops",
     "weights": "api.weights",
+    "what_if": "api.what_if",
 }
 """The module of each public name, imported on first use: importing the package adds little to `import torch`."""
 

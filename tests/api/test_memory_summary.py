@@ -102,8 +102,8 @@ def test_the_estimate_stands_under_the_table_and_two_columns_to_its_right() -> N
     result = summed("scaled", {"optimizer": "adamw"})
     text = str(result)
     assert "Saved (MB)" in text and "Live (MB)" in text
-    assert text.endswith(str(result.memory).replace("-" * 64, "-" * len(text.splitlines()[-1])))
-    assert "Training step, batch of 3, cpu, adamw" in text
+    assert text.endswith(result.memory.render(len(text.splitlines()[0])))
+    assert "Training step: Scaled, batch 3, AdamW, float32, loss: the output's sum, on the CPU" in text
     assert pickle.loads(pickle.dumps(result)) == result
     shown = result.render(style="tree", col_names=MEMORY)
     assert all(COLUMNS[name].heading in shown for name in MEMORY)
@@ -183,10 +183,10 @@ def test_the_shell_says_whether_it_fits_and_the_largest_batch(
     words = ["examples/simple_cnn.py:PooledCNN", "1,28,28", "--batch-size", "8", "--optimizer", "adamw"]
     assert main([*words, "--gpu", "RTX 4090", "--max-batch"]) == 0
     printed = capsys.readouterr().out
-    assert "Training step, batch of 8, RTX 4090, adamw" in printed
-    assert "RTX 4090: a batch of 8 fits\nLargest batch: " in printed
+    assert "Training step: PooledCNN, batch 8, AdamW" in printed
+    assert "\nFits: yes, " in printed and "\nLargest batch: " in printed
     assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 0
-    assert "300MiB: a batch of 8 does not fit" in capsys.readouterr().out
+    assert "\nFits in 300MiB: no, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--max-batch"], ["--memory", "fit"], ["--gpu", "RTX 5000000"]], ids=str)

@@ -27,6 +27,7 @@ from torchsummary_plus import (
     weights,
 )
 from torchsummary_plus.data.errors import SummaryError, UnsupportedError
+from torchsummary_plus.memory.estimate import NO_MODULE
 
 ROOT = Path(__file__).parents[2]
 STEP: dict[str, Any] = {"optimizer": "sgd", "device": "cpu"}
@@ -156,17 +157,15 @@ def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
     """The logits' gradients are the loss's, not the root module's."""
     wide, step = nn.Sequential(nn.Linear(4, 50_000)), {"loss": "cross_entropy", "device": "cpu"}
     estimate = estimate_memory(wide, (4,), 4_000, **step)
-    assert estimate.holders[0][0] == "code outside modules"
+    assert estimate.holders[0][0] == NO_MODULE
     assert sum(nbytes for _, nbytes in estimate.holders) == estimate.peak_bytes
     limit = max_batch_size(wide, (4,), "2GiB", **step)
-    assert limit.held_by == "code outside modules"
-    answer, largest_share, step_and_limit, *assumed = str(limit).splitlines()
-    assert answer.startswith(f"Largest batch: {limit.batch_size:,} (peak ")
-    assert largest_share == "Largest share of the peak: code outside modules"
-    assert step_and_limit == (
-        "Training step, cpu, no optimizer, float32, loss: cross_entropy; limit: 2048.00 MB (2GiB)"
-    )
-    assert assumed == [f"Assumed: {assumption}" for assumption in limit.assumptions]
+    assert limit.held_by == NO_MODULE
+    answer, step, peak, further, largest, *assumed = str(limit).splitlines()
+    assert answer == f"Largest batch: {limit.batch_size:,}" and "2.00 GiB usable" in peak and "too much" in further
+    assert step == "Training step: Sequential, no optimizer, float32, cross_entropy, on the CPU, in 2GiB"
+    assert largest == "  Largest part   the inputs, loss and optimizer"
+    assert assumed == ["Assumed: 50,000 classes."] and repr(limit) == str(limit)
 
 
 def test_every_format_labels_assumptions() -> None:

@@ -82,7 +82,7 @@ def test_the_cache_is_a_kind() -> None:
     cached = max(dict(point.live)["kv_cache"] for point in predicted.timeline)
     assert 2 * 2 * 2 * 47 * 8 * 4 <= cached <= 2 * 2 * 2 * 47 * 8 * 4 * 3 // 2
     assert predicted.kv_cache_bytes == 2 * 2 * 2 * 47 * 8 * 4
-    assert "KV cache (MB)" in str(predicted) and "KV cache after the last token (MB): 0.01" in str(predicted)
+    assert "  KV cache " in str(predicted) and "KV cache after the last token  11.75 KiB" in predicted.details()
 
 
 def two_heads() -> nn.Module:

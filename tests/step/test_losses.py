@@ -270,7 +270,7 @@ def test_models_are_compared_under_a_loss() -> None:
     assert peaks.training_peak_bytes == estimate_memory(net(), (16,), loss="mse", optimizer="sgd").peak_bytes
 
 
-SETTINGS = ("RTX 3060 12GB", "adamw", "autocast to bfloat16", "loss: mse")
+SETTINGS = ("RTX 3060 12GB", "AdamW", "autocast to bfloat16", "mse")
 
 
 def test_every_result_says_what_its_step_is() -> None:
@@ -288,14 +288,14 @@ def test_every_result_says_what_its_step_is() -> None:
             assert f'"{name}":"{value}"' in result.to_json()
     peaks = models.entries[0].peaks
     assert peaks is not None and (peaks.gpu, peaks.info.loss, peaks.batch_size) == ("RTX 3060", "mse", 1)
-    assert [word for word in ("float32", "cpu", "no optimizer") if word not in str(estimate_memory(net(), (16,)))] == []
+    assert [word for word in ("float32", "CPU", "no optimizer") if word not in str(estimate_memory(net(), (16,)))] == []
 
 
 def test_reports_say_what_their_step_is(tmp_path: Path) -> None:
     step = estimate_memory(net(), (16,), 32, loss="mse", gpu="RTX 3060")
     table = summary(net(), (16,), 32, memory={"loss": "huber", "optimizer": "sgd"}, verbose=0)
     page = table.to_html_report(tmp_path / "page.html", compare=step).read_text(encoding="utf-8")
-    assert str(step.info) in page and "sgd, float32, loss: huber" in page
+    assert str(step.info) in page and "SGD, float32, huber" in page
 
 
 def test_a_limit_says_what_was_asked() -> None:
@@ -304,11 +304,12 @@ def test_a_limit_says_what_was_asked() -> None:
     assert (limit.memory, limit.memory_bytes, limit.info.gpu) == ("RTX 3060", 11_910 << 20, "RTX 3060 12GB")
     assert limit.context_bytes == 990 << 20
     assert (limit.info.mode, limit.info.optimizer, limit.info.batch_size) == ("train", "sgd", limit.batch_size)
-    assert "\nTraining step, RTX 3060 12GB, sgd, float32, loss: mse; limit: 11910.00 MB, less 990.00 MB " in str(limit)
+    assert "\nTraining step: Sequential, SGD, float32, mse, on an RTX 3060 12GB\n" in str(limit)
+    assert " of 10.66 GiB usable" in str(limit)
     plain = max_batch_size(net(), (16,), 1 << 20, device="cpu", mode="eval")
     assert (plain.memory, plain.memory_bytes) == ("", 1 << 20)
-    assert str(plain).endswith("\nInference step, cpu, float32; limit: 1.00 MB")
-    assert "; limit: 1.00 MB (1MiB)" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
+    assert "\nInference step: Sequential, float32, on the CPU, in 1.00 MiB\n" in str(plain)
+    assert ", on the CPU, in 1MiB\n" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
 
 
 # A card means CUDA
@@ -353,7 +354,7 @@ def test_the_shell_takes_a_loss_and_a_card(command: list[str], capsys: pytest.Ca
     models = ["examples/simple_cnn.py:PooledCNN"] * (2 if command else 1)
     words = [*command, *models, "1,28,28", "--batch-size", "2", "--loss", "cross_entropy"]
     assert main([*words, "--gpu", "T4"]) == 0
-    assert "batch of 2, T4, no optimizer, float32, loss: cross_entropy" in capsys.readouterr().out
+    assert "batch 2, no optimizer, float32, cross_entropy, on a T4" in capsys.readouterr().out
     assert main([*words, "--gpu", "T4", "--device", "cpu"]) == 2
     assert "accepted with a GPU: device='cuda'" in capsys.readouterr().err
     assert main([*words[:-1], "cross"]) == 2

@@ -14,9 +14,9 @@ from ..data.caveats import caveats
 from ..data.choices import GENERATE
 from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
-from ..data.units import mebibytes
+from ..data.printed import Printed, answer_lines
 from ..live.inputs import Example, make_example
-from ..memory.capacity import FRAGMENTED, LARGEST_BATCH, Search
+from ..memory.capacity import LARGEST_BATCH, Search, next_words, peak_words
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
@@ -38,8 +38,8 @@ EXISTING = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextLimit:
+@dataclass(frozen=True, slots=True, repr=False)
+class ContextLimit(Printed):
     """The longest context that fits (tokens of prompt and answer), its peak and that of one token more, in bytes.
 
     ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many tokens fit, or more.
@@ -77,21 +77,17 @@ class ContextLimit:
 
     def __str__(self) -> str:
         beyond = f" (the model supports {self.position_limit:,})" if self.is_beyond_positions else ""
-        answer = (
-            f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,} "
-            f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB)\n"
-            f"{self.info.step}, {self.info.settings}; limit: {self._limit}"
+        usable = self.memory_bytes - self.cuda_context_bytes
+        figures = [
+            (f"Peak at {self.context:,}", peak_words(self.peak_bytes, usable, *self.peak_range)),
+            ("Peak at one more", next_words(self.next_peak_bytes, usable)),
+        ]
+        return answer_lines(
+            f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,}",
+            f"{self.info.step}: {self.info.model}, {self.info.settings}",
+            figures,
+            caveats(self.unknown, self.assumptions),
         )
-        return "\n".join([answer, *caveats(self.unknown, self.assumptions)])
-
-    @property
-    def _limit(self) -> str:
-        """The limit in words."""
-        words = f"{mebibytes(self.memory_bytes)} MB"
-        if self.cuda_context_bytes:
-            words += f", less {mebibytes(self.cuda_context_bytes)} MB for the CUDA context"
-        leaves_room = self.next_peak_bytes <= self.memory_bytes - self.cuda_context_bytes
-        return words + (FRAGMENTED if leaves_room and self.context < LARGEST_BATCH else "")
 
 
 class _Generation:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ..data.arguments import names_cures
 from ..data.errors import MissingExtraError, SummaryError
 from ..data.extras import need_extra
-from ..data.units import mebibytes
+from ..data.printed import Printed
+from ..data.units import in_common_unit
 from ..live.structures import all_tensors
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary
@@ -27,8 +28,8 @@ LOGS = dict.fromkeys(("verbose", "logger", "print_fn", "log_fn"), "log=, a funct
 """Other names that users try for ``log``."""
 
 
-@dataclass(frozen=True)
-class FirstStep:
+@dataclass(frozen=True, repr=False)
+class FirstStep(Printed):
     """A loop's first step: its summary, and its peak as predicted and as measured, in bytes.
 
     ``later`` is the prediction for the steps after it, which start with the optimizer's state. ``measured_bytes`` is
@@ -63,10 +64,10 @@ class FirstStep:
         if self.measured_bytes is not None:
             off = self.predicted.peak_bytes - self.measured_bytes
             verdict = f"prediction off by {off:+,} bytes" if off else "prediction exact"
-            measured = f"measured {mebibytes(self.measured_bytes)} MB ({verdict})"
+            measured = f"measured {in_common_unit(self.measured_bytes)} ({verdict})"
+        first, later = (in_common_unit(step.peak_bytes) for step in (self.predicted, self.later))
         return (
-            f"{self.summary}\nPeak of the first step: predicted {mebibytes(self.predicted.peak_bytes)} MB, {measured}; "
-            f"of later steps: predicted {mebibytes(self.later.peak_bytes)} MB"
+            f"{self.summary}\nPeak of the first step: predicted {first}, {measured}; of later steps: predicted {later}"
         )
 
 
@@ -98,7 +99,7 @@ class _Watch:
                     estimate_memory(model, input_data=data, steps=count, progress=False, **step) for count in (1, 2)
                 )
         except SummaryError as error:
-            measurement = "" if measured is None else f"; measured {mebibytes(measured)} MB"
+            measurement = "" if measured is None else f"; measured {in_common_unit(measured)}"
             self.log(f"The first step's memory cannot be predicted: {error}{measurement}")
             return None
         self.result = FirstStep(table, first, later, measured)

@@ -17,7 +17,7 @@ from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.inputs import as_device, as_dtype
-from ..live.modules import ModuleTree, placed
+from ..live.modules import ModuleTree, class_name, placed
 from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
@@ -268,6 +268,7 @@ def step_info(
         loss=loss if trains and own is None else "",
         train_step="" if own is None or not trains else called(own),
         micro_batches=step.micro_batches,
+        model=class_name(tree.modules[0]),
     )
 
 

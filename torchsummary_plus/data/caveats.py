@@ -1,31 +1,93 @@
-"""The lines below a figure that say what it does not know and what it assumes."""
+"""What a figure does not know and what it assumes, in two plain sentences at most."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
+from .memory_records import COMPILED, SECOND_ORDER
 from .units import one_line
 
-SHOWN_ASSUMPTIONS = 3
-"""How many assumptions are shown."""
+MOST = 2
+"""How many reasons, operators or assumptions a sentence names."""
+
+OF_RANK = "one rank of many on CUDA"
+FREES_CACHE = "the step fits on the GPU only because the allocator frees its cache"
+"""How two assumptions begin."""
+
+REASONS = (
+    (r"cuDNN workspaces estimated from .*CPU build.*",
+     "cuDNN's workspace comes from a table here; a CUDA build of torch asks cuDNN"),
+    (r"cuDNN workspaces estimated from .*", "cuDNN's workspace comes from a table"),
+    (r"cuDNN workspaces without the GPU.*", "cuDNN's choice of kernels needs the GPU itself"),
+    (re.escape(COMPILED), "torch's compiler may keep more or less than the uncompiled code"),
+    (re.escape(OF_RANK) + ".*", "one rank of many has been compared with published figures only"),
+    (r"(\S+): (scratch memory known to within \S+)", r"\1: \2"),
+)  # fmt: skip
+"""Assumptions that widen the range of a peak, and the reasons in a reader's words."""
+
+SHORT = (
+    *((pattern, "") for pattern, _ in REASONS),
+    (re.escape(FREES_CACHE) + ".*", ""),
+    (r"cuDNN [\d.]+ queried .*", ""),
+    (r"targets of .*, of ([\d,]+) classes.*", r"\1 classes"),
+    (r"targets of .*", ""),
+)
+"""Assumptions that are said otherwise or go without saying (""), and shorter words for others."""
 
 
-def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> list[str]:
-    """Return a line for the operators without a scratch-memory rule, and one for each of the first assumptions.
+def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
+    """Return a sentence on what makes the range of a peak wide, and one on what is assumed; ``where`` has all of it.
 
-    >>> caveats([("mylib::rotate", 2)], [])
-    ['Scratch memory not confirmed: mylib::rotate x 2']
+    >>> caveats([("mylib::rotate", 2)], ["targets of nll: int64 [8], of 10 classes (axis 1)"])
+    ['Not exact: the scratch memory of mylib::rotate is not known.', 'Assumed: 10 classes.']
     """
-    return [*([not_confirmed(unknown)] if unknown else []), *assumed(assumptions)]
+    why = reasons(unknown, assumptions)
+    return [*([f"Not exact: {why}."] if why else []), *assumed(assumptions, where)]
 
 
-def not_confirmed(unknown: Sequence[tuple[str, int]]) -> str:
-    """Return the line that lists the operators without a scratch-memory rule."""
-    return "Scratch memory not confirmed: " + ", ".join(f"{one_line(name)} x {count:,}" for name, count in unknown)
+def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> str:
+    """Return why a peak is not exact; "" if nothing is known to make it so."""
+    return "; ".join(list(dict.fromkeys(_reasons(unknown, assumptions)))[:MOST])
 
 
-def assumed(assumptions: Sequence[str], most: int | None = SHOWN_ASSUMPTIONS) -> list[str]:
-    """Return a line for each of the first ``most`` assumptions; None means all."""
-    lines = [f"Assumed: {one_line(assumption)}" for assumption in assumptions[:most]]
-    others = len(assumptions) - len(lines)
-    return [*lines, f"Assumed: {others:,} more; see assumptions"] if others > 0 else lines
+def _reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> Iterator[str]:
+    known = [words for words in (_in_words(line, REASONS) for line in assumptions) if words is not None]
+    yield from known
+    by_cudnn = any("cuDNN" in words for words in known)
+    names = [name for name, _ in unknown if name != SECOND_ORDER and not (by_cudnn and "convolution" in name)]
+    if names:
+        yield f"the scratch memory of {listed(names)} is not known"
+    if SECOND_ORDER in dict(unknown):
+        yield "the order of gradients of gradients on CUDA is not known"
+
+
+def assumed(assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
+    """Return the sentence on the first assumptions that a reader may want to change, if there are any.
+
+    >>> assumed(["a", "b", "c", "d"])
+    ['Assumed: a; b; and 2 more, see assumptions.']
+    """
+    short = [_in_words(line, SHORT) for line in assumptions]
+    said = [line if words is None else words for line, words in zip(assumptions, short)]
+    shown = [one_line(words) for words in dict.fromkeys(said) if words]
+    if not shown:
+        return []
+    more = f"; and {len(shown) - MOST:,} more, see {where}" if len(shown) > MOST else ""
+    return [f"Assumed: {'; '.join(shown[:MOST])}{more}."]
+
+
+def _in_words(assumption: str, table: Sequence[tuple[str, str]]) -> str | None:
+    """Return an assumption in the words of the first pattern that it matches; None if there is none."""
+    found = next(((pattern, words) for pattern, words in table if re.fullmatch(pattern, assumption)), None)
+    return None if found is None else re.sub(found[0], found[1], assumption)
+
+
+def listed(names: Sequence[str], most: int = MOST) -> str:
+    """Return the first names as a list in words.
+
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c", "d"])
+    ('a', 'a and b', 'a, b and 2 more')
+    """
+    shown = [*map(one_line, names[:most]), *([f"{len(names) - most:,} more"] if len(names) > most else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]

@@ -9,6 +9,7 @@ from itertools import accumulate, compress, groupby
 from math import prod
 
 from .choices import GENERATE
+from .step_words import on_device, optimizer_words
 
 KINDS = (
     "parameters",
@@ -304,9 +305,9 @@ class StepInfo:
     """The step of an estimate, in words: the device's name, batch size, mode and other options.
 
     ``gpu`` is the GPU that was named, ``dtype`` the parameters' dtypes, ``loss`` what was minimised, ``train_step`` the
-    name of the user's own step; "" if there is none. ``measured`` is True for a step that ran for real. ``world_size``
-    is 0 except for the step of one ``rank`` of many, which may be the worst of several ``ranks``. The batch size is
-    that of each of ``micro_batches``.
+    name of the user's own step, ``model`` the model's class; "" if there is none. ``measured`` is True for a step that
+    ran for real. ``world_size`` is 0 except for the step of one ``rank`` of many, which may be the worst of several
+    ``ranks``. The batch size is that of each of ``micro_batches``.
     """
 
     device: str
@@ -323,19 +324,20 @@ class StepInfo:
     rank: int = 0
     ranks: int = 0
     micro_batches: int = 1
+    model: str = ""
 
     @property
     def settings(self) -> str:
-        """What the figures depend on besides the batch: GPU or other device, optimizer, dtypes, loss."""
+        """What the figures depend on besides the batch: optimizer, dtypes, loss, GPU or other device."""
         trains = self.mode == "train" and not self.train_step
         parts = [
-            self.gpu or self.device,
-            (self.optimizer or "no optimizer") if trains else self.train_step,
+            (optimizer_words(self.optimizer) or "no optimizer") if trains else self.train_step,
             f"autocast to {self.autocast}" if self.autocast else self.dtype,
-            f"loss: {self.loss}" if self.loss else "",
+            f"loss: {self.loss}" if " " in self.loss else self.loss,
             f"gradients of {self.micro_batches:,} micro-batches" if self.micro_batches > 1 else "",
             f"rank {self.rank} of {self.world_size}" if self.world_size else "",
             f"the highest peak of {self.ranks} ranks" if self.ranks > 1 else "",
+            on_device(self.device, self.gpu),
         ]
         return ", ".join(part for part in parts if part)
 
@@ -347,8 +349,9 @@ class StepInfo:
         return "Training step" if self.mode == "train" else "Inference step"
 
     def __str__(self) -> str:
+        model = f"{self.model}, " if self.model else ""
         measured = ", measured" if self.measured else ""
-        return f"{self.step}, batch of {self.batch_size:,}, {self.settings}{measured}"
+        return f"{self.step}: {model}batch {self.batch_size:,}, {self.settings}{measured}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from .records import Group, Structure, TensorSpec
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+POWERS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
 
-UNITS = ("MiB", "MB", "auto")
-"""Units of sizes: 1024 x 1024 bytes, 1,000,000 bytes, or the largest binary unit that fits each figure."""
+UNITS = ("KiB", "MiB", "GiB", "MB", "auto")
+"""Units of sizes: powers of 1024 bytes, 1,000,000 bytes, or the largest binary unit that fits each figure."""
 
 
 def mebibytes(nbytes: int) -> str:
@@ -28,7 +29,7 @@ def mebibytes(nbytes: int) -> str:
 
 
 def in_unit(nbytes: int, units: str) -> tuple[str, str]:
-    """Format bytes as a figure and its unit: "MiB" (1024 x 1024 bytes), "MB" (1,000,000), or "auto" (B to TiB).
+    """Format bytes as a figure and its unit, of ``UNITS``; "auto" is B to TiB.
 
     >>> in_unit(19_267_584, "MiB"), in_unit(19_267_584, "MB"), in_unit(19_267_584_000, "auto"), in_unit(0, "auto")
     (('18.38', 'MiB'), ('19.27', 'MB'), ('17.94', 'GiB'), ('0', 'B'))
@@ -37,8 +38,29 @@ def in_unit(nbytes: int, units: str) -> tuple[str, str]:
         return f"{nbytes / 1_000_000:.2f}", "MB"
     if units == "MiB":
         return mebibytes(nbytes), "MiB"
+    if units in POWERS:
+        return f"{nbytes / POWERS[units]:.2f}", units
     power = min(4, max(0, nbytes.bit_length() - 1) // 10)
     return (f"{nbytes / 1024**power:.2f}", ("B", "KiB", "MiB", "GiB", "TiB")[power]) if power else (f"{nbytes}", "B")
+
+
+def common_unit(nbytes: int) -> str:
+    """Return the unit in which all figures of a result are given, by its largest figure: KiB, MiB or GiB.
+
+    >>> common_unit(22 << 30), common_unit(40 << 20), common_unit(0)
+    ('GiB', 'MiB', 'KiB')
+    """
+    return next((unit for unit in ("GiB", "MiB") if nbytes >= POWERS[unit]), "KiB")
+
+
+def in_common_unit(*sizes: int) -> str:
+    """Format sizes in the unit of the largest one, which is named once.
+
+    >>> in_common_unit(19 << 30, 22 << 30), in_common_unit(3 << 20)
+    ('19.00 of 22.00 GiB', '3.00 MiB')
+    """
+    unit = common_unit(max(map(abs, sizes)))
+    return " of ".join(in_unit(nbytes, unit)[0] for nbytes in sizes) + f" {unit}"
 
 
 def size_text(nbytes: int) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from ..data.caveats import caveats
 from ..data.errors import ForwardError, StepError
 from ..data.memory_records import MemoryLog, StepInfo
-from ..data.units import mebibytes, one_line
+from ..data.printed import Printed, answer_lines
+from ..data.units import in_common_unit, one_line
+from .fit import IN_PIECES
 from .scaling import at_batch, scales
 
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
-
-FRAGMENTED = "; the allocator cannot use the rest (fragmentation)"
-"""Added to an answer if the next batch's peak is below the limit, and yet does not fit."""
 
 MOST_TRACES = 6
 """Most traces of a search, for any model, unless they leave the answer open or it must be confirmed."""
@@ -30,6 +29,9 @@ OPEN = 0.001
 WIDE = 0.1
 """The same share from which on a guess is returned rather than the largest traced batch that fits."""
 
+NEAR = 0.005
+"""How far below the largest batch a search that shares logs may end, as a share of it."""
+
 FARTHEST = 64
 """Largest ratio of a guess to the largest fitting batch if the traces neither scale to it nor grow.
 
@@ -38,11 +40,11 @@ them, and then do not predict large ones.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSizeLimit:
+@dataclass(frozen=True, slots=True, repr=False)
+class BatchSizeLimit(Printed):
     """The largest batch that fits, its peak and the next one's in bytes, and what holds most of the peak.
 
-    ``held_by`` is a module's path, "the root", or "code outside modules" (inputs, loss, optimizer).
+    ``held_by`` is a module's path, ``OWN_FORWARD``, or ``NO_MODULE``, as in :attr:`Estimate.holders`.
     ``memory_bytes`` is the memory to fit in, ``memory`` the text it was requested by ("" for bytes), such as "RTX
     4090"; ``context_bytes`` of it are reserved for the CUDA context, an upper bound. ``info`` describes the step at
     that batch: its mode, dtypes, device, GPU, optimizer and loss.
@@ -81,38 +83,42 @@ class BatchSizeLimit:
         return {self.info.batch_size, self.batch_size + 1 if self.batch_size else 0} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
-        return "\n".join((*self._answer, self._question, *caveats(self.unknown, self.assumptions)))
+        within = "" if self.info.gpu else f", in {self.memory or in_common_unit(self.memory_bytes)}"
+        step = f"{self.info.step}: {self.info.model}, {self.info.settings}{within}"
+        return answer_lines(self._answer, step, self._figures, caveats(self.unknown, self.assumptions))
 
     @property
-    def _answer(self) -> tuple[str, ...]:
-        """The batch and its peak, in words."""
+    def _answer(self) -> str:
         if not self.batch_size:
-            return (f"A batch of {self.info.batch_size} does not fit: {mebibytes(self.missing_bytes)} MB short",)
-        more = "more than " if self.batch_size >= LARGEST_BATCH else ""
-        return (
-            f"Largest batch: {more}{self.batch_size:,} (peak {self._peak} MB; "
-            f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB)",
-            f"Largest share of the peak: {one_line(self.held_by)}",
-        )
+            missing = in_common_unit(self.missing_bytes)
+            return f"Largest batch: none, a batch of {self.info.batch_size} needs {missing} more"
+        return f"Largest batch: {'more than ' if self.batch_size >= LARGEST_BATCH else ''}{self.batch_size:,}"
 
     @property
-    def _peak(self) -> str:
-        """The peak and, unless it is narrow, its range, in words."""
-        least, most = self.peak_range
-        is_wide = most - least > OPEN * self.peak_bytes
-        within = f", within {mebibytes(least)} to {mebibytes(most)}" if is_wide else ""
-        return f"{mebibytes(self.peak_bytes)}{within}"
+    def _figures(self) -> list[tuple[str, str]]:
+        """The peaks of the batch and the next one, and what holds most of it, in words."""
+        usable = self.memory_bytes - self.context_bytes
+        if not self.batch_size:
+            return [("Usable", in_common_unit(usable))]
+        return [
+            (f"Peak at {self.batch_size:,}", peak_words(self.peak_bytes, usable, *self.peak_range)),
+            (f"Peak at {self.batch_size + 1:,}", next_words(self.next_peak_bytes, usable)),
+            ("Largest part", one_line(self.held_by)),
+        ]
 
-    @property
-    def _question(self) -> str:
-        """The step and its limit, in words."""
-        name = f" ({self.memory})" if self.memory and not self.info.gpu else ""
-        limit = f"{mebibytes(self.memory_bytes)} MB{name}"
-        if self.context_bytes:
-            limit += f", less {mebibytes(self.context_bytes)} MB for the CUDA context"
-        if self.batch_size < LARGEST_BATCH and self.next_peak_bytes <= self.memory_bytes - self.context_bytes:
-            limit += FRAGMENTED
-        return f"{self.info.step}, {self.info.settings}; limit: {limit}"
+
+def peak_words(peak: int, usable: int, least: int, most: int) -> str:
+    """Return a peak of the usable bytes, and its range unless that is narrow, in words."""
+    is_wide = most - least > OPEN * peak
+    ends = f", between {in_common_unit(least)} and {in_common_unit(most)}" if is_wide else ""
+    return f"{in_common_unit(peak, usable)} usable{ends}"
+
+
+def next_words(peak: int, usable: int) -> str:
+    """Return the next larger peak, and why it does not fit although it is below the limit, in words."""
+    if peak <= usable:
+        return f"{in_common_unit(peak)}, but {IN_PIECES}"
+    return f"{in_common_unit(peak)}, {in_common_unit(peak - usable)} too much"
 
 
 class Search:
@@ -233,6 +239,76 @@ class Search:
         if not grows and batch > FARTHEST * self.low:
             return False
         return spare_first + (spare_second - spare_first) * (batch - first) // (second - first) >= 0
+
+
+class SharedSearch(Search):
+    """Searches with a few traces of its own, from logs of the same step for another GPU.
+
+    It ends when the trace of a batch fits and predicts that few more would, or after ``most`` traces.
+    """
+
+    def __init__(
+        self,
+        trace: Callable[[int], MemoryLog],
+        fits: Callable[[MemoryLog], bool],
+        spare: Callable[[MemoryLog], int],
+        shared: Mapping[int, MemoryLog],
+        most: int,
+    ) -> None:
+        super().__init__(trace, fits, spare)
+        self._most = most
+        self.logs.update(shared)
+        self._own: set[int] = set()
+        self._fitting = {batch: fits(log) for batch, log in shared.items()}
+        self._limit()
+
+    def run(self) -> int:
+        """Return the largest batch that fits, 0 if the smallest that runs does not."""
+        for number in range(self._most):
+            guess = self._guess()
+            known = max((batch for batch in self._own if batch <= self.low), default=0)
+            if known and guess <= (1 + NEAR) * known:
+                return known
+            guess -= int(NEAR * guess) if number else 0  # Kernels or the allocator disappointed the first guess.
+            self._own.add(guess)
+            self.low = 0
+            self._add(guess)
+            self._fitting[guess] = self.low == guess
+            self._spare.cache_clear()
+            self._limit()
+            if self.high <= self.smallest:
+                return 0
+        return max((batch for batch in self._own if batch <= self.low), default=self._guess())
+
+    def _limit(self) -> None:
+        """Set the limits by the logs, of which a GPU's own replace shared ones."""
+        self.high = min((batch for batch, fits in self._fitting.items() if not fits), default=LARGEST_BATCH + 1)
+        self.low = max((batch for batch, fits in self._fitting.items() if fits and batch < self.high), default=0)
+
+    def _guess(self) -> int:
+        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
+        if self.high - self.low <= 1:
+            return self.low
+        if self.low == 0:
+            return self.smallest
+        first, second = self._near(self.low)[:2]
+        grows = (self._spare(first) - self._spare(second)) / (second - first)
+        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
+        return self._settled(min(max(start, self.low), self.high - 1))
+
+    def _settled(self, start: int) -> int:
+        """Return the largest batch predicted to fit, found in growing steps from ``start``."""
+
+        @cache
+        def fits(batch: int) -> bool:
+            return self.low >= batch or (batch < self.high and self._predicted(batch))
+
+        if fits(start):
+            return start + largest(lambda step: fits(start + step))
+        return start - 1 - largest(lambda step: not fits(start - step))
+
+    def _predicted(self, batch: int) -> bool:
+        return self._fits(self.log(batch)) if self._scales_to(batch) else self._seems_to_fit(batch)
 
 
 def largest(fits: Callable[[int], bool]) -> int:

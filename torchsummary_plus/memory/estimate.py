@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, compress
 
+from ..data.caveats import FREES_CACHE, OF_RANK
 from ..data.errors import InputError
 from ..data.memory_records import ALL_KINDS, COMPILED, LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
@@ -27,6 +28,7 @@ from .attribution import (
     timeline,
 )
 from .contexts import is_of_a_library
+from .fit import Fit
 from .footprint import Footprint, call_memory, footprints, inclusive
 from .gpus import context_range, named_gpu, parse_memory
 from .other_devices import other_device
@@ -43,6 +45,9 @@ RANK_BAND = 0.1
 No rank was measured for this package. Published peaks and reserved bytes of programs that are known in full, without
 torch's compiler, are up to 7 % off (``benchmarks.published.ranks``), others up to 10 %.
 """
+
+OWN_FORWARD, NO_MODULE = "the model's own forward", "the inputs, loss and optimizer"
+"""What holds memory besides the modules inside a model."""
 
 OF_AUTOGRAD = ("saved_activations", "temporaries", "gradients")
 """The kinds whose lifetimes depend on that order."""
@@ -139,12 +144,12 @@ class Estimate:
     def holders(self) -> tuple[tuple[str, int], ...]:
         """The bytes that each module itself holds at the peak, by path, largest first.
 
-        "the root" is the model's own forward. "code outside modules" made ``outside_bytes``: the inputs, the loss and
-        the optimizer's temporaries.
+        Two are no paths: ``OWN_FORWARD``, for the code of the model's own forward, and ``NO_MODULE``, for
+        ``outside_bytes``.
         """
         root, *inner = self.by_module
         own = [(module.path, module.own_bytes) for module in inner]
-        own += [("the root", root.own_bytes - self.outside_bytes), ("code outside modules", self.outside_bytes)]
+        own += [(OWN_FORWARD, root.own_bytes - self.outside_bytes), (NO_MODULE, self.outside_bytes)]
         return tuple(sorted(own, key=lambda holder: -holder[1]))
 
     @property
@@ -261,10 +266,11 @@ class Estimate:
         """The module calls of the last step, in the order they began: path, bytes kept, and bytes live at the end."""
         return tuple(call_memory(self.log, allocator_for(self.log, self.backend, self.options)))
 
-    def fits(self, memory: int | float | str | None = None) -> bool:
+    def fits(self, memory: int | float | str | None = None) -> Fit:
         """Return whether the step runs in ``memory``: bytes, "24GiB", or a device's name, less the context.
 
-        None means the GPU that the step was estimated for. The CUDA context counts at its maximum, for the GPU named,
+        The answer is true or false, and printed with what is left or missing. None means the GPU that the step was
+        estimated for. The CUDA context counts at its maximum, for the GPU named,
         else the step's own, else any. The log is replayed under this limit: the allocator may return cached segments
         before it fails, and kernels do without optional scratch memory. For devices of AMD, Apple and Intel ("M2 Max
         32GB"), only tensors are counted, and a ``NotModelledWarning`` says so. Raises :class:`InputError` for any other
@@ -275,14 +281,18 @@ class Estimate:
                 "no GPU was named; accepted: fits('24GiB'), fits('RTX 4090'), or an estimate made with gpu="
             )
         memory = self.info.gpu if memory is None else memory
-        return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
+        fits = log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
+        other = other_device(memory)
+        if other is not None:
+            return Fit(fits, tensors_peak(self.log), other.usable_bytes)
+        usable, needed = room_of_log(self.log, self.backend, memory, self.info.gpu), self.peak_bytes
+        if needed > usable or not fits:
+            needed = run_log(least(self.log), self.backend, self.options).peak_bytes
+        return Fit(fits, needed, usable)
 
 
-_OF_RANK = (
-    f"one rank of many on CUDA: compared only with published figures; ranges allow for {RANK_BAND:.0%} of the peak "
-    "either way"
-)
-_FREES_CACHE = "the step fits on the GPU only because the allocator frees its cache when memory runs out, which is slow"
+_OF_RANK = f"{OF_RANK}: compared only with published figures; ranges allow for {RANK_BAND:.0%} of the peak either way"
+_FREES_CACHE = f"{FREES_CACHE} when memory runs out, which is slow"
 
 
 def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
@@ -347,9 +357,7 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
     if other is not None:
         other.warn()
         return tensors_peak(log) <= other.usable_bytes
-    _, outside = communicator_range(log, backend)
-    room = room_for_tensors(memory, backend, uses_libraries(log), gpu) - outside
-    allocator = new_allocator(backend, options, room)
+    allocator = new_allocator(backend, options, room_of_log(log, backend, memory, gpu))
     spared: set[int] = set()
     plans: dict[tuple[int, ...], int] = {}
     for _, storage, nbytes in log.events:
@@ -409,6 +417,12 @@ def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bo
             f"with gpu={describe(gpu_model.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
+
+
+def room_of_log(log: MemoryLog, backend: str, memory: int | float | str, gpu: str = "") -> int:
+    """Return the bytes that remain for a log's tensors: all but a CUDA context and NCCL's buffers, at their most."""
+    _, outside = communicator_range(log, backend)
+    return room_for_tensors(memory, backend, uses_libraries(log), gpu) - outside
 
 
 def least(log: MemoryLog) -> MemoryLog:

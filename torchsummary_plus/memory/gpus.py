@@ -76,6 +76,9 @@ class GPU:
 GPUS: dict[str, GPU] = {}
 """All GPUs by name."""
 
+COMMON = ("RTX 4060", "RTX 4070", "T4", "RTX 4090", "RTX 5090", "A100 40GB", "L40S", "H100 SXM")
+"""A common GPU of each size from 8 to 80 GB."""
+
 ALIASES: dict[str, str] = {
     "H100": "H100 SXM",
     "H100 80GB": "H100 SXM",

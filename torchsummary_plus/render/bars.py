@@ -13,7 +13,21 @@ from ..data.units import one_line
 from ..memory.estimate import Estimate
 from ..report.report import Report
 from .columns import COLUMNS, check_view
-from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, fill_on, in_thousands, in_units, ink, legend_below, tidy
+from .figure import (
+    CLASSES,
+    GREY,
+    LAYERS,
+    TEXT,
+    Place,
+    elided,
+    fill_on,
+    in_thousands,
+    in_units,
+    ink,
+    legend_below,
+    limit_ink,
+    tidy,
+)
 from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
@@ -82,10 +96,21 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
     return _draw(heaviest(bars, top), _kinds(LAYERS), "Memory at the peak", "bytes", estimate.peak_bytes, place)
 
 
-def draw_steps(names: Sequence[str], estimates: Sequence[Estimate], place: Place) -> Axes:
-    """Draw the peaks of steps by kind, in the given order."""
+def draw_steps(
+    names: Sequence[str], estimates: Sequence[Estimate], place: Place, limits: Mapping[str, int] | None = None
+) -> Axes:
+    """Draw the peaks of steps by kind, in the given order, with lines at limits that are on the scale."""
     bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
-    return _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place)
+    ax = _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place)
+    size, _ = in_units(max(bar.length for bar in bars))
+    for name, nbytes in (limits or {}).items():
+        if nbytes / size <= ax.get_xlim()[1]:
+            ax.axvline(nbytes / size, color=limit_ink(ax), linewidth=0.8, linestyle="--")
+            ax.annotate(
+                name, (nbytes / size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), textcoords="offset points",
+                ha="center", va="bottom", fontsize=TEXT, color=limit_ink(ax), annotation_clip=False,
+            )  # fmt: skip
+    return ax
 
 
 def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:

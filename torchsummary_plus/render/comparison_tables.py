@@ -120,7 +120,7 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.peaks is not None:
             peaks = entry.peaks
             limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
-            settings = f"batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
+            settings = f"batch {peaks.batch_size:,}, {peaks.info.settings}{limit}"
             steps.setdefault(settings, []).append(entry.name)
     for settings, of in steps.items():
         yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"

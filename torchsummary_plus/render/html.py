@@ -97,6 +97,8 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     widths = [round(width, 1) for width in _widths(table, PADDING, arrow=INDENT)]
     narrow = [round(width, 1) for width in _widths(table, NARROW_PADDING, arrow=0)]
     label = min(max(NARROW_LABEL, NARROW_PAGE - sum(narrow[1:])), narrow[0])
+    if table.answer and not table.fields[-1].unit:  # Its words are in the last column, and wrap.
+        narrow[-1] = min(narrow[-1], max(NARROW_LABEL, NARROW_PAGE - label - sum(narrow[1:-1])))
     drawn = template("table.html.jinja").render(
         table=table,
         rows=rows,

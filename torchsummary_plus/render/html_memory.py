@@ -13,7 +13,7 @@ from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
 from .figure import LAYERS, in_units
 from .html import markup
-from .memory_text import kind_label, place, title
+from .memory_text import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import Box, Tile, treemap
 
@@ -82,7 +82,6 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
         "peak": Peak(x(at), y(highest), size_text(highest), place(estimate), at > len(points) / 2),
         "data": _data(points, positions, x),
-        "step": title(estimate),
     }
 
 

@@ -29,15 +29,14 @@ def tables_section(title: str, tables: Iterable[Table]) -> Section:
     return Section(title, markup("\n").join(table_html(table, totals_first=True) for table in tables))
 
 
-def memory_section(estimate: Estimate, by_kind: Table, by_module: Table) -> Section:
-    """Return the section of a step's memory: over time, and at its peak by module and by kind."""
+def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:
+    """Return the section of a step's memory: whether it fits, over time, and at its peak by module."""
     drawn = template("memory.html.jinja").render(
-        table=by_kind, line=timeline(estimate), maps=[peak_tiles(estimate), peak_tiles(estimate, NARROW)]
+        line=timeline(estimate), maps=[peak_tiles(estimate), peak_tiles(estimate, NARROW)]
     )
-    kinds = replace(by_kind, title="By kind, at the peak", totals=())
-    modules = replace(by_module, title="By module", totals=(), notes=())
-    tables = tables_section("Memory", (kinds, modules))
-    return Section(tables.title, markup(drawn) + tables.html)
+    kinds = replace(answer, title="By kind, at the peak")
+    modules = replace(by_module, title="By module", answer="", notes=())
+    return Section("Memory", table_html(kinds) + markup(drawn) + table_html(modules))
 
 
 def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[Section]]]) -> str:

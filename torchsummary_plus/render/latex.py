@@ -111,7 +111,8 @@ def _table(table: Table, caption: str, label: str) -> Iterator[str]:
     columns = "@{}l" + "".join("r" if field.unit else "l" for field in table.fields) + "@{}"
     headings = " & ".join(map(escape, [table.labels, *(field.heading for field in table.fields)])) + r" \\"
     body = [*map(_row, table.rows), r"\midrule", *_totals(table)] if table.totals else list(map(_row, table.rows))
-    notes = [rf"\par\smallskip{{\footnotesize {escape(note)}\par}}" for note in table.notes]
+    below = filter(None, (table.answer, *table.notes))
+    notes = [rf"\par\smallskip{{\footnotesize {escape(note)}\par}}" for note in below]
     named = rf"\caption{{{caption}}}\label{{{label}}}"
     if _is_long(table):
         head = [r"\toprule", headings, r"\midrule"]

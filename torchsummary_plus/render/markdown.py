@@ -36,6 +36,8 @@ def _escaped(match: re.Match[str]) -> str:
 def _lines(table: Table) -> Iterator[str]:
     yield f"**{escape(table.title)}**"
     yield ""
+    if table.answer:
+        yield from (escape(table.answer), "")
     headings = [escape(table.labels), *(escape(field.heading) for field in table.fields)]
     rows = [[INDENT * row.level + escape(row.label), *map(_cell, row.cells)] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows)]

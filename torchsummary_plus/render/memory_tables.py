@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass
 
-from ..data.caveats import assumed, caveats, not_confirmed
+from ..data.caveats import reasons
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS
-from ..data.units import mebibytes
+from ..data.units import common_unit, in_unit, mebibytes
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .columns import check_layout
-from .memory_text import holders, kind_label, place, title
-from .table import Cell, Field, Table, TableRow, Total
+from .memory_text import kind_label, place, sentences, title, verdict
+from .table import Cell, Field, Table, TableRow
 
 BY_KIND = ("bytes", "percent")
 """The columns of the table by kind, which has a row per kind of memory at the peak."""
@@ -69,26 +68,91 @@ def memory_table(
     return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
 
 
-def memory_list(estimate: Estimate, units: str | None = None) -> Table:
-    """Return a step's memory by kind and its peaks as totals, without rows; ``units`` are those of the notes."""
-    kinds = (Total(_size_field(kind, kind_label(kind)), _size(n)) for kind, n in estimate.at_peak.items() if n)
-    notes = (f"Largest at the peak: {holders(estimate, units)}", *caveats(estimate.unknown, estimate.assumptions))
-    return Table(title(estimate), "", (), (), (*kinds, *_peaks(estimate)), notes)
+SMALL = 0.002
+"""Kinds below this share of the peak are folded into one row, if there are several."""
+
+ANSWER = (
+    Field("bytes", "Size", "bytes", scaled=True),
+    Field("percent", "Share", "%"),
+    Field("words", ""),
+)
+
+
+def answer_table(estimate: Estimate) -> Table:
+    """Return what a reader wants to know of a step, which every format for people shows.
+
+    That is whether it fits, the kinds at the peak with their shares, largest first, the peak and the most that it may
+    be, and at most two sentences. :func:`details_text` has the rest.
+    """
+    unit, (least, most) = common_unit(estimate.peak_bytes), estimate.peak_range
+    why = reasons(estimate.unknown, estimate.assumptions) or "some sizes depend on data"
+    rows = [*_largest_kinds(estimate), _row("Peak", "peak", estimate.peak_bytes, words=f"in the {place(estimate)}")]
+    for label, name, nbytes, words in (("At least", "at_least", least, ""), ("At most", "at_most", most, why)):
+        if in_unit(nbytes, unit) != in_unit(estimate.peak_bytes, unit):
+            rows.append(_row(label, name, nbytes, words=words))
+    step, notes = title(estimate), tuple(sentences(estimate))
+    return Table(
+        step, "Kind", ANSWER, tuple(rows), (), notes, (step,), widest=WHOLE, answer=verdict(estimate), unit=unit
+    )
+
+
+WHOLE = 1000
+"""As the maximum of characters: sentences are not shortened."""
+
+
+def _largest_kinds(estimate: Estimate) -> Iterator[TableRow]:
+    """Yield the kinds at the peak, largest first, and one row of the small ones and those that are 0 there."""
+    peak = max(1, estimate.peak_bytes)
+    ranked = sorted(estimate.at_peak.items(), key=lambda kind: -kind[1])
+    small = [(kind, nbytes) for kind, nbytes in ranked if 0 < nbytes < SMALL * peak]
+    folded = small if len(small) > 1 else []
+    whole = _of_step(estimate)
+    for kind, nbytes in ranked:
+        if nbytes and (kind, nbytes) not in folded:
+            yield _row(kind_label(kind), kind, nbytes, nbytes / peak)
+    absent = [(kind, 0) for kind in whole if whole[kind] and not estimate.at_peak.get(kind)]
+    if folded or absent:
+        total = sum(nbytes for _, nbytes in folded)
+        names = [_name(kind, nbytes, whole.get(kind, 0)) for kind, nbytes in folded + absent]
+        yield _row("Other", "other", total, total / peak, ", ".join(names))
+
+
+def _of_step(estimate: Estimate) -> dict[str, int]:
+    """Return the bytes over the whole step of the kinds that come and go in it."""
+    whole = estimate.by_module[0].inclusive
+    return {
+        "gradients": whole.grad_bytes,
+        "optimizer_state": whole.optimizer_bytes,
+        "saved_activations": whole.saved_bytes,
+    }
+
+
+def _name(kind: str, at_peak: int, in_step: int) -> str:
+    """Return the name of a kind that is small at the peak, and whether it is larger elsewhere in the step."""
+    words = kind.replace("_", " ").replace("kv", "KV")
+    if not at_peak:
+        return f"{words} (none at this peak)"
+    return f"{words} (most not allocated at this peak)" if at_peak < in_step / 2 else words
+
+
+def _row(label: str, name: str, nbytes: int, share: float | None = None, words: str = "") -> TableRow:
+    percent = Cell(None, "") if share is None else Cell(100 * share, f"{100 * share:.1f} %")
+    return TableRow(label, name, 0, (_size(nbytes), percent, Cell(words, words)))
 
 
 def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
-    notes = [f"Peak in the {place(estimate)}", f"Largest at the peak: {holders(estimate, 'auto')}"]
-    if estimate.unknown:
-        notes.append(not_confirmed(estimate.unknown))
-    notes_shown, step = (*notes, *assumed(estimate.assumptions, None)), title(estimate)
-    return Table(step, labels, fields, rows, tuple(_totals(estimate)), notes_shown, (step,))
+    step = title(estimate)
+    return Table(
+        step, labels, fields, rows, (), tuple(sentences(estimate)), (step,), answer=verdict(estimate),
+        unit=common_unit(estimate.peak_bytes),
+    )  # fmt: skip
 
 
 _KIND_FIELDS = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}
 
 
 def _kinds(estimate: Estimate, names: Iterable[str]) -> Iterator[TableRow]:
-    for kind, nbytes in estimate.at_peak.items():
+    for kind, nbytes in sorted(estimate.at_peak.items(), key=lambda kind: -kind[1]):
         share = 100 * nbytes / estimate.peak_bytes if estimate.peak_bytes else 0.0
         cells = {"bytes": _size(nbytes), "percent": Cell(share, f"{share:.1f}%")}
         yield TableRow(kind_label(kind), kind, 0, tuple(map(cells.__getitem__, names)))
@@ -116,40 +180,5 @@ def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nest
         yield TableRow(label, path, levels[index] if nested else 0, tuple(map(_size, own)))
 
 
-def _peaks(estimate: Estimate) -> Iterator[Total]:
-    """Yield the peaks and their ranges: by what is not known exactly, and on the device, with its context."""
-    least, most = estimate.peak_range
-    low, high = estimate.device_bytes
-    where = f", in the {place(estimate)}"
-    yield Total(_size_field("peak_bytes", "Peak allocated"), _size(estimate.peak_bytes), where)
-    if least < most:
-        yield Total(_size_field("peak_bytes", "Peak range"), _size(least, most))
-    yield Total(_size_field("reserved_bytes", "Peak reserved"), _size(estimate.reserved_bytes))
-    if estimate.backend == "cuda" and estimate.reserved_range[0] < estimate.reserved_range[1]:
-        yield Total(_size_field("reserved_bytes", "Reserved range"), _size(*estimate.reserved_range))
-    if high > estimate.reserved_bytes:
-        yield Total(_size_field("device_bytes", "On the device, with the context"), _size(low, high))
-    yield Total(_size_field("steady_bytes", "Between steps"), _size(estimate.steady_bytes))
-    if estimate.kv_cache_bytes:
-        yield Total(_size_field("kv_cache_bytes", "KV cache after the last token"), _size(estimate.kv_cache_bytes))
-
-
-def _totals(estimate: Estimate) -> Iterator[Total]:
-    """Yield the peaks with a range as two totals: a field of data has one value."""
-    for total in _peaks(estimate):
-        field, cell = total.field, total.cell
-        if cell.most is None:
-            yield total
-            continue
-        for end, words, value in (("low", "at least", cell.value), ("high", "at most", cell.most)):
-            named = replace(field, name=f"{field.name}_{end}", heading=f"{field.heading}, {words}")
-            yield Total(named, _size(cast("int", value)))
-
-
-def _size_field(name: str, heading: str) -> Field:
-    return Field(name, heading, "bytes", scaled=True)
-
-
-def _size(nbytes: int, most: int | None = None) -> Cell:
-    ends = [nbytes] if most is None else [nbytes, most]
-    return Cell(nbytes, " to ".join(map(mebibytes, ends)), most=most)
+def _size(nbytes: int) -> Cell:
+    return Cell(nbytes, mebibytes(nbytes))

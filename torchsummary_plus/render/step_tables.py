@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..data.memory_records import ALL_KINDS
-from ..data.units import mebibytes
+from ..data.units import common_unit, mebibytes
 from ..memory.estimate import Estimate
 from .memory_text import kind_label, place, title
 from .table import Cell, Field, Table, TableRow
@@ -13,25 +13,25 @@ from .table import Cell, Field, Table, TableRow
 FigureRow = tuple[str, str, "list[int | None]"]
 """A figure's name, its label, and its value for each estimate."""
 
-ALLOCATED_AND_RESERVED = (
-    "Allocated: the allocator's blocks that hold tensors. Reserved: what the caching allocator has taken from the"
-    " device for them."
-)
-ON_DEVICE = "nvidia-smi shows the reserved memory plus the CUDA context, whether or not tensors use it."
+ON_DEVICE = "nvidia-smi shows what torch's allocator has reserved, in use or not, and the CUDA context."
 
 
 def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
     """Return the table with a row per figure, a column per estimate, and the differences from the first."""
     fields = [Field(name, name, "count") for name in names]
     fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
-    places = [f"{name}: {title(estimate)}; peak in the {place(estimate)}" for name, estimate in zip(names, estimates)]
+    places: dict[str, list[str]] = {}
+    for name, estimate in zip(names, estimates):
+        places.setdefault(f"{title(estimate)}; peak in the {place(estimate)}", []).append(name)
+    notes = [f"{' and '.join(of)}: {words}" for words, of in places.items()]
     on_card = any(estimate.backend == "cuda" for estimate in estimates)
     return Table(
         title=" / ".join(names),
         labels="Figure",
         fields=tuple(fields),
         rows=tuple(_row(*figure) for figure in _figures(estimates)),
-        notes=(*places, ALLOCATED_AND_RESERVED, *([ON_DEVICE] if on_card else [])),
+        notes=(*notes, *([ON_DEVICE] if on_card else [])),
+        unit=common_unit(max(estimate.peak_bytes for estimate in estimates)),
     )
 
 
@@ -42,16 +42,16 @@ def _figures(estimates: Sequence[Estimate]) -> Iterator[FigureRow]:
             yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", at_peak
     if any(estimate.backend == "cuda" for estimate in estimates):
         yield "requested_bytes", "Requested at the peak", [estimate.requested_bytes for estimate in estimates]
-    yield "peak_bytes", "Peak allocated", [estimate.peak_bytes for estimate in estimates]
+    yield "peak_bytes", "Peak", [estimate.peak_bytes for estimate in estimates]
     for phase in dict.fromkeys(phase for estimate in estimates for phase in estimate.phase_peaks):
         yield f"{phase}_peak_bytes", f"Peak of the {phase}", [estimate.phase_peaks.get(phase) for estimate in estimates]
-    yield "steady_bytes", "Between steps", [estimate.steady_bytes for estimate in estimates]
+    yield "steady_bytes", "Left after the step", [estimate.steady_bytes for estimate in estimates]
     if any(estimate.backend == "cuda" for estimate in estimates):
-        yield "reserved_bytes", "Peak reserved", [estimate.reserved_bytes for estimate in estimates]
+        yield "reserved_bytes", "Reserved by the allocator", [estimate.reserved_bytes for estimate in estimates]
         cached: list[int | None] = [estimate.reserved_bytes - estimate.peak_bytes for estimate in estimates]
-        yield "cached_bytes", "Reserved beyond the peak", cached
-        yield "device_bytes_low", "On the device, at least", [estimate.device_bytes[0] for estimate in estimates]
-        yield "device_bytes_high", "On the device, at most", [estimate.device_bytes[1] for estimate in estimates]
+        yield "cached_bytes", "Reserved, not in use at the peak", cached
+        yield "device_bytes_low", "nvidia-smi, at least", [estimate.device_bytes[0] for estimate in estimates]
+        yield "device_bytes_high", "nvidia-smi, at most", [estimate.device_bytes[1] for estimate in estimates]
 
 
 def _row(name: str, label: str, values: list[int | None]) -> TableRow:

@@ -81,7 +81,8 @@ class Total:
 class Table:
     """Fields, rows, totals and notes. ``labels`` is the heading of the label column.
 
-    ``settings`` are conditions of the figures that only the title mentions.
+    ``settings`` are conditions of the figures that only the title mentions; ``answer`` is the sentence that a reader
+    wants first, ``unit`` that of scaled bytes unless another is asked for.
     """
 
     title: str
@@ -93,6 +94,8 @@ class Table:
     settings: tuple[str, ...] = ()
     widest: int = WIDEST
     """Maximum characters of a cell without a unit, and of a label if set, in formats that cannot show the rest."""
+    answer: str = ""
+    unit: str = "MiB"
 
 
 def on_lines(table: Table) -> Table:
@@ -100,6 +103,7 @@ def on_lines(table: Table) -> Table:
     return replace(
         table,
         title=one_line(table.title),
+        answer=one_line(table.answer),
         fields=tuple(map(_field_on_a_line, table.fields)),
         rows=tuple(map(_row_on_a_line, table.rows)),
         totals=tuple(
@@ -166,13 +170,14 @@ def guides(levels: Sequence[int]) -> list[str]:
     return trunks[::-1]
 
 
-def with_units(table: Table, units: str) -> Table:
-    """Return a table with its scaled bytes in a unit, named in the headings; with "auto", in each cell.
+def with_units(table: Table, units: str | None) -> Table:
+    """Return a table with its scaled bytes in a unit (None: its own), named in the headings; with "auto", in each cell.
 
     >>> size = Total(Field("param_bytes", "Params size", "bytes", scaled=True), Cell(2_097_152, "2.00"))
     >>> [(t.field.heading, t.cell.text) for t in with_units(Table("", "", (), (), (size,)), "MiB").totals]
     [('Params size (MiB)', '2.00')]
     """
+    units = units or table.unit
     rows = table.rows
     if any(field.scaled for field in table.fields):
         rows = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from textwrap import fill
 
 from .printing import ASCII
 from .table import Table, Total, guides, on_lines, total_with_unit, with_short_cells, with_units
@@ -48,16 +49,41 @@ def table_text(table: Table) -> str:
     width = len(_tree_row([""] * len(widths), widths))
     after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
     below = ["\n".join([*after, "-" * width])] if after else []
-    return "\n".join([table.title, _ruled(headings, cells, widths, width, _tree_row), *below])
+    answer = [table.answer] if table.answer else []
+    return "\n".join([table.title, *answer, _ruled(headings, cells, widths, width, _tree_row), *below])
 
 
-def list_text(table: Table, width: int, units: str | None = None) -> str:
-    """Return a table without rows as text: title, totals and notes between rules ``width`` wide.
+NO_BREAK = "\u00a0"
+"""Keeps the words between two commas of a title on one line."""
 
-    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
+BAR = 20
+"""Characters of a bar for the whole."""
+
+
+def answer_text(table: Table, width: int, units: str | None = None) -> str:
+    """Return a memory estimate's table as text: its answer, a row per kind with a bar, and sentences.
+
+    The columns are a size, a share and words, which are broken at ``width``.
     """
-    table, rule = on_lines(table), "-" * width
-    return "\n".join([table.title, rule, *(total_text(total, units) for total in table.totals), *table.notes, rule])
+    table, unit = with_units(on_lines(table), units), units or table.unit
+    after = "" if unit == "auto" else f" {unit}"
+    label = max(len(row.label) for row in table.rows)
+    size = max(len(row.cells[0].text) for row in table.rows)
+    lines = []
+    for row in table.rows:
+        nbytes, share, words = row.cells
+        bar = "#" * round(BAR * share.value / 100) if isinstance(share.value, float) else ""
+        start = f"  {row.label:<{label}}  {nbytes.text:>{size}}{after}  {share.text:>7}  "
+        lines.append(filled(words.text or bar or "-", width, start, " " * len(start)).rstrip(" -"))
+    head = [filled(table.title.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", "), width, "", "  "), table.answer]
+    notes = filled(" ".join(table.notes), width)
+    return "\n".join([*head, "", *lines, *(["", notes] if notes else [])]).replace(NO_BREAK, " ")
+
+
+def filled(text: str, width: int, start: str = "", further: str = "") -> str:
+    """Return a text on lines of a width, if its words allow, the first one beginning with ``start``."""
+    breaks = {"break_long_words": False, "break_on_hyphens": False}
+    return fill(text, max(width, len(start) + BAR), initial_indent=start, subsequent_indent=further, **breaks)
 
 
 def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from types import EllipsisType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..data.units import in_common_unit
 from ..memory.estimate import Estimate
-from ..render.memory_tables import memory_list, memory_table
+from ..render.memory_tables import BY_KIND, answer_table, memory_table
+from ..render.memory_text import details_text, place, title
 from ..render.printing import printable
 from ..render.table import Table
-from ..render.text import list_text, table_text
+from ..render.text import answer_text, table_text
 from .figures import Figures
 from .views import Columns, Depth, Views, check_units
 
@@ -38,8 +40,9 @@ REPORT_COLUMNS = (
 class MemoryEstimate(Estimate, Views, Figures):
     """The result of :func:`estimate_memory`: immutable data in bytes, printed by ``str()`` and the other views.
 
-    Its table has the bytes at the peak by kind (columns ``bytes`` and ``percent``), or by module if ``columns`` are
-    those of that table: at the peak ``peak_own_bytes``, ``peak_inclusive_bytes`` and ``peak_parameters_bytes`` or any
+    Formats for people say whether it fits and what the peak consists of; :meth:`details` has the rest. As data, its
+    table has the bytes at the peak by kind (columns ``bytes`` and ``percent``), or by module if ``columns`` are those
+    of that table: at the peak ``peak_own_bytes``, ``peak_inclusive_bytes`` and ``peak_parameters_bytes`` or any
     other kind; over the whole step ``output_bytes``, ``saved_bytes``, ``param_bytes``, ``grad_bytes``,
     ``optimizer_bytes``. Modules below ``depth`` are folded into the one above.
 
@@ -47,12 +50,19 @@ class MemoryEstimate(Estimate, Views, Figures):
     >>> from torchsummary_plus import estimate_memory
     >>> step = estimate_memory(nn.Linear(1024, 1024), (1024,), batch_size=64, device="cpu", optimizer="sgd")
     >>> step.peak_phase, step.fits("16GiB")
-    ('backward', True)
+    ('backward', yes, 15.99 GiB left)
     """
 
-    def render(self, width: int = 64, units: str | None = None) -> str:
-        """Return the estimate as text, ruled ``width`` wide. Without ``units``, an MB is 1024 x 1024 bytes."""
-        return list_text(memory_list(self, units), width, units)
+    def render(self, width: int = 80, units: str | None = None) -> str:
+        """Return the estimate as text on lines of at most ``width`` characters: whether it fits, and what it holds.
+
+        Without ``units``, all figures are in GiB, MiB or KiB, by the size of the peak.
+        """
+        return answer_text(answer_table(self), width, units)
+
+    def details(self) -> str:
+        """Return what the printed estimate leaves out: phases, layers, the allocator's figures, all assumptions."""
+        return details_text(self)
 
     def to_text(
         self,
@@ -63,25 +73,33 @@ class MemoryEstimate(Estimate, Views, Figures):
         units: str | None = None,
         **rows: Unpack[RowLook],
     ) -> str:
-        """Return :meth:`render`'s text, or with ``columns`` a table, whose sizes are in MiB by default."""
+        """Return :meth:`render`'s text, or with ``columns`` a table."""
         self._with_rows(rows)
         if not isinstance(columns, EllipsisType):
-            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units or "MiB")[0])
+            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units)[0])
         if units is not None:
             check_units(units)
         return self.render(units=units)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        chosen = None if isinstance(columns, EllipsisType) else columns
+        if isinstance(columns, EllipsisType):
+            return (answer_table(self),)
         deepest = None if isinstance(depth, EllipsisType) else depth
-        return (memory_table(self, chosen, deepest, style or "torchsummary"),)
+        return (memory_table(self, columns, deepest, style or "torchsummary"),)
+
+    def _plain(self, table: int, columns: Columns = ..., *look: Any, **options: Any) -> Table:
+        """Return one table as data: without chosen columns, every kind at the peak."""
+        return super()._plain(table, BY_KIND if isinstance(columns, EllipsisType) else columns, *look, **options)
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import memory_section
 
-        (by_kind,) = self.tables(units="auto")
+        (answer,) = self.tables()
         (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
-        return (memory_section(self, by_kind, by_module),)
+        return (memory_section(self, answer, by_module),)
+
+    def _headline(self) -> tuple[str, str]:
+        return title(self), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"
 
     def plot_timeline(
         self,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
 
+GUESSES = ("forward_backward_bytes", "total_bytes")
+"""torchsummary's estimates of a step, which a report with the step's own memory leaves out."""
+
 
 @dataclass(frozen=True)
 class Presentation:
@@ -242,15 +245,21 @@ class ModelSummary(Report, Views, Figures):
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"
         what_ran = "no input" if self.run.kind == "none" else f"Forward, {batch}"
-        return self.rows[0].class_name, what_ran if self.memory is None else self.memory.tables()[0].title
+        if self.memory is None:
+            return self.rows[0].class_name, what_ran
+        step, peak = self.memory._headline()
+        return self.rows[0].class_name, f"{step}. {self.memory.tables()[0].answer}. {peak}"
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
         columns = REPORT_COLUMNS + memory_columns(self.has_memory, self.is_sharded)
         shown = ... if self.view.col_names else columns
-        layers = tables_section("Layers", self.tables(columns=shown, depth=None, style="tree", units="auto")[:1])
-        return (layers, *(self.memory._sections() if self.memory else ()))
+        (table, *_) = self.tables(columns=shown, depth=None, style="tree", units="auto")
+        if self.memory is None:
+            return (tables_section("Layers", (table,)),)
+        counts = replace(table, totals=tuple(total for total in table.totals if total.field.name not in GUESSES))
+        return (tables_section("Layers", (counts,)), *self.memory._sections())
 
     def __str__(self) -> str:
         return printable(self.render())

@@ -54,8 +54,8 @@ class Look(RowLook, total=False):
 class ShownLook(Look, total=False):
     """A look with units, for formats that people read."""
 
-    units: str
-    """Sizes in "MiB" (1024 x 1024 bytes), "MB" (1,000,000) or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
+    units: str | None
+    """Sizes in "KiB", "MiB", "GiB" (powers of 1024), "MB" (1,000,000) or "auto" (B to TiB in each cell)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +124,16 @@ class Views(ABC):
         columns: Columns = ...,
         depth: Depth = ...,
         style: str | None = None,
-        units: str = "MiB",
+        units: str | None = None,
         **rows: Unpack[RowLook],
     ) -> tuple[Table, ...]:
         """Return the tables that every format is rendered from, the main one first, without folding repeats.
 
+        Without ``units``, sizes are in MiB, those of a step's memory in GiB, MiB or KiB by the largest one.
         Raises :class:`InputError` for an unknown style, column, depth, unit or row.
         """
-        check_units(units)
+        if units is not None:
+            check_units(units)
         return tuple(with_units(table, units) for table in self._with_rows(rows)._tables(columns, depth, style))
 
     def _with_rows(self, rows: RowLook) -> Views:

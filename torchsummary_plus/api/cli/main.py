@@ -173,7 +173,7 @@ def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
         estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **request)
         lines = [str(estimate)]
         if arguments.gpu is not None:
-            lines.append(fit_line(estimate, arguments.gpu))
+            lines += fit_lines(estimate, arguments.gpu)
         if arguments.max_batch:
             lines.append(str(max_batch_size(build, sizes, arguments.gpu, **request)))
     return "\n".join([*lines, *saved(estimate, arguments.output)])
@@ -200,17 +200,16 @@ def answers_of(
     dtypes: Any,
     options: StepOptions | None,
 ) -> list[str]:
-    """Return the lines that say whether the step fits in ``--gpu``, and which batch is the largest that does."""
+    """Return the lines that say whether the step fits in an amount of memory, and the largest batch that does."""
     from ..memory import max_batch_size  # Imported here: a plain table starts faster without it.
 
     assert result.memory is not None  # ``--gpu`` implies an estimate.
-    lines = [fit_line(result.memory, arguments.gpu)]
+    lines = fit_lines(result.memory, arguments.gpu)
     if arguments.max_batch:
         lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, options=options)))
     return lines
 
 
-def fit_line(estimate: Estimate, gpu: str) -> str:
-    """Return a line on whether the step fits in ``--gpu``."""
-    batch = f"{gpu}: a batch of {estimate.info.batch_size:,}"
-    return f"{batch} fits" if estimate.fits(gpu) else f"{batch} does not fit"
+def fit_lines(estimate: Estimate, gpu: str) -> list[str]:
+    """Return whether the step fits in ``--gpu``, unless the estimate says so because it is a GPU's name."""
+    return [] if estimate.info.gpu else [f"Fits in {gpu}: {estimate.fits(gpu)}"]

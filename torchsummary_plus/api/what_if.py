@@ -1,0 +1,176 @@
+"""``what_if``: a step's memory under several settings, and the largest batch of each on several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..data.errors import InputError, choice_error
+from ..data.integers import integer
+from ..data.memory_records import MemoryLog
+from ..data.units import describe
+from ..live.inputs import make_example
+from ..memory.capacity import SharedSearch
+from ..memory.estimate import least, log_fits, room_of_log
+from ..memory.gpus import COMMON, find_gpu
+from ..results.what_if import GpuFit, Setting, WhatIf
+from ..step.eight_bit import EIGHT_BIT, PAGED
+from .memory import check_batch
+from .progress import progress_bar
+from .public import public
+from .step_options import StepOptions, takes_step_arguments
+from .step_request import StepRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .step_options import StepArguments
+
+MODEL = "model"
+"""The option of a setting that replaces the model."""
+
+MOST_TRACES = (3, 2)
+"""Most traces near the limit on the first GPU, which only has those of small batches to begin with, and on others."""
+
+MICRO_BATCHES = (4, 2)
+"""The numbers of micro-batches that are tried by default, the first that divides the batch."""
+
+
+@public
+@takes_step_arguments
+def what_if(
+    model: nn.Module,
+    input_size: Any = None,
+    batch_size: int = 1,
+    gpus: Sequence[str] | str | None = None,
+    *,
+    settings: Mapping[str, Mapping[str, Any]] | Sequence[str] | None = None,
+    input_data: Any = None,
+    dtypes: Any = None,
+    cudnn: str = "auto",
+    progress: bool = True,
+    options: StepOptions | None = None,
+    **step: Unpack[StepArguments],
+) -> WhatIf:
+    """Return which settings of a step fit which GPUs, and up to which batch; no GPU is needed.
+
+    Args:
+        model, input_size, batch_size, input_data, dtypes, cudnn, progress, options: as for :func:`estimate_memory`.
+            ``batch_size`` is that of an optimizer step, which a setting may divide into micro-batches.
+        gpus: GPUs by name; None means common ones from 8 to 80 GB.
+        settings: by name, the options of :func:`estimate_memory` that differ from the call's, and ``model`` for another
+            model. None means those that need no other model: float32, bf16 and fp16 autocast, 8-bit and paged
+            optimizers, and micro-batches; a list chooses among these by name.
+
+    The steps are recorded once for each setting and shared between GPUs, and again on each GPU near its largest batch,
+    which may be up to 0.5 % below that of :func:`max_batch_size`. Raises what :func:`estimate_memory` raises.
+
+    >>> from torch import nn
+    >>> net = nn.Linear(1024, 1024)
+    >>> result = what_if(net, (1024,), 64, ["RTX 4090"], settings={"Adam": {"optimizer": "adam"}, "SGD": {}})
+    >>> result["Adam"].limits[0].fits, result["SGD"].estimate.peak_bytes < result["Adam"].estimate.peak_bytes
+    (True, True)
+    """
+    base = StepOptions.of("what_if", options, step, cudnn=cudnn)
+    check_batch(integer("batch_size", batch_size, 1))
+    names = [find_gpu(name).name for name in _listed(gpus, COMMON)]
+    rows = []
+    with progress_bar("what if", "operators", progress) as tick:
+        for name, changes in _settings(settings, model, base, batch_size).items():
+            own = dict(changes)
+            changed = own.pop(MODEL, model)
+            if not isinstance(changed, nn.Module):
+                raise InputError(f"the model of setting {describe(name)} is {describe(changed)}; accepted: a Module")
+            with_changes = StepOptions.of("what_if", base, own)
+            example = make_example(input_size, batch_size, dtypes, input_data)
+            if example is None:
+                raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
+            requests = {
+                gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names
+            }
+            rows.append(_tried(name, requests, batch_size, tick))
+    return WhatIf(batch_size, tuple(names), tuple(rows))
+
+
+def _listed(names: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
+    if names is None:
+        return default
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed:
+        raise InputError("gpus is empty; accepted: None or names of GPUs")
+    return listed
+
+
+def _settings(
+    settings: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, model: nn.Module, base: StepOptions, batch: int
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings by name. Raises :class:`InputError`."""
+    if isinstance(settings, Mapping):
+        for name, changes in settings.items():
+            if not isinstance(changes, Mapping):
+                raise InputError(f"setting {describe(name)} is {describe(changes)}; accepted: a dict of options")
+        if settings:
+            return settings
+        raise InputError("settings is empty; accepted: None, names, or a dict of options by name")
+    known = dict(default_settings(model, base, batch))
+    if settings is None:
+        return known
+    for name in settings:
+        if name not in known:
+            raise choice_error("setting", name, known)
+    return {name: known[name] for name in settings}
+
+
+def default_settings(model: nn.Module, base: StepOptions, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings that need no other model, by name: the call's own, then those that may take less memory."""
+    dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
+    trains, whole = base.mode == "train" and base.train_step is None, base.autocast is None and dtypes == {"float32"}
+    yield " and ".join(sorted(dtypes)) if base.autocast is None else "as given", {}
+    if whole:
+        yield "bf16", {"autocast": torch.bfloat16}
+        yield "fp16", {"autocast": torch.float16}
+    eight_bit = f"{base.optimizer}8bit" if isinstance(base.optimizer, str) else ""
+    if trains and eight_bit in EIGHT_BIT:
+        yield "8-bit optimizer", {"optimizer": eight_bit}
+        yield "paged 8-bit optimizer", {"optimizer": PAGED + eight_bit}
+    count = next((count for count in MICRO_BATCHES if batch % count == 0 and batch > count), 0)
+    if trains and count and base.gradient_accumulation_steps == 1:
+        yield f"{count} micro-batches", {"gradient_accumulation_steps": count}
+
+
+def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick: Callable[[str], None]) -> Setting:
+    """Return a setting's estimate, for the kernels of the first GPU, and its largest batch on each GPU."""
+    first = next(iter(requests.values()))
+    count = first.step.micro_batches
+    if batch_size % count:
+        raise InputError(f"batch_size is {batch_size} and setting {describe(name)} has {count} micro-batches; pass a "
+                         "batch size that they divide")  # fmt: skip
+    batch = batch_size // count
+    shared = {size: first.trace(size, tick) for size in (batch, 3 if batch == 2 else 2)}
+    needed = first.peak(least(shared[batch]))
+    limits, logs = [], shared
+    for gpu, request in requests.items():
+        search = _search(request, gpu, logs, tick, MOST_TRACES[request is not first])
+        largest = search.run()
+        logs = shared | {size: log for size, log in search.logs.items() if size == largest}
+        usable = room_of_log(shared[batch], request.backend, gpu)
+        limits.append(GpuFit(gpu, count * largest, batch <= largest, needed, usable))
+    return Setting(name, first.estimate(batch, shared[batch]), tuple(limits))
+
+
+def _search(
+    request: StepRequest, gpu: str, shared: Mapping[int, MemoryLog], tick: Callable[[str], None], most: int
+) -> SharedSearch:
+    """Return the search for the largest batch that fits a GPU, from recordings of the same step for another one."""
+
+    def fits(log: MemoryLog) -> bool:
+        return log_fits(log, request.backend, request.options, gpu)
+
+    def spare(log: MemoryLog) -> int:
+        return room_of_log(log, request.backend, gpu) - request.peak(least(log))
+
+    return SharedSearch(lambda size: request.trace(size, tick, highest_draw=True), fits, spare, shared, most)

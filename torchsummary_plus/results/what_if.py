@@ -1,0 +1,130 @@
+"""WhatIf: settings of a step by GPU, with their views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..data.errors import choice_error
+from ..data.step_words import a_gpu
+from ..data.units import in_common_unit
+from ..memory.fit import Fit
+from ..render.printing import printable
+from ..render.what_if_table import what_if_table
+from .figures import Figures
+from .memory_estimate import MemoryEstimate
+from .views import Columns, Depth, Views
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..render.figure import Place
+    from ..render.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFit:
+    """A setting on a GPU: the largest batch that fits, and whether the batch that was asked for does.
+
+    ``needed_bytes`` is the peak at the batch that was asked for, without optional scratch memory; ``usable_bytes`` is
+    the GPU's memory without a CUDA context.
+    """
+
+    gpu: str
+    largest_batch: int
+    fits: bool
+    needed_bytes: int
+    usable_bytes: int
+
+    def __str__(self) -> str:
+        if self.fits:
+            return f"fits, up to {self.largest_batch:,}"
+        return str(Fit(False, self.needed_bytes, self.usable_bytes)).replace(",", ":", 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting: its name, the estimate of its step for the first GPU, and its limit on each GPU."""
+
+    name: str
+    estimate: MemoryEstimate
+    limits: tuple[GpuFit, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class WhatIf(Views, Figures):
+    """The result of :func:`what_if`: immutable data, printed by ``str()`` and the other views.
+
+    The table has a row per setting, with its peak and, for each GPU, whether it fits and up to which batch; as data, a
+    GPU's column is the largest batch. ``result["bf16"]`` is a setting, whose ``estimate`` has every detail.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import what_if
+    >>> result = what_if(nn.Linear(8, 8), (8,), 2, ["T4"], settings={"SGD": {"optimizer": "sgd"}})
+    >>> result.to_csv().splitlines()[0]
+    'setting,path,level,peak_bytes,T4'
+    """
+
+    batch_size: int
+    gpus: tuple[str, ...]
+    settings: tuple[Setting, ...]
+
+    def __getitem__(self, name: str) -> Setting:
+        for setting in self.settings:
+            if setting.name == name:
+                return setting
+        raise choice_error("setting", name, [setting.name for setting in self.settings])
+
+    def contradiction(self) -> str:
+        """Return what is wrong in a result that was read; "" if nothing is."""
+        known = all(tuple(limit.gpu for limit in setting.limits) == self.gpus for setting in self.settings)
+        return "" if known and self.settings else "each setting has a limit for each GPU, and there is at least one"
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """A sentence for each GPU that the first setting does not fit, with the next cheaper setting that does."""
+        first, *others = self.settings
+        said = [self._advice(place, first, others) for place in range(len(self.gpus))]
+        return tuple(filter(None, said)) or (f"{first.name} fits {_either(self.gpus)}.",)
+
+    def _advice(self, place: int, first: Setting, others: list[Setting]) -> str:
+        gpu, limit = a_gpu(self.gpus[place]), first.limits[place]
+        if limit.fits:
+            return ""
+        fitting = [other for other in others if other.limits[place].fits]
+        if not fitting:
+            least = min(self.settings, key=lambda setting: setting.limits[place].needed_bytes)
+            missing = in_common_unit(max(0, least.limits[place].needed_bytes - limit.usable_bytes))
+            return f"No setting fits {gpu}: {least.name} comes closest, with {missing} missing."
+        nearest = max(fitting, key=lambda setting: setting.estimate.peak_bytes)
+        most = nearest.limits[place].largest_batch
+        return f"To fit {gpu}, the next cheaper setting is {nearest.name}, up to a batch of {most:,}."
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Plot the peaks by kind as bars, with a line for each GPU's usable memory.
+
+        Without ``ax`` a new figure, one column wide, is made. Raises :class:`MissingExtraError` without matplotlib.
+        """
+        from ..render.figure import placed
+
+        return self._draw(placed(ax))
+
+    def _draw(self, place: Place) -> Axes:
+        from ..render.bars import draw_steps
+
+        names, estimates = zip(*((setting.name, setting.estimate) for setting in self.settings))
+        usable = {limit.gpu: limit.usable_bytes for limit in self.settings[0].limits}
+        return draw_steps(names, estimates, place, usable)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        rows = [(s.name, s.estimate, [(limit.largest_batch, str(limit)) for limit in s.limits]) for s in self.settings]
+        return (what_if_table(self.batch_size, self.gpus, rows, self.advice),)
+
+    def __str__(self) -> str:
+        return printable(self.to_text())
+
+    __repr__ = __str__
+
+
+def _either(gpus: tuple[str, ...]) -> str:
+    return a_gpu(gpus[0]) if len(gpus) == 1 else "each of these GPUs"
