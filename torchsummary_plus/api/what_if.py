@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MODEL = "model"
 """The option of a setting that replaces the model."""
 
-MOST_TRACES = (3, 2)
+MOST_TRACES = (3, 1)
 """Most traces near the limit on the first GPU, which only has those of small batches to begin with, and on others."""
 
 MICRO_BATCHES = (4, 2)
@@ -67,7 +67,8 @@ def what_if(
             optimizers, and micro-batches; a list chooses among these by name.
 
     The steps are recorded once for each setting and shared between GPUs, and again on each GPU near its largest batch,
-    which may be up to 0.5 % below that of :func:`max_batch_size`. Raises what :func:`estimate_memory` raises.
+    which is found to within about 1 %; :func:`max_batch_size` confirms it. Raises what :func:`estimate_memory`
+    raises.
 
     >>> from torch import nn
     >>> net = nn.Linear(1024, 1024)
@@ -156,7 +157,7 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
     for gpu, request in requests.items():
         search = _search(request, gpu, logs, tick, MOST_TRACES[request is not first])
         largest = search.run()
-        logs = shared | {size: log for size, log in search.logs.items() if size == largest}
+        logs = search.logs
         usable = room_of_log(shared[batch], request.backend, gpu)
         limits.append(GpuFit(gpu, count * largest, batch <= largest, needed, usable))
     return Setting(name, first.estimate(batch, shared[batch]), tuple(limits))

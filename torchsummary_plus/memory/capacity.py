@@ -30,7 +30,7 @@ WIDE = 0.1
 """The same share from which on a guess is returned rather than the largest traced batch that fits."""
 
 NEAR = 0.005
-"""How far below the largest batch a search that shares logs may end, as a share of it."""
+"""How far from the largest batch a search that shares logs may end, as a share of it."""
 
 FARTHEST = 64
 """Largest ratio of a guess to the largest fitting batch if the traces neither scale to it nor grow.
@@ -244,7 +244,8 @@ class Search:
 class SharedSearch(Search):
     """Searches with a few traces of its own, from logs of the same step for another GPU.
 
-    It ends when the trace of a batch fits and predicts that few more would, or after ``most`` traces.
+    It ends when the trace of a batch fits and predicts that few more would, or after ``most`` traces; the answer is
+    then a guess, lowered by ``NEAR``, if none of them fits.
     """
 
     def __init__(
@@ -264,12 +265,8 @@ class SharedSearch(Search):
 
     def run(self) -> int:
         """Return the largest batch that fits, 0 if the smallest that runs does not."""
-        for number in range(self._most):
-            guess = self._guess()
-            known = max((batch for batch in self._own if batch <= self.low), default=0)
-            if known and guess <= (1 + NEAR) * known:
-                return known
-            guess -= int(NEAR * guess) if number else 0  # Kernels or the allocator disappointed the first guess.
+        guess = self._guess()
+        for _ in range(self._most):
             self._own.add(guess)
             self.low = 0
             self._add(guess)
@@ -278,7 +275,11 @@ class SharedSearch(Search):
             self._limit()
             if self.high <= self.smallest:
                 return 0
-        return max((batch for batch in self._own if batch <= self.low), default=self._guess())
+            guess, known = self._guess(), max((batch for batch in self._own if batch <= self.low), default=0)
+            if known and guess <= (1 + NEAR) * known:
+                return known
+            guess -= int(NEAR * guess)  # Kernels or the allocator have disappointed the guess before.
+        return known or guess
 
     def _limit(self) -> None:
         """Set the limits by the logs, of which a GPU's own replace shared ones."""

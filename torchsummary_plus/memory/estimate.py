@@ -191,7 +191,7 @@ class Estimate:
     def _frees_cache(self) -> bool:
         """Whether the step fits the GPU it was estimated for only if the allocator frees its cache."""
         gpu = self.info.gpu
-        return bool(gpu) and self.reserved_bytes + self._outside[1] > parse_memory(gpu) and self.fits()
+        return bool(gpu and self.reserved_bytes + self._outside[1] > parse_memory(gpu) and self.fits())
 
     @property
     def _compiler_doubt(self) -> int:

@@ -82,8 +82,10 @@ def answer_text(table: Table, width: int, units: str | None = None) -> str:
 
 def filled(text: str, width: int, start: str = "", further: str = "") -> str:
     """Return a text on lines of a width, if its words allow, the first one beginning with ``start``."""
-    breaks = {"break_long_words": False, "break_on_hyphens": False}
-    return fill(text, max(width, len(start) + BAR), initial_indent=start, subsequent_indent=further, **breaks)
+    room = max(width, len(start) + BAR)
+    return fill(
+        text, room, initial_indent=start, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:

@@ -56,6 +56,7 @@ examples:
   torchsummary-plus ./Llama-3.1-70B 4096 --style tree --depth 4  (a folder with config.json: no weights needed)
   torchsummary-plus model.safetensors --depth 2  (tensors, from the header alone)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
+  torchsummary-plus fit examples/resnet.py:resnet50 3,224,224 --batch-size 64 --gpus "RTX 4090,H100"
 """
 
 
@@ -70,6 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .compare import compare_parser, comparison  # Imported here: a plain table starts faster without it.
 
         parser, run, words = compare_parser(), comparison, words[1:]
+    elif words[:1] == ["fit"]:
+        from .fit import fit_parser, fitting
+
+        parser, run, words = fit_parser(), fitting, words[1:]
     arguments = parser.parse_intermixed_args(with_bare_memory(words))
     arguments.stream = sys.stdout
     try:
@@ -92,7 +97,7 @@ def summary_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="torchsummary-plus",
         description="Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory. "
-        "To compare models, see torchsummary-plus compare --help.",
+        "To compare models, see torchsummary-plus compare --help; to see what fits which GPU, fit --help.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -95,6 +95,15 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
 
 def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a memory estimate; any of them turns the estimate on."""
+    group = add_step_options(parser)
+    group.add_argument(
+        "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
+    )
+    return group
+
+
+def add_step_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options of a step, wherever it runs."""
     group = parser.add_argument_group("memory estimate of a step")
     group.add_argument(
         "--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; train if no value follows"
@@ -106,9 +115,6 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
     group.add_argument(
         "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size per update"
-    )
-    group.add_argument(
-        "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
     )
     group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
@@ -133,7 +139,7 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     """Return the step's options, ``gpu`` as typed; None if no estimate was requested."""
     names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps")
-    words = {name: getattr(arguments, name) for name in names}
+    words = {name: getattr(arguments, name, None) for name in names}
     options = {name: word for name, word in words.items() if word is not None}
     if arguments.memory is None and not options:
         return None
