@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 MODEL = "model"
 """The option of a setting that replaces the model."""
 
-MOST_TRACES = (3, 1)
-"""Most traces near the limit on the first GPU, which only has those of small batches to begin with, and on others."""
-
 MICRO_BATCHES = (4, 2)
 """The numbers of micro-batches that are tried by default, the first that divides the batch."""
 
@@ -155,7 +152,7 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
     needed = first.peak(least(shared[batch]))
     limits, logs = [], shared
     for gpu, request in requests.items():
-        search = _search(request, gpu, logs, tick, MOST_TRACES[request is not first])
+        search = _search(request, gpu, logs, tick)
         largest = search.run()
         logs = search.logs
         usable = room_of_log(shared[batch], request.backend, gpu)
@@ -164,7 +161,7 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
 
 
 def _search(
-    request: StepRequest, gpu: str, shared: Mapping[int, MemoryLog], tick: Callable[[str], None], most: int
+    request: StepRequest, gpu: str, shared: Mapping[int, MemoryLog], tick: Callable[[str], None]
 ) -> SharedSearch:
     """Return the search for the largest batch that fits a GPU, from recordings of the same step for another one."""
 
@@ -174,4 +171,4 @@ def _search(
     def spare(log: MemoryLog) -> int:
         return room_of_log(log, request.backend, gpu) - request.peak(least(log))
 
-    return SharedSearch(lambda size: request.trace(size, tick, highest_draw=True), fits, spare, shared, most)
+    return SharedSearch(lambda size: request.trace(size, tick, highest_draw=True), fits, spare, shared)

@@ -29,6 +29,9 @@ OPEN = 0.001
 WIDE = 0.1
 """The same share from which on a guess is returned rather than the largest traced batch that fits."""
 
+MOST_SHARED = 3
+"""Most traces of a search that begins with the logs of another GPU."""
+
 NEAR = 0.005
 """How far from the largest batch a search that shares logs may end, as a share of it."""
 
@@ -244,7 +247,7 @@ class Search:
 class SharedSearch(Search):
     """Searches with a few traces of its own, from logs of the same step for another GPU.
 
-    It ends when the trace of a batch fits and predicts that few more would, or after ``most`` traces; the answer is
+    It ends when the trace of a batch fits and predicts that few more would, or after ``MOST_SHARED`` traces; the answer is
     then a guess, lowered by ``NEAR``, if none of them fits.
     """
 
@@ -254,10 +257,8 @@ class SharedSearch(Search):
         fits: Callable[[MemoryLog], bool],
         spare: Callable[[MemoryLog], int],
         shared: Mapping[int, MemoryLog],
-        most: int,
     ) -> None:
         super().__init__(trace, fits, spare)
-        self._most = most
         self.logs.update(shared)
         self._own: set[int] = set()
         self._fitting = {batch: fits(log) for batch, log in shared.items()}
@@ -266,7 +267,7 @@ class SharedSearch(Search):
     def run(self) -> int:
         """Return the largest batch that fits, 0 if the smallest that runs does not."""
         guess = self._guess()
-        for _ in range(self._most):
+        for _ in range(MOST_SHARED):
             self._own.add(guess)
             self.low = 0
             self._add(guess)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..data.errors import choice_error
 from ..data.step_words import a_gpu
 from ..data.units import in_common_unit
-from ..memory.fit import Fit
+from ..memory.fit import IN_PIECES
 from ..render.printing import printable
 from ..render.what_if_table import what_if_table
 from .figures import Figures
@@ -39,7 +39,8 @@ class GpuFit:
     def __str__(self) -> str:
         if self.fits:
             return f"fits, up to {self.largest_batch:,}"
-        return str(Fit(False, self.needed_bytes, self.usable_bytes)).replace(",", ":", 1)
+        missing = self.needed_bytes - self.usable_bytes
+        return f"no: {in_common_unit(missing)} missing" if missing > 0 else "no: fragmented"
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,9 @@ class WhatIf(Views, Figures):
         fitting = [other for other in others if other.limits[place].fits]
         if not fitting:
             least = min(self.settings, key=lambda setting: setting.limits[place].needed_bytes)
-            missing = in_common_unit(max(0, least.limits[place].needed_bytes - limit.usable_bytes))
-            return f"No setting fits {gpu}: {least.name} comes closest, with {missing} missing."
+            missing = least.limits[place].needed_bytes - limit.usable_bytes
+            why = f"with {in_common_unit(missing)} missing" if missing > 0 else f"but {IN_PIECES}"
+            return f"No setting fits {gpu}: {least.name} comes closest, {why}."
         nearest = max(fitting, key=lambda setting: setting.estimate.peak_bytes)
         most = nearest.limits[place].largest_batch
         return f"To fit {gpu}, the next cheaper setting is {nearest.name}, up to a batch of {most:,}."
