@@ -12,6 +12,7 @@ from torch import nn
 from torchsummary_plus import InputError, StepOptions, WhatIf, estimate_memory, max_batch_size, what_if
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.step_request import StepRequest
+from torchsummary_plus.data.units import in_common_unit
 
 GPUS = ["RTX 4060", "T4", "RTX 4090", "H100"]
 STEP: dict[str, Any] = {"optimizer": "adamw", "loss": "cross_entropy"}
@@ -59,7 +60,7 @@ def test_recordings_are_shared_between_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_format_says_what_fits_and_what_is_the_next_cheaper_choice(result: WhatIf) -> None:
     limits = result["float32"].limits
     assert [limit.fits for limit in limits] == [False, True, True, True]
-    missing = f"no: {(limits[0].needed_bytes - limits[0].usable_bytes) / 2**30:.2f} GiB missing"
+    missing = f"no: {in_common_unit(limits[0].needed_bytes - limits[0].usable_bytes)} missing"
     most = result["bf16"].limits[0].largest_batch
     advice = f"To fit an RTX 4060, the next cheaper setting is bf16, up to a batch of {most:,}."
     for text in (str(result), result.to_markdown(), result.to_html(), result.to_latex()):

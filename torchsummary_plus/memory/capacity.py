@@ -247,8 +247,8 @@ class Search:
 class SharedSearch(Search):
     """Searches with a few traces of its own, from logs of the same step for another GPU.
 
-    It ends when the trace of a batch fits and predicts that few more would, or after ``MOST_SHARED`` traces; the answer is
-    then a guess, lowered by ``NEAR``, if none of them fits.
+    It ends when the trace of a batch fits and predicts that few more would, or after ``MOST_SHARED`` traces; the
+    answer is then a guess, lowered by ``NEAR``, if none of them fits.
     """
 
     def __init__(
