@@ -221,14 +221,14 @@ def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
     del features
 
 
-def test_rows_align_at_counts_of_ten_and_more() -> None:
-    tracker = quiet()
+def test_rows_align_at_counts_of_ten_and_more(tmp_path: Path) -> None:
+    file = tmp_path / "track.txt"
+    tracker = MemTracker(path=file, device="cpu")
     tracker.track()
     many = [[torch.ones(4) for _ in range(12)], [torch.ones(1, 2, 3, 4, 5, 6, 7, 8) for _ in range(3)]]
     many.append([torch.ones(4, 4) for _ in range(1234)])
     tracker.track()
-    assert tracker._stream is not None
-    last = tracker._stream.getvalue().split("\nAt ")[1]  # type: ignore[attr-defined]
+    last = file.read_text().split("\nAt ")[1]
     rows = [line for line in last.splitlines() if line.startswith("+ | ")]
     assert len(rows) == 3 and any("1234 * Size" in row for row in rows) and len(many) == 3
     for mark in (" * Size:", " | Memory: ", "| <class"):
@@ -238,7 +238,29 @@ def test_rows_align_at_counts_of_ten_and_more() -> None:
 def test_totals_only() -> None:
     tracker = quiet(detail=False)
     tracker.track()
-    assert tracker._stream is not None and "Size:" not in tracker._stream.getvalue()  # type: ignore[attr-defined]
+    assert tracker._stream is not None and "float32" not in tracker._stream.getvalue()  # type: ignore[attr-defined]
+
+
+def test_it_prints_one_table_with_the_largest_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = MemTracker(device="cpu")
+    tracker.track("start")
+    capsys.readouterr()
+    kept = [torch.zeros(size) for size in (1000, 500, 400, 300, 200, 100, 50)]
+    kept += [torch.zeros(1000)]
+    point = tracker.track("eight")
+    row, *groups = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"  2  test_tracker\.py:\d+ eight +[\d.]+ [KMG]iB +\+13\.87 KiB", row) and len(row) <= 80
+    assert groups[0] == "     + 2 x (1000,) float32, 7.81 KiB" and len(groups) == 6
+    assert groups[-1] == "     + 2 more, 600 B" and point.appeared[0].count == 2
+    del kept
+    tracker.track("gone")
+    assert "-13.87 KiB" in capsys.readouterr().out.splitlines()[0]
+    again = MemTracker(device="cpu", detail=False)
+    for _ in range(2):
+        again.track()
+    title, headings, _, *rows = capsys.readouterr().out.splitlines()
+    assert title == "Live tensors on cpu" and headings.split() == ["Where", "Live", "Appeared", "Gone"]
+    assert len(rows) == 2
 
 
 def test_context_manager_and_decorator() -> None:

@@ -22,9 +22,9 @@ from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..live.inputs import as_device
 from ..live.modules import class_name
 from ..render.printing import printable
-from ..render.tracking_text import opening_text, point_text
+from ..render.tracking_text import opening_text, point_text, table_head, table_row
 from ..results.track_report import TrackReport
-from ..watch.meters import default_device, device_memory, empty_cache
+from ..watch.meters import default_device, device_memory, device_name, empty_cache
 from ..watch.population import Population
 
 OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)
@@ -39,7 +39,8 @@ class MemTracker(ContextDecorator):
 
     Args:
         detail: list the tensors as well as the totals.
-        path: a file to append to, or a folder for a new file; None writes to ``stream``.
+        path: a file to append to, or a folder for a new file, in the lines of Pytorch-Memory-Utils; None writes a
+            table to ``stream``, with a row for each call.
         device: the device to watch; None for CUDA's current one, else MPS, else the CPU.
         stream: where to write without a path; None for standard output.
 
@@ -85,8 +86,8 @@ class MemTracker(ContextDecorator):
             tensor_bytes=nbytes,
             memory=device_memory(self.device),
         )
-        self._write(("" if self._points else opening_text(point)) + point_text(point, self.detail))
         self._points.append(point)
+        self._write(point)
         return point
 
     def clear_cache(self) -> None:
@@ -141,13 +142,16 @@ class MemTracker(ContextDecorator):
         self._since[1].extend(gone)
         return self._population.live(str(self.device))[1]
 
-    def _write(self, text: str) -> None:
+    def _write(self, point: TrackPoint) -> None:
+        """Write a point: a row of a table to a stream, the older tool's lines to a file."""
+        is_first = len(self._points) == 1
         if self._file is None:
             stream = self._stream or sys.stdout
-            stream.write(printable(text, stream))
+            head = table_head(device_name(self.device)) if is_first else ""
+            stream.write(printable(head + table_row(len(self._points), point, self.detail), stream))
         else:
             with self._file.open("a", encoding="utf-8") as file:
-                file.write(text)
+                file.write((opening_text(point) if is_first else "") + point_text(point, self.detail))
 
 
 class _Watch:

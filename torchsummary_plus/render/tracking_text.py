@@ -1,4 +1,4 @@
-"""A tracker's points -> text, in the layout of Pytorch-Memory-Utils."""
+"""A tracker's points -> text: a row of a table for each, and in a file the lines of Pytorch-Memory-Utils."""
 
 from __future__ import annotations
 
@@ -6,13 +6,48 @@ from collections.abc import Sequence
 
 from ..data.tracking_records import TensorGroup, TrackPoint
 from ..data.units import one_line, size_text
+from .table import shortened
 
 MOST_OWNERS = 3
 """Maximum number of owners named on a line."""
 
 
+MOST_GROUPS = 5
+"""Maximum number of groups of tensors listed below a row."""
+
+ROW = "{:>3}  {:<33}  {:>11}  {:>11}  {:>11}"
+"""A row of the printed table, 77 characters wide."""
+
+
+def table_head(device: str) -> str:
+    """Return the title and the headings of the printed table."""
+    headings = ROW.format("", "Where", "Live", "Appeared", "Gone")
+    return f"Live tensors on {device}\n{headings}\n{'-' * len(headings)}\n"
+
+
+def table_row(number: int, point: TrackPoint, detail: bool = True) -> str:
+    """Return a point's row: its place, the live bytes and the changes, with the largest groups of tensors below it."""
+    where = shortened(one_line(f"{point.file}:{point.line} {point.label or point.function}"), 33)
+    changes = (("+", point.appeared), ("-", point.gone))
+    sums = [sum(group.nbytes for group in groups) for _, groups in changes]
+    shown = [f"{sign}{size_text(nbytes)}" if nbytes else "" for (sign, _), nbytes in zip(changes, sums)]
+    lines = [ROW.format(number, where, size_text(point.tensor_bytes), *shown).rstrip()]
+    for sign, groups in changes if detail else ():
+        lines += [one_line(_group(sign, group)) for group in groups[:MOST_GROUPS]]
+        others = groups[MOST_GROUPS:]
+        if others:
+            lines.append(f"     {sign} {len(others):,} more, {size_text(sum(group.nbytes for group in others))}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _group(sign: str, group: TensorGroup) -> str:
+    count = f"{group.count:,} x " if group.count > 1 else ""
+    of = ", ".join(group.owners[:1]) + (f" and {len(group.owners) - 1:,} more" if len(group.owners) > 1 else "")
+    return f"     {sign} {count}{group.shape} {group.dtype}, {size_text(group.nbytes)}" + (f": {of}" if of else "")
+
+
 def opening_text(point: TrackPoint) -> str:
-    """Return the first line of a report."""
+    """Return the first line of a file."""
     return f"GPU Memory Track | {point.time} | {_totals(point)}\n\n"
 
 

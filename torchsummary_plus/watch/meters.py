@@ -18,6 +18,11 @@ def default_device() -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
+def device_name(device: torch.device) -> str:
+    """Return a device with the name of its model, if it has one: "cuda:0 (NVIDIA A100-SXM4-80GB)"."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
 def device_memory(device: torch.device) -> DeviceMemory:
     """Return a device's figures; the peak is since the last call, which resets CUDA's peak statistics."""
     process = process_bytes()
