@@ -84,6 +84,9 @@ def test_without_settings_those_that_need_no_other_model_are_tried() -> None:
 def test_no_setting_may_fit() -> None:
     small = what_if(net(), (512,), 1 << 22, "RTX 4060", settings={"float32": {}, "SGD": {"optimizer": "sgd"}}, **STEP)
     assert small.advice[0].startswith("No setting fits an RTX 4060: SGD comes closest, with ")
+    huge = nn.Linear(1 << 16, 1 << 16, device="meta")
+    none = what_if(huge, (1 << 16,), 1, ["RTX 4060", "T4", "H100"], settings={"SGD": {"optimizer": "sgd"}})
+    assert [limit.largest_batch > 0 for limit in none.settings[0].limits] == [False, False, True]
 
 
 @pytest.mark.parametrize(

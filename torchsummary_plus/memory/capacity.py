@@ -266,16 +266,16 @@ class SharedSearch(Search):
 
     def run(self) -> int:
         """Return the largest batch that fits, 0 if the smallest that runs does not."""
-        guess = self._guess()
+        guess = known = self._guess()
         for _ in range(MOST_SHARED):
+            if guess < self.smallest:
+                return 0
             self._own.add(guess)
             self.low = 0
             self._add(guess)
             self._fitting[guess] = self.low == guess
             self._spare.cache_clear()
             self._limit()
-            if self.high <= self.smallest:
-                return 0
             guess, known = self._guess(), max((batch for batch in self._own if batch <= self.low), default=0)
             if known and guess <= (1 + NEAR) * known:
                 return known
