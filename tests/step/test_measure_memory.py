@@ -245,7 +245,8 @@ def test_predicted_and_measured_side_by_side() -> None:
         predicted.peak_bytes
     )
     assert rows["optimizer_peak_bytes"][0] == predicted.phase_peaks["optimizer"]
-    assert "Training step, batch of 32, cpu, adamw, float32, loss: the output's sum, measured; peak in the" in str(both)
+    step = "Training step: Sequential, batch 32, AdamW, float32, loss: the output's sum, on the CPU"
+    assert f"predicted: {step}; peak in the" in str(both) and f"measured: {step}, measured; peak in the" in str(both)
     assert "reserved_bytes" not in rows
     assert StepComparison.from_json(both.to_json()) == both
 
