@@ -288,7 +288,7 @@ def test_a_model_that_needs_two_values_is_too_large_at_a_batch_of_two() -> None:
     peak = estimate_memory(normed, (64,), 2, "cpu").peak_bytes
     limit = max_batch_size(normed, (64,), peak - 100, device="cpu")
     assert (limit.batch_size, limit.peak_bytes, limit.next_peak_bytes) == (0, 0, peak)
-    assert limit.missing_bytes == 100 and limit.is_proved and "A batch of 2 does not fit" in str(limit)
+    assert limit.missing_bytes == 100 and limit.is_proved and "none, a batch of 2 needs" in str(limit)
     assert max_batch_size(normed, (64,), peak, device="cpu").batch_size == 2
     with pytest.raises(ForwardError):
         max_batch_size(nn.Linear(32, 64), (64,), peak, device="cpu")

@@ -288,7 +288,7 @@ class Estimate:
         usable, needed = room_of_log(self.log, self.backend, memory, self.info.gpu), self.peak_bytes
         if needed > usable or not fits:
             needed = run_log(least(self.log), self.backend, self.options).peak_bytes
-        return Fit(fits, needed, usable)
+        return Fit(fits, needed, usable, 0 if needed < self.peak_bytes else self.peak_range[1])
 
 
 _OF_RANK = f"{OF_RANK}: compared only with published figures; ranges allow for {RANK_BAND:.0%} of the peak either way"

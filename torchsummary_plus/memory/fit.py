@@ -11,23 +11,26 @@ IN_PIECES = "the free memory is in pieces too small for the next tensor"
 class Fit(int):
     """1 or 0, as ``bool(fit)`` and ``fit == True`` have it, printed with the headroom.
 
-    ``needed_bytes`` is the step's peak, without optional scratch memory if there is no room for it; ``usable_bytes`` is
-    the memory without a CUDA context.
+    ``needed_bytes`` is the step's peak, without optional scratch memory if there is no room for it, and ``most_bytes``
+    the most that it may be; ``usable_bytes`` is the memory without a CUDA context.
 
     >>> Fit(True, 20 << 30, 22 << 30), Fit(False, 24 << 30, 22 << 30)
     (yes, 2.00 GiB left, no, 2.00 GiB missing)
+    >>> Fit(True, 20 << 30, 22 << 30, most_bytes=25 << 30)
+    probably, 2.00 GiB left, but it may take up to 25.00 GiB
     """
 
     needed_bytes: int
     usable_bytes: int
+    most_bytes: int
 
-    def __new__(cls, fits: bool, needed_bytes: int, usable_bytes: int) -> Fit:
+    def __new__(cls, fits: bool, needed_bytes: int, usable_bytes: int, most_bytes: int = 0) -> Fit:
         fit = super().__new__(cls, fits)
-        fit.needed_bytes, fit.usable_bytes = needed_bytes, usable_bytes
+        fit.needed_bytes, fit.usable_bytes, fit.most_bytes = needed_bytes, usable_bytes, most_bytes
         return fit
 
-    def __getnewargs__(self) -> tuple[bool, int, int]:  # type: ignore[override]  # For copies and pickles.
-        return bool(self), self.needed_bytes, self.usable_bytes
+    def __getnewargs__(self) -> tuple[bool, int, int, int]:  # type: ignore[override]  # For copies and pickles.
+        return bool(self), self.needed_bytes, self.usable_bytes, self.most_bytes
 
     @property
     def left_bytes(self) -> int:
@@ -40,6 +43,9 @@ class Fit(int):
         return f"{in_common_unit(self.needed_bytes, self.usable_bytes)} usable"
 
     def __str__(self) -> str:
+        if self and self.most_bytes > self.usable_bytes:
+            left, most = in_common_unit(max(0, self.left_bytes)), in_common_unit(self.most_bytes)
+            return f"probably, {left} left, but it may take up to {most}"
         if self:
             return f"yes, {in_common_unit(max(0, self.left_bytes))} left"
         if self.left_bytes < 0:

@@ -40,7 +40,7 @@ def verdict(estimate: Estimate) -> str:
         return f"Needs: {in_common_unit(estimate.peak_bytes)} of main memory"
     if not estimate.info.gpu:
         return f"Fits: {_smallest(estimate)}"
-    fit, (_, most) = estimate.fits(), estimate.peak_range
+    fit = estimate.fits()
     if not fit:
         sizes = (in_common_unit(nbytes) for nbytes in (fit.needed_bytes, fit.usable_bytes))
         needs = ": it needs at least {}, and {} are usable".format(*sizes) if fit.left_bytes < 0 else ""
@@ -49,8 +49,8 @@ def verdict(estimate: Estimate) -> str:
     share = f" ({percent:.0f} %)" if percent >= 1 else " (under 1 %)"
     if fit.needed_bytes < estimate.peak_bytes:
         return f"Fits: yes, if kernels do with less workspace: {fit.of_usable}{share}"
-    if most > fit.usable_bytes:
-        return f"Fits: probably, {fit.of_usable}{share}, but it may take up to {in_common_unit(most)}"
+    if fit.most_bytes > fit.usable_bytes:
+        return f"Fits: probably, {fit.of_usable}{share}, but it may take up to {in_common_unit(fit.most_bytes)}"
     return f"Fits: yes, {fit.of_usable}{share}"
 
 
