@@ -18,12 +18,12 @@ def net() -> nn.Module:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"autocast": True}, "cpu, no optimizer, autocast to bfloat16"),
-        ({"amp": True}, "cpu, no optimizer, autocast to bfloat16"),
+        ({"autocast": True}, "no optimizer, autocast to bfloat16, loss: the output's sum, on the CPU"),
+        ({"amp": True}, "no optimizer, autocast to bfloat16, loss: the output's sum, on the CPU"),
         ({"amp": "fp16"}, "autocast to float16"),
-        ({"amp": True, "gpu": "T4"}, "T4, no optimizer, autocast to float16"),
+        ({"amp": True, "gpu": "T4"}, "no optimizer, autocast to float16, loss: the output's sum, on a T4"),
         ({"autocast": False}, "no optimizer, float32"),
-        ({"loss": nn.CrossEntropyLoss()}, "loss: CrossEntropyLoss"),
+        ({"loss": nn.CrossEntropyLoss()}, "float32, CrossEntropyLoss, on the CPU"),
     ],
 )
 def test_what_trainers_call_it_is_taken(options: dict[str, Any], said: str) -> None:

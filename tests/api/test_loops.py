@@ -45,7 +45,7 @@ def test_a_trainers_first_step(tmp_path: Path, micro_batches: int) -> None:
     assert result.predicted.info.micro_batches == micro_batches and result.predicted.info.batch_size == 4
     (text,) = said
     assert "LlamaForCausalLM" in text and "Peak of the first step: predicted" in text
-    assert re.search(r" MB \(prediction (exact|off by [+-][\d,]+ bytes)\)", text)
+    assert re.search(r" MiB \(prediction (exact|off by [+-][\d,]+ bytes)\)", text)
     logged = next(entry for entry in trainer.state.log_history if "memory/measured_peak_bytes" in entry)
     assert logged["memory/measured_peak_bytes"] == result.measured_bytes and logged["step"] == 1
     assert not trainer.model._forward_pre_hooks
