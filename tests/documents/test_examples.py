@@ -184,7 +184,8 @@ def test_will_it_fit_shows_what_each_change_saves(
     monkeypatch.setattr(will_it_fit, "CARDS", ("H200",))
     will_it_fit.report("A small ResNet", _small_resnet, (3, 64, 64), 64)
     printed = capsys.readouterr().out
-    assert printed.startswith("A small ResNet\nTraining step: Sequential, batch 64, AdamW, float32, cross_entropy, on an H200\nFits: ")
+    step = "Training step: Sequential, batch 64, AdamW, float32, cross_entropy, on an H200"
+    assert printed.startswith(f"A small ResNet\n{step}\nFits: ")
     names = [change.__name__.replace("_", " ") for change in will_it_fit.CHANGES]
     matches = {name: re.search(rf"^{name} +([\d.]+) ", printed, flags=re.MULTILINE) for name in names}
     peaks = {name: float(match[1]) for name, match in matches.items() if match is not None}
