@@ -264,7 +264,7 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
     state = 2 * 4 * sum(parameter.numel() for parameter in net().parameters()) // 4
     assert state <= sum(shares) <= state + 4 * 8, "Adam's two moments, and its steps"
     assert [share > 0 for share in shares] == [False, False, True, False, True], "two products among five rows"
-    assert "Unsharded parameters" in table.to_html()
+    assert "nsharded parameters" in table.to_html()
     columns = {line.label: (line.local_params, line.memory) for line in tree_lines(table)}
     local, memory = columns["1 (Linear)"]
     assert local == (128 * 64 + 64) // 4

@@ -194,6 +194,7 @@ class Functions(TorchFunctionMode):
 def function_name(func: Any) -> str | None:
     """Return the plain name of a torch function or method ("cat", "add", "relu_"); None for an attribute.
 
+    >>> import torch
     >>> function_name(torch.nn.functional.relu), function_name(torch.Tensor.__add__)
     ('relu', 'add')
     >>> function_name(torch.Tensor.shape.__get__) is None
