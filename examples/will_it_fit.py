@@ -1,9 +1,10 @@
-"""Estimate whether a ResNet-50 and a 7B Llama fit on an RTX 4090 and on an H200, trained with AdamW.
+"""Estimate whether a ResNet-50 and a 7B Llama fit on four GPUs, trained with AdamW, and how long a step takes.
 
     python examples/will_it_fit.py
 
-No GPU is needed and nothing is allocated. For each model, the program prints the memory of a training step, the module
-with the most memory, and the effect of mixed precision, checkpointing and a frozen backbone.
+No GPU is needed and nothing is allocated. The program prints memory and time of both models on each GPU; then, for each
+model, the memory of a training step, the module with the most memory, and the effect of mixed precision, checkpointing
+and a frozen backbone on two of the GPUs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from examples.resnet import Bottleneck, resnet50
 from torchsummary_plus import estimate_memory, max_batch_size
 
 CARDS = ("RTX 4090", "H200")
+RENTED = ("RTX 4090", "L40S", "A100 80GB", "H200")
 GIB = 1024**3
 
 Change = Callable[[nn.Module], dict[str, Any]]
@@ -84,9 +86,35 @@ def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], bat
     print(tabulate(lines, headings, disable_numparse=True), "\n")
 
 
+MODELS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int], ...] = (
+    ("ResNet-50, 224 x 224 images", resnet50, (3, 224, 224), 256),
+    ("Llama 2 7B, 2,048 tokens", llama2_7b, (2048,), 1),
+)
+
+
+def side_by_side() -> None:
+    """Print memory and time of both models, trained in mixed precision, on four GPUs: two traces in all."""
+    lines: dict[str, list[str]] = {card: [card] for card in RENTED}
+    headings = ["GPU"]
+    for name, build, size, batch in MODELS:
+        with torch.device("meta"):
+            model = build()
+        options: dict[str, Any] = {"autocast": torch.bfloat16, "optimizer": "adamw", "loss": "cross_entropy"}
+        step = estimate_memory(model, size, batch, gpu=RENTED[0], **options)
+        headings += [f"{name}: peak GiB", "fits", "step, ms", "samples/s"]
+        for card in RENTED:
+            time = step.time(card)
+            fits = "yes" if step.fits(card) else "no"
+            ends = f"{1e3 * time.seconds:,.0f} ({1e3 * time.low:,.0f} to {1e3 * time.high:,.0f})"
+            rate = time.samples_per_second
+            lines[card] += [f"{step.peak_bytes / GIB:.2f}", fits, ends, f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"]
+    print(tabulate(lines.values(), headings, disable_numparse=True), "\n")
+
+
 def main() -> None:
-    report("ResNet-50, 224 x 224 images", resnet50, (3, 224, 224), 256)
-    report("Llama 2 7B, 2,048 tokens", llama2_7b, (2048,), 1)
+    side_by_side()
+    for name, build, size, batch in MODELS:
+        report(name, build, size, batch)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .api.step_options import StepOptions as StepOptions
     from .api.table import summary as summary
     from .api.table import summary_string as summary_string
+    from .api.time import estimate_time as estimate_time
     from .api.tracker import MemTracker as MemTracker
     from .api.weights import weights as weights
     from .api.what_if import what_if as what_if
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .memory.other_devices import NotModelledWarning as NotModelledWarning
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
+    from .ops.traffic import register_kernels as register_kernels
     from .render.columns import register_column as register_column
     from .results.comparison import Comparison as Comparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from .results.track_report import TrackReport as TrackReport
     from .results.weights_file import WeightsFile as WeightsFile
     from .results.what_if import WhatIf as WhatIf
+    from .timing.step_time import StepTime as StepTime
 
 __version__ = "0.1.0"
 
@@ -63,6 +66,7 @@ _HOMES = {
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
     "StepOptions": "api.step_options",
+    "StepTime": "timing.step_time",
     "SummaryError": "data.errors",
     "TrackReport": "results.track_report",
     "UnsupportedError": "data.errors",
@@ -70,6 +74,7 @@ _HOMES = {
     "WhatIf": "results.what_if",
     "compare": "api.compare",
     "estimate_memory": "api.memory",
+    "estimate_time": "api.time",
     "explain": "api.explain",
     "explain_batch": "api.explain",
     "from_config": "api.configured",
@@ -79,6 +84,7 @@ _HOMES = {
     "max_context": "api.generation",
     "measure_memory": "api.memory",
     "register_column": "render.columns",
+    "register_kernels": "ops.traffic",
     "register_mult_adds": "ops.macs",
     "register_scratch": "ops.scratch.registry",
     "summary": "api.table",

@@ -19,13 +19,16 @@ import torchsummary_plus
 
 PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
 
-ROOMS = ("data", "live", "ops", "trace", "watch", "step", "ranks", "memory", "report", "render", "results", "api")
+ROOMS = (
+    *("data", "live", "ops", "trace", "watch", "step", "ranks", "memory", "timing"),
+    *("report", "render", "results", "api"),
+)
 """The folders in the order in which they may import; ``ops`` may not import ``trace``."""
 
 TOP = ("", "__main__", "legacy")
 """Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
 
-WITHOUT_TORCH = ("data", "memory", "report", "render", "results")
+WITHOUT_TORCH = ("data", "memory", "timing", "report", "render", "results")
 
 
 def dotted(path: Path) -> str:

@@ -130,7 +130,7 @@ class _Generation:
         """Build the estimate of a log."""
         result = request.estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
-        return replace(result, info=replace(result.info, mode=GENERATE, train_step=words))
+        return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=self.new_tokens))
 
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:

@@ -293,6 +293,7 @@ def largest_batch(
         batch = search.run()
         sizes = (max(size, search.smallest) for size in (batch, batch + 1))
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)
+    time = fitting.known_time
     peak, next_peak = (
         estimate.peak_bytes if other is None else tensors_peak(estimate.log) for estimate in (fitting, beyond)
     )
@@ -310,6 +311,7 @@ def largest_batch(
         peak_range=fitting.peak_range if batch and other is None else (peak * bool(batch),) * 2,
         unknown=fitting.unknown,
         assumptions=fitting.assumptions,
+        samples_per_second=None if not batch or time is None else time.samples_per_second,
     )
 
 

@@ -70,6 +70,9 @@ def memory_of(
     estimate = request.estimate(tree, example_of)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     modules: Mapping[str, RowMemory] = module_memory(estimate.log)
+    time = estimate.known_time
+    for module in () if time is None else time.by_module:
+        modules = {**modules, module.path: replace(modules[module.path], seconds=module.own_seconds)}
     if request.build is not None:
         calls, modules = _unwrapped({module.path for module in trace.modules}, calls, modules)
     return estimate, row_memory(trace, rows, calls, modules)

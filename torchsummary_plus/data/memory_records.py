@@ -9,6 +9,7 @@ from itertools import accumulate, compress, groupby
 from math import prod
 
 from .choices import GENERATE
+from .kernel_records import KERNEL_KINDS, Kernel
 from .step_words import on_device, optimizer_words
 
 KINDS = (
@@ -206,10 +207,12 @@ class MemoryLog:
     """The error bands of the rules that were used, by operator; operators with exact rules are absent."""
     spread: tuple[int, int] = (0, 0)
     """Bytes by which a further draw of random numbers may be below and above the logs."""
+    kernels: tuple[Kernel, ...] = ()
+    """The kernels of the last step, in order; none where the step ran for real."""
 
     def contradiction(self) -> str:
         """Return what is wrong in a log that was read; "" if nothing is."""
-        return _contradiction_of_parts(self) or _contradiction_of_events(self)
+        return _contradiction_of_parts(self) or _contradiction_of_events(self) or _contradiction_of_kernels(self)
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
@@ -243,6 +246,13 @@ def _contradiction_of_parts(log: MemoryLog) -> str:
         if not 0 <= doubt.lasting <= doubt.nbytes < MOST_LIVE:
             return "a doubt has an impossible size"
         last = doubt.event
+    return ""
+
+
+def _contradiction_of_kernels(log: MemoryLog) -> str:
+    for kernel in log.kernels:
+        if not 0 <= kernel.moment < len(log.moments) or kernel.kind not in KERNEL_KINDS or min(kernel.numbers) < 0:
+            return "a kernel has an unknown moment or kind, or a negative size"
     return ""
 
 
@@ -307,7 +317,8 @@ class StepInfo:
     ``gpu`` is the GPU that was named, ``dtype`` the parameters' dtypes, ``loss`` what was minimised, ``train_step`` the
     name of the user's own step, ``model`` the model's class; "" if there is none. ``measured`` is True for a step that
     ran for real. ``world_size`` is 0 except for the step of one ``rank`` of many, which may be the worst of several
-    ``ranks``. The batch size is that of each of ``micro_batches``.
+    ``ranks``. The batch size is that of each of ``micro_batches``. ``new_tokens`` is what a generation generates for
+    each sequence.
     """
 
     device: str
@@ -325,6 +336,7 @@ class StepInfo:
     ranks: int = 0
     micro_batches: int = 1
     model: str = ""
+    new_tokens: int = 0
 
     @property
     def settings(self) -> str:
@@ -359,7 +371,8 @@ class RowMemory:
     """A table row's memory in bytes: saved for the backward, gradients, optimizer state.
 
     These three add up over the rows. ``peak_bytes`` is everything live when the call returns; None without a call.
-    ``shards`` are the module's own parameters, where the memory is that of one rank of many.
+    ``shards`` are the module's own parameters, where the memory is that of one rank of many. ``seconds`` is the time of
+    the module's own kernels on the step's GPU, which adds up too; None if it is not known.
     """
 
     saved_bytes: int = 0
@@ -367,6 +380,7 @@ class RowMemory:
     optimizer_bytes: int = 0
     peak_bytes: int | None = None
     shards: tuple[Shard, ...] = ()
+    seconds: float | None = None
 
     @property
     def local_params(self) -> int:
@@ -385,4 +399,5 @@ class RowMemory:
             self.optimizer_bytes + other.optimizer_bytes,
             self.peak_bytes,
             self.shards,
+            other.seconds if self.seconds is None else self.seconds + (other.seconds or 0.0),
         )

@@ -56,6 +56,8 @@ class BatchSizeLimit(Printed):
     the smallest batch that runs, 1 or 2, does not fit; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH`` if
     that fits, and more may. ``traced`` lists the batches whose step was traced.
 
+    ``samples_per_second`` is that of the step's time at that batch, None where it is not known.
+
     ``peak_range``, ``unknown`` and ``assumptions`` are those of the estimate at that batch. Where random numbers decide
     what runs, the peaks are the highest of several draws with fixed seeds, so that the limit holds for all of them.
 
@@ -79,6 +81,7 @@ class BatchSizeLimit(Printed):
     peak_range: tuple[int, int]
     unknown: tuple[tuple[str, int], ...]
     assumptions: tuple[str, ...]
+    samples_per_second: float | None = None
 
     @property
     def is_proved(self) -> bool:
@@ -107,6 +110,7 @@ class BatchSizeLimit(Printed):
             (f"Peak at {self.batch_size:,}", peak_words(self.peak_bytes, usable, *self.peak_range)),
             (f"Peak at {self.batch_size + 1:,}", next_words(self.next_peak_bytes, usable)),
             ("Largest part", one_line(self.held_by)),
+            *([("Samples per second", f"{self.samples_per_second:,.4g}")] if self.samples_per_second else []),
         ]
 
 

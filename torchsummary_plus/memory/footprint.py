@@ -80,7 +80,7 @@ def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
                 yield call.module, number
 
 
-Figures = TypeVar("Figures", int, Footprint)
+Figures = TypeVar("Figures", int, float, Footprint)
 
 
 def inclusive(paths: Sequence[str], own: Sequence[Figures]) -> tuple[Figures, ...]:

@@ -6,16 +6,18 @@ confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s t
 their share; it varies slightly between drivers, and the table has the least published figure on Linux.
 
 Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each GPU names
-the source of the other two.
+the source of the other two, and of its peaks. The table is ``gpus.csv``, a line for each GPU.
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
 
 from ..data.capability import Capability
 from ..data.errors import InputError
@@ -35,8 +37,42 @@ on any GPU with a published total."""
 
 
 @dataclass(frozen=True, slots=True)
+class Peaks:
+    """A GPU's published peaks: dense TFLOPS, not with sparsity, GB/s of its memory (1000**3 bytes), and watts.
+
+    ``half_tflops`` are of float16 products that accumulate in float32, and of bfloat16 from Ampere on;
+    ``matmul_tflops`` are what the fastest such product measured anywhere reached. None means that the GPU cannot
+    compute in that dtype, or that no figure was published. ``realised`` is the share of their roofline that whole
+    training steps reached: data-centre GPUs slow down at their power limit (``REALISED``).
+    """
+
+    half_tflops: float
+    fp32_tflops: float
+    gb_per_s: float
+    tf32_tflops: float | None = None
+    fp8_tflops: float | None = None
+    matmul_tflops: float | None = None
+    realised: float = 1.0
+    watts: float | None = None
+    source: str = ""
+
+
+REALISED = (
+    "A100: the geometric mean of ResNet-50's 2,470 images/s (NVIDIA/DeepLearningExamples, 2021) and Llama 2 7B's 3,700 "
+    "tokens/s (foundation-model-stack/fms-fsdp, 2024); H100: less by what the latter's 7,500 tokens/s there imply; "
+    "Blackwell: assumed to be as the H100"
+)
+"""The source of ``realised``; ``python -m benchmarks.step_time`` computes it."""
+
+_FIGURES = tuple(field.name for field in fields(Peaks) if field.name != "source")
+
+
+@dataclass(frozen=True, slots=True)
 class GPU:
-    """A GPU: the datasheet's GB, and the totals of nvidia-smi and CUDA in MiB (None without a source)."""
+    """A GPU: the datasheet's GB, and the totals of nvidia-smi and CUDA in MiB (None without a source).
+
+    ``peaks`` is None for a GPU whose peaks are not in the table.
+    """
 
     name: str
     architecture: str
@@ -45,6 +81,7 @@ class GPU:
     smi_mib: int | None = None
     cuda_mib: int | None = None
     source: str = PRINTED
+    peaks: Peaks | None = None
 
     @property
     def datasheet_bytes(self) -> int:
@@ -74,7 +111,7 @@ class GPU:
 
 
 GPUS: dict[str, GPU] = {}
-"""All GPUs by name."""
+"""All GPUs by name; a form factor with peaks of its own is a GPU of its own."""
 
 COMMON = ("RTX 4060", "RTX 4070", "T4", "RTX 4090", "RTX 5090", "A100 40GB", "L40S", "H100 SXM")
 """A common GPU of each size from 8 to 80 GB."""
@@ -93,6 +130,10 @@ ALIASES: dict[str, str] = {
     "RTX 3080 Laptop": "RTX 3080 Laptop 8GB",
     "GB300": "B300",
     "DGX Spark": "GB10",
+    "A100 40GB PCIe": "A100 PCIe 40GB",
+    "A100 80GB PCIe": "A100 PCIe 80GB",
+    "V100 16GB PCIe": "V100 PCIe 16GB",
+    "V100 32GB PCIe": "V100 PCIe 32GB",
 }
 """Names for one GPU among several, or that include the memory of the CPU next to it."""
 
@@ -218,10 +259,10 @@ def _size(text: str) -> int | None:
 
 
 BRANDS = re.compile(
-    "nvidia|geforce|quadro|tesla|rtx|gtx|graphics|gpu|generation|blackwell|server|workstation|edition|maxq|"
+    "nvidia|geforce|quadro|tesla|rtx|gtx|graphics|gpu|generation|blackwell|server|workstation|edition|"
     "hbm[0-9]e?|gddr[0-9]x?"
 )
-FORM_FACTOR = re.compile(r"sxm[2-5]?\b|pcie\b")
+FORM_FACTOR = re.compile(r"sxm[2-5]?\b|pcie\b|max-?q\b")
 
 
 @cache
@@ -261,139 +302,27 @@ def _names(gpus: Iterable[GPU]) -> str:
     return ", ".join(describe(gpu.name) for gpu in gpus)
 
 
-GpuRow = tuple[str, str, tuple[int, int], int, int | None, int | None, str]
+def _read_table() -> None:
+    """Register the GPUs of the table, a line each; an empty cell is None."""
+    sources = {"printed": PRINTED, "tabulated": TABULATED, "datasheet": DATASHEET}
+    text = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        major, _, minor = row["compute_capability"].partition(".")
+        smi, cuda = (int(row[name]) if row[name] else None for name in ("smi_mib", "cuda_mib"))
+        first, also, rest = row["source"].partition(";")
+        peaks = {name: float(row[name]) for name in _FIGURES if row[name]}
+        register_gpu(
+            GPU(
+                row["name"],
+                row["architecture"],
+                (int(major), int(minor)),
+                int(row["datasheet_gb"]),
+                smi,
+                cuda,
+                sources[first] + also + rest,
+                Peaks(**peaks, source=row["peak_source"]) if peaks else None,
+            )
+        )
 
-KNOWN: tuple[GpuRow, ...] = (
-    ("K80", "Kepler", (3, 7), 12, 11_441, None, PRINTED),
-    ("M40 12GB", "Maxwell", (5, 2), 12, None, None, DATASHEET),
-    ("M40 24GB", "Maxwell", (5, 2), 24, None, None, DATASHEET),
-    ("M60", "Maxwell", (5, 2), 8, None, None, DATASHEET),
-    ("Jetson Nano", "Maxwell", (5, 3), 4, None, None, DATASHEET),
-    ("P4", "Pascal", (6, 1), 8, None, None, DATASHEET),
-    ("P40", "Pascal", (6, 1), 24, None, None, DATASHEET),
-    ("GTX 1050 Ti", "Pascal", (6, 1), 4, None, None, DATASHEET),
-    ("GTX 1060 3GB", "Pascal", (6, 1), 3, None, None, DATASHEET),
-    ("GTX 1060 6GB", "Pascal", (6, 1), 6, None, None, DATASHEET),
-    ("GTX 1070", "Pascal", (6, 1), 8, None, None, DATASHEET),
-    ("GTX 1070 Ti", "Pascal", (6, 1), 8, None, None, DATASHEET),
-    ("GTX 1080", "Pascal", (6, 1), 8, None, None, DATASHEET),
-    ("GTX 1080 Ti", "Pascal", (6, 1), 11, 11_264, 11_172, PRINTED),
-    ("P100", "Pascal", (6, 0), 16, 16_384, 16_276, PRINTED),
-    ("V100 16GB", "Volta", (7, 0), 16, 16_384, 16_130, PRINTED),
-    ("V100 32GB", "Volta", (7, 0), 32, 32_768, 32_494, PRINTED),
-    ("TITAN V", "Volta", (7, 0), 12, None, 12_064, PRINTED),
-    ("T4", "Turing", (7, 5), 16, 15_360, 14_913, TABULATED),
-    ("TITAN RTX", "Turing", (7, 5), 24, 24_576, 24_212, PRINTED),
-    ("GTX 1650", "Turing", (7, 5), 4, None, None, DATASHEET),
-    ("GTX 1650 SUPER", "Turing", (7, 5), 4, None, None, DATASHEET),
-    ("GTX 1650 Ti", "Turing", (7, 5), 4, None, None, DATASHEET),
-    ("GTX 1660", "Turing", (7, 5), 6, None, None, DATASHEET),
-    ("GTX 1660 SUPER", "Turing", (7, 5), 6, None, None, DATASHEET),
-    ("GTX 1660 Ti", "Turing", (7, 5), 6, None, None, DATASHEET),
-    ("RTX 2060 6GB", "Turing", (7, 5), 6, 6_144, 5_918, PRINTED),
-    ("RTX 2060 12GB", "Turing", (7, 5), 12, None, None, DATASHEET),
-    ("RTX 2060 SUPER", "Turing", (7, 5), 8, None, None, DATASHEET),
-    ("RTX 2070 SUPER", "Turing", (7, 5), 8, None, None, DATASHEET),
-    ("RTX 2080", "Turing", (7, 5), 8, None, None, DATASHEET),
-    ("RTX 2080 SUPER", "Turing", (7, 5), 8, None, None, DATASHEET),
-    ("Jetson Xavier NX 8GB", "Volta", (7, 2), 8, None, None, DATASHEET),
-    ("Jetson AGX Xavier 32GB", "Volta", (7, 2), 32, None, None, DATASHEET),
-    ("RTX 2070", "Turing", (7, 5), 8, 8_192, None, PRINTED),
-    ("RTX 2080 Ti", "Turing", (7, 5), 11, 11_264, 10_825, PRINTED),
-    ("Quadro RTX 8000", "Turing", (7, 5), 48, None, 48_380, PRINTED),
-    ("A10", "Ampere", (8, 6), 24, 23_028, None, TABULATED),
-    ("A10G", "Ampere", (8, 6), 24, 23_028, 22_587, PRINTED),
-    ("A30", "Ampere", (8, 0), 24, 24_576, 24_164, PRINTED),
-    ("A40", "Ampere", (8, 6), 48, 46_068, 45_416, PRINTED),
-    ("A100 40GB", "Ampere", (8, 0), 40, 40_960, 40_441, TABULATED),
-    ("A100 80GB", "Ampere", (8, 0), 80, 81_920, 81_038, TABULATED),
-    ("RTX A4000", "Ampere", (8, 6), 16, 16_376, 15_984, f"{PRINTED}; DengKaiCQ/VGGT-Long#6"),
-    ("RTX A5000", "Ampere", (8, 6), 24, 24_564, 24_248, PRINTED),
-    ("RTX A6000", "Ampere", (8, 6), 48, 49_140, 48_676, PRINTED),
-    ("A2", "Ampere", (8, 6), 16, None, None, DATASHEET),
-    ("A16", "Ampere", (8, 6), 16, None, None, DATASHEET),
-    ("A800", "Ampere", (8, 0), 80, None, None, DATASHEET),
-    ("RTX A2000 6GB", "Ampere", (8, 6), 6, None, None, DATASHEET),
-    ("RTX A2000 12GB", "Ampere", (8, 6), 12, None, None, DATASHEET),
-    ("RTX A4500", "Ampere", (8, 6), 20, None, None, DATASHEET),
-    ("Jetson Orin Nano 4GB", "Ampere", (8, 7), 4, None, None, DATASHEET),
-    ("Jetson Orin Nano 8GB", "Ampere", (8, 7), 8, None, None, DATASHEET),
-    ("Jetson Orin NX 8GB", "Ampere", (8, 7), 8, None, None, DATASHEET),
-    ("Jetson Orin NX 16GB", "Ampere", (8, 7), 16, None, None, DATASHEET),
-    ("Jetson AGX Orin 32GB", "Ampere", (8, 7), 32, None, None, DATASHEET),
-    ("Jetson AGX Orin 64GB", "Ampere", (8, 7), 64, None, None, DATASHEET),
-    ("RTX 3050 6GB", "Ampere", (8, 6), 6, None, None, DATASHEET),
-    ("RTX 3050 8GB", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3050 Laptop", "Ampere", (8, 6), 4, None, None, DATASHEET),
-    ("RTX 3050 Ti Laptop", "Ampere", (8, 6), 4, None, None, DATASHEET),
-    ("RTX 3060 Laptop", "Ampere", (8, 6), 6, None, None, DATASHEET),
-    ("RTX 3070 Laptop", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3070 Ti Laptop", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3080 Laptop 8GB", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3080 Laptop 16GB", "Ampere", (8, 6), 16, None, None, DATASHEET),
-    ("RTX 3080 Ti Laptop", "Ampere", (8, 6), 16, None, None, DATASHEET),
-    ("RTX 3060 8GB", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3060 Ti", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3070 Ti", "Ampere", (8, 6), 8, None, None, DATASHEET),
-    ("RTX 3060 12GB", "Ampere", (8, 6), 12, 12_288, 11_910, PRINTED),
-    ("RTX 3070", "Ampere", (8, 6), 8, 8_192, 7_753, PRINTED),
-    ("RTX 3080 10GB", "Ampere", (8, 6), 10, 10_240, 10_002, PRINTED),
-    ("RTX 3080 12GB", "Ampere", (8, 6), 12, None, 12_117, PRINTED),
-    ("RTX 3080 Ti", "Ampere", (8, 6), 12, 12_288, 11_910, PRINTED),
-    ("RTX 3090", "Ampere", (8, 6), 24, 24_576, 24_260, PRINTED),
-    ("RTX 3090 Ti", "Ampere", (8, 6), 24, 24_564, 24_110, PRINTED),
-    ("L4", "Ada", (8, 9), 24, 23_034, 22_563, TABULATED),
-    ("L40", "Ada", (8, 9), 48, 46_068, 45_465, f"{PRINTED}; QwenLM/Qwen3-VL#2097"),
-    ("L40S", "Ada", (8, 9), 48, 46_068, 45_495, TABULATED),
-    ("RTX 6000 Ada", "Ada", (8, 9), 48, 49_140, 48_497, PRINTED),
-    ("L20", "Ada", (8, 9), 48, None, None, DATASHEET),
-    ("RTX 2000 Ada", "Ada", (8, 9), 16, None, None, DATASHEET),
-    ("RTX 4000 Ada", "Ada", (8, 9), 20, None, None, DATASHEET),
-    ("RTX 4500 Ada", "Ada", (8, 9), 24, None, None, DATASHEET),
-    ("RTX 5000 Ada", "Ada", (8, 9), 32, None, None, DATASHEET),
-    ("RTX 4050 Laptop", "Ada", (8, 9), 6, None, None, DATASHEET),
-    ("RTX 4060 Laptop", "Ada", (8, 9), 8, None, None, DATASHEET),
-    ("RTX 4070 Laptop", "Ada", (8, 9), 8, None, None, DATASHEET),
-    ("RTX 4080 Laptop", "Ada", (8, 9), 12, None, None, DATASHEET),
-    ("RTX 4090 Laptop", "Ada", (8, 9), 16, None, None, DATASHEET),
-    ("RTX 4070 SUPER", "Ada", (8, 9), 12, None, None, DATASHEET),
-    ("RTX 4060", "Ada", (8, 9), 8, 8_188, 7_807, PRINTED),
-    ("RTX 4060 Ti 8GB", "Ada", (8, 9), 8, 8_188, 7_806, PRINTED),
-    ("RTX 4060 Ti 16GB", "Ada", (8, 9), 16, 16_380, None, PRINTED),
-    ("RTX 4070", "Ada", (8, 9), 12, 12_282, 11_994, PRINTED),
-    ("RTX 4070 Ti", "Ada", (8, 9), 12, 12_282, 12_007, PRINTED),
-    ("RTX 4070 Ti SUPER", "Ada", (8, 9), 16, 16_376, 16_069, PRINTED),
-    ("RTX 4080", "Ada", (8, 9), 16, 16_376, 16_049, PRINTED),
-    ("RTX 4080 SUPER", "Ada", (8, 9), 16, 16_376, 15_944, PRINTED),
-    ("RTX 4090", "Ada", (8, 9), 24, 24_564, 24_081, PRINTED),
-    ("H100 SXM", "Hopper", (9, 0), 80, 81_559, 81_079, TABULATED),
-    ("H100 PCIe", "Hopper", (9, 0), 80, 81_559, 81_008, PRINTED),
-    ("H100 NVL", "Hopper", (9, 0), 94, 95_830, 95_232, f"{PRINTED}; ali-vilab/VACE#56"),
-    ("H200", "Hopper", (9, 0), 141, 143_771, 143_156, TABULATED),
-    ("GH200 96GB", "Hopper", (9, 0), 96, 97_871, None, PRINTED),
-    ("H20", "Hopper", (9, 0), 96, None, None, DATASHEET),
-    ("H800", "Hopper", (9, 0), 80, None, None, DATASHEET),
-    ("GB200", "Blackwell", (10, 0), 186, 189_471, None, PRINTED),
-    ("B300", "Blackwell", (10, 3), 288, None, None, DATASHEET),
-    ("GB10", "Blackwell", (12, 1), 128, None, None, DATASHEET),
-    ("Jetson AGX Thor", "Blackwell", (11, 0), 128, None, None, DATASHEET),
-    ("RTX 5060 Laptop", "Blackwell", (12, 0), 8, None, None, DATASHEET),
-    ("RTX 5070 Laptop", "Blackwell", (12, 0), 8, None, None, DATASHEET),
-    ("RTX 5070 Ti Laptop", "Blackwell", (12, 0), 12, None, None, DATASHEET),
-    ("RTX 5080 Laptop", "Blackwell", (12, 0), 16, None, None, DATASHEET),
-    ("RTX 5090 Laptop", "Blackwell", (12, 0), 24, None, None, DATASHEET),
-    ("RTX 5060", "Blackwell", (12, 0), 8, None, None, DATASHEET),
-    ("RTX 5050", "Blackwell", (12, 0), 8, None, None, DATASHEET),
-    ("B200", "Blackwell", (10, 0), 180, 183_359, 182_631, PRINTED),
-    ("RTX PRO 6000", "Blackwell", (12, 0), 96, 97_887, 97_250, PRINTED),
-    ("RTX 5060 Ti 8GB", "Blackwell", (12, 0), 8, 8_151, None, PRINTED),
-    ("RTX 5060 Ti 16GB", "Blackwell", (12, 0), 16, 16_311, 15_848, PRINTED),
-    ("RTX 5070", "Blackwell", (12, 0), 12, 12_227, None, PRINTED),
-    ("RTX 5070 Ti", "Blackwell", (12, 0), 16, 16_303, None, PRINTED),
-    ("RTX 5080", "Blackwell", (12, 0), 16, 16_303, 15_840, PRINTED),
-    ("RTX 5090", "Blackwell", (12, 0), 32, 32_607, 32_102, PRINTED),
-)
-"""Name, architecture, compute capability, datasheet GB, nvidia-smi's and CUDA's totals in MiB, source of these two."""
 
-for row in KNOWN:
-    register_gpu(GPU(*row))
+_read_table()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import lcm, prod
 from operator import mul
 
+from ..data.kernel_records import Kernel
 from ..data.memory_records import MemoryLog, StorageSpec
 
 
@@ -40,7 +41,9 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     counts = tuple((row[0][0], through(tuple(count for _, count in row))) for row in work)
     mult_adds = None if first.mult_adds is None else counts
     others = _others(logs, batch)
-    return replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=others)
+    kernels = tuple([_kernel(row, through) for row in zip(*(log.kernels for log in logs.values()))])
+    log = replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=others)
+    return replace(log, kernels=kernels)
 
 
 def _others(logs: Mapping[int, MemoryLog], batch: int) -> tuple[MemoryLog, ...]:
@@ -48,6 +51,14 @@ def _others(logs: Mapping[int, MemoryLog], batch: int) -> tuple[MemoryLog, ...]:
     rows = zip(*(log.others for log in logs.values()))
     alike = (row for row in rows if all(scales(row[0], other) for other in row[1:]))
     return tuple(at_batch(dict(zip(logs, row)), batch) for row in alike)
+
+
+def _kernel(row: Sequence[Kernel], through: Callable[[tuple[int, ...]], int]) -> Kernel:
+    """Return the kernel of another batch, from those of each log."""
+    numbers = [kernel.numbers for kernel in row]
+    if numbers.count(numbers[0]) == len(numbers):
+        return row[0]
+    return Kernel(row[0].moment, row[0].kind, row[0].dtype, *map(through, zip(*numbers)))
 
 
 def _spec(row: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> StorageSpec:

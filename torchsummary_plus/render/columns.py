@@ -193,6 +193,29 @@ def _memory(name: str) -> Callable[[Line, Report], Value]:
     return value
 
 
+def _time(scale: float | None) -> Callable[[Line, Report], Value]:
+    """Return the value function of a row's time in units of 1 / ``scale`` seconds, or in % of the step for None."""
+
+    def value(line: Line, report: Report) -> Value:
+        seconds = None if line.memory is None else line.memory.seconds
+        if seconds is None:
+            return None
+        whole = sum(memory.seconds or 0.0 for memory in report.row_memory)
+        return seconds * scale if scale is not None else 100 * seconds / whole if whole else 0.0
+
+    return value
+
+
+def _time_cell(scale: float | None) -> CellText:
+    def cell(line: Line, report: Report, zero: str) -> str:
+        value = _time(scale)(line, report)
+        if not isinstance(value, float):
+            return _absent(line)
+        return f"{value:.3f}" if scale is not None else f"{value:.1f}%"
+
+    return cell
+
+
 def _of_memory(name: str, heading: str, about: str) -> Column:
     return Column(heading, about, _memory_cell(name), _memory(name), "bytes", of_memory=True)
 
@@ -299,6 +322,13 @@ COLUMNS: dict[str, Column] = {
     "optimizer_bytes": _of_memory(
         "optimizer_bytes", "Optimizer", "bytes of the optimizer state of the module's parameters"
     ),
+    "time_ms": Column(
+        "Time (ms)", "time of the module's own kernels on the GPU of `memory={'gpu': ...}`, without its children",
+        _time_cell(1e3), _time(1e3), "ms", of_memory=True, adds_up=True,
+    ),
+    "time_percent": Column(
+        "Time %", "the same as a share of the step", _time_cell(None), _time(None), "%", of_memory=True, adds_up=True,
+    ),
     "local_params": Column(
         "Local Param #", "this rank's part of the module's own parameters", _local_params,
         lambda line, _: line.local_params, "elements", of_ranks=True, adds_up=True,
@@ -342,9 +372,9 @@ def register_column(
     ``line`` has the figures of a line of the table: ``num_params``, ``mult_adds``, ``memory`` (a
     :class:`~torchsummary_plus.data.memory_records.RowMemory`, or None) and ``row`` (a
     :class:`~torchsummary_plus.report.report.Row`). ``report`` is the summary. ``unit`` is "bytes", "elements",
-    "mult-adds", "count", "ratio", "%", or "" for text. ``width`` is the minimum width in torchsummary's style. Columns
-    ``of_memory`` need ``summary(memory=...)``; in one that ``adds_up``, a row excludes its children. The returned
-    function has a ``remove()`` method, and its column is removed at the end of a ``with`` block.
+    "mult-adds", "count", "ratio", "%", "ms", or "" for text. ``width`` is the minimum width in torchsummary's style.
+    Columns ``of_memory`` need ``summary(memory=...)``; in one that ``adds_up``, a row excludes its children. The
+    returned function has a ``remove()`` method, and its column is removed at the end of a ``with`` block.
 
     Raises InputError for a name that is not an identifier or is taken, and for an unknown unit.
 

@@ -13,7 +13,7 @@ from .table import Table, Value
 if TYPE_CHECKING:
     import pandas as pd
 
-DTYPES = {"": "string", "%": "Float64", "ratio": "Float64"}
+DTYPES = {"": "string", "%": "Float64", "ratio": "Float64", "ms": "Float64"}
 """pandas dtypes by unit; counts and bytes are Int64."""
 
 NO_TEXT, REPLACEMENT = re.compile(r"[\0\ud800-\udfff]"), "\ufffd"

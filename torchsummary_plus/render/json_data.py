@@ -4,7 +4,7 @@
 documented there. ``derived`` adds properties computed from the fields, for readers. A reader accepts every minor
 version of its major one: missing fields have their defaults, unknown ones are ignored. With an open batch the shapes
 are those of a batch of 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments,
-storages, calls and doubts of a memory log and the links of a graph are written by column.
+storages, calls, doubts and kernels of a memory log and the links of a graph are written by column.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any, TypeVar
 from ..data.codec import Codec, Schema
 from ..data.errors import InputError
 from ..data.json_text import parsed
+from ..data.kernel_records import Kernel
 from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
 from ..data.records import Link
 from ..data.units import describe
 
-MAJOR, MINOR = 1, 5
+MAJOR, MINOR = 1, 6
 """The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""
 
 VERSION = f"{MAJOR}.{MINOR}"
 
-BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Link)
+BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Kernel, Link)
 
 Result = TypeVar("Result")
 

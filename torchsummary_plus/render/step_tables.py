@@ -16,8 +16,11 @@ FigureRow = tuple[str, str, "list[int | None]"]
 ON_DEVICE = "nvidia-smi shows what torch's allocator has reserved, in use or not, and the CUDA context."
 
 
-def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
-    """Return the table with a row per figure, a column per estimate, and the differences from the first."""
+def steps_table(names: Sequence[str], estimates: Sequence[Estimate], times: Sequence[float | None] = ()) -> Table:
+    """Return the table with a row per figure, a column per estimate, and the differences from the first.
+
+    ``times`` are the steps' seconds, None where they are not known.
+    """
     fields = [Field(name, name, "count") for name in names]
     fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
     places: dict[str, list[str]] = {}
@@ -29,7 +32,7 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
         title=" / ".join(names),
         labels="Figure",
         fields=tuple(fields),
-        rows=tuple(_row(*figure) for figure in _figures(estimates)),
+        rows=(*(_row(*figure) for figure in _figures(estimates)), *_times(times)),
         notes=(*notes, *([ON_DEVICE] if on_card else [])),
         unit=common_unit(max(estimate.peak_bytes for estimate in estimates)),
     )
@@ -52,6 +55,15 @@ def _figures(estimates: Sequence[Estimate]) -> Iterator[FigureRow]:
         yield "cached_bytes", "Reserved, not in use at the peak", cached
         yield "device_bytes_low", "nvidia-smi, at least", [estimate.device_bytes[0] for estimate in estimates]
         yield "device_bytes_high", "nvidia-smi, at most", [estimate.device_bytes[1] for estimate in estimates]
+
+
+def _times(times: Sequence[float | None]) -> Iterator[TableRow]:
+    if any(seconds is not None for seconds in times):
+        values = [None if seconds is None else 1e3 * seconds for seconds in times]
+        first = values[0]
+        differences = [None if value is None or first is None else value - first for value in values[1:]]
+        cells = (Cell(value, "N/A" if value is None else f"{value:,.3f}") for value in [*values, *differences])
+        yield TableRow("Time (ms)", "time_ms", 0, tuple(cells), Field("time_ms", "Time (ms)", "ms"))
 
 
 def _row(name: str, label: str, values: list[int | None]) -> TableRow:

@@ -15,7 +15,7 @@ WIDEST = 60
 """Maximum characters of a name or shape by default; HTML's columns are as wide."""
 
 
-UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "")
+UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "ms", "")
 """Units of the values of a column; "" is text, which is left-aligned."""
 
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.units import in_common_unit
 from ..memory.estimate import Estimate
+from ..memory.gpus import named_gpu
 from ..render.memory_tables import BY_KIND, answer_table, memory_table
 from ..render.memory_text import details_text, place, title
 from ..render.printing import printable
 from ..render.table import Table
 from ..render.text import answer_text, table_text
+from ..timing.step_time import StepTime, step_time
 from .figures import Figures
 from .views import Columns, Depth, Views, check_units
 
@@ -64,6 +66,28 @@ class MemoryEstimate(Estimate, Views, Figures):
         """Return what the printed estimate leaves out: phases, layers, the allocator's figures, all assumptions."""
         return details_text(self)
 
+    def time(self, gpu: str | None = None, *, measured: float | StepTime | None = None) -> StepTime:
+        """Return how long the step takes on a GPU, by default the one that it was estimated for; nothing is traced.
+
+        ``measured`` calibrates the answer: the step's seconds as measured on that GPU, or the :class:`StepTime` of
+        another step with such a measurement. Raises :class:`InputError` for a GPU without published peaks, a device
+        other than CUDA, and a step that ran for real.
+
+        >>> from torch import nn
+        >>> from torchsummary_plus import estimate_memory
+        >>> step = estimate_memory(nn.Linear(4096, 4096), (4096,), 8192, gpu="RTX 4090", optimizer="sgd")
+        >>> time = step.time()
+        >>> time.low < time.seconds < time.high, time.bound, step.time("H200").seconds < time.seconds
+        (True, 'compute', True)
+        """
+        return step_time(self.log, self.info, self.backend, gpu, measured)
+
+    @property
+    def known_time(self) -> StepTime | None:
+        """The time on the GPU that the step was estimated for; None without one, or without its peaks."""
+        card = named_gpu(self.info.gpu) if self.info.gpu else None
+        return None if card is None or card.peaks is None or not self.log.kernels else self.time()
+
     def to_text(
         self,
         *,
@@ -92,11 +116,14 @@ class MemoryEstimate(Estimate, Views, Figures):
         return super()._plain(table, BY_KIND if isinstance(columns, EllipsisType) else columns, *look, **options)
 
     def _sections(self) -> tuple[Section, ...]:
-        from ..render.html_report import memory_section
+        from ..render.html_report import memory_section, tables_section
+        from ..render.time_tables import time_tables
 
         (answer,) = self.tables()
         (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
-        return (memory_section(self, answer, by_module),)
+        time = self.known_time
+        of_time = () if time is None else (tables_section("Time", time_tables(time)),)
+        return (memory_section(self, answer, by_module), *of_time)
 
     def _headline(self) -> tuple[str, str]:
         return title(self), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class StepComparison(Views, Figures):
     """The result of :func:`compare` for steps: immutable data, printed by ``str()`` and the other views.
 
-    The table has a row per figure in bytes (the peak by kind and by phase; allocated, reserved and device memory), a
-    column per step, and the difference of each further step from the first.
+    The table has a row per figure in bytes (the peak by kind and by phase; allocated, reserved and device memory), one
+    for the time where it is known, a column per step, and the difference of each further step from the first.
 
     >>> from torch import nn
     >>> from torchsummary_plus import compare, estimate_memory
@@ -55,7 +55,9 @@ class StepComparison(Views, Figures):
         return draw_steps(self.names, self.estimates, place)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        return (steps_table(self.names, self.estimates),)
+        times = [estimate.known_time for estimate in self.estimates]
+        seconds = [None if time is None else time.seconds for time in times]
+        return (steps_table(self.names, self.estimates, seconds),)
 
     def __str__(self) -> str:
         return printable(self.to_text())

@@ -300,7 +300,7 @@ def _record(task: Task) -> MemoryLog:
         if len(spread) > 1:  # The copy has them all on one.
             ledger.gpus |= spread
         embeddings = Embeddings(task.example)
-        work = Work(ledger)
+        work = Work(ledger, task.step.steps)
         moved = device.type != tree.device().type
         if_used = IfUsed(ledger, moved and device.type == "cuda")
         stack.callback(if_used.settle)
@@ -327,7 +327,8 @@ def _record(task: Task) -> MemoryLog:
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
         log = replace(log, assumptions=(*log.assumptions, *if_used.assumptions()))
-        return replace(log, mult_adds=tuple(work.mult_adds.items()), uncounted=tuple(sorted(work.unknown.items())))
+        counted = tuple(work.mult_adds.items()), tuple(sorted(work.unknown.items()))
+        return replace(log, mult_adds=counted[0], uncounted=counted[1], kernels=tuple(work.kernels))
 
 
 def _routers(tree: ModuleTree, routing: str) -> Routers | None:

@@ -126,6 +126,8 @@ def table(arguments: argparse.Namespace) -> str:
         return "\n".join([stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)])
     if arguments.max_batch and arguments.gpu is None:
         raise InputError("--max-batch needs --gpu: the memory that the batch must fit in")
+    if arguments.time and arguments.gpu is None:
+        raise InputError("--time needs --gpu: the GPU that the step runs on")
     if arguments.world_size is not None:
         return rank_table(arguments, parse_place(arguments.model))
     memory = memory_options(arguments)
@@ -179,6 +181,8 @@ def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
         lines = [str(estimate)]
         if arguments.gpu is not None:
             lines += fit_lines(estimate, arguments.gpu)
+        if arguments.time:
+            lines.append(str(estimate.time(arguments.gpu)))
         if arguments.max_batch:
             lines.append(str(max_batch_size(build, sizes, arguments.gpu, **request)))
     return "\n".join([*lines, *saved(estimate, arguments.output)])
@@ -210,6 +214,8 @@ def answers_of(
 
     assert result.memory is not None  # ``--gpu`` implies an estimate.
     lines = fit_lines(result.memory, arguments.gpu)
+    if arguments.time:
+        lines.append(str(result.memory.time(arguments.gpu)))
     if arguments.max_batch:
         lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, options=options)))
     return lines

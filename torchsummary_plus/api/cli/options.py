@@ -116,6 +116,7 @@ def add_step_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     group.add_argument(
         "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size per update"
     )
+    group.add_argument("--time", action="store_true", help="also print how long the step takes on --gpu")
     group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
 

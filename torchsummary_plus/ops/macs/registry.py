@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from torch._ops import OpOverloadPacket
@@ -13,7 +13,7 @@ from ...data.errors import InputError
 from ...data.registered import Registered
 from ...data.units import describe
 
-Formula = Callable[..., "int | None"]
+Formula = Callable[..., Any]
 """``formula(result, *args, **kwargs)`` -> multiply-adds, or None if the shapes do not determine them."""
 
 F = TypeVar("F", bound=Formula)
@@ -45,32 +45,38 @@ def register_mult_adds(*ops: OpOverloadPacket | str) -> Callable[[F], Registered
     >>> rotate.remove()
     """
 
-    def register(formula: F) -> Registered[F]:
-        register_formula(*ops)(formula)
+    return lambda formula: registered(FORMULAS, ops, formula)
 
-        def forget() -> None:
-            for op in ops:
-                del FORMULAS[_name(op)]
 
-        return Registered(formula, forget)
+def registered(table: dict[str, Formula], ops: Sequence[OpOverloadPacket | str], formula: F) -> Registered[F]:
+    """Check a formula and add it to a table until it is removed; see :func:`register_mult_adds`."""
+    _add(table, ops, formula)
 
-    return register
+    def forget() -> None:
+        for op in ops:
+            del table[_name(op)]
+
+    return Registered(formula, forget)
 
 
 def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
     """Register a formula for good, as the package's own are; see :func:`register_mult_adds`."""
 
     def register(formula: F) -> F:
-        """Check the formula and register it for every operator."""
-        own = [_name(op) for op in ops]
-        for op, name in zip(ops, own):
-            if name in FORMULAS or own.count(name) > 1:
-                raise InputError(f"{name} already has a formula")
-            _check_signature(formula, op, name)
-        FORMULAS.update(dict.fromkeys(own, formula))
+        _add(FORMULAS, ops, formula)
         return formula
 
     return register
+
+
+def _add(table: dict[str, Formula], ops: Sequence[OpOverloadPacket | str], formula: Formula) -> None:
+    """Check a formula and register it for every operator."""
+    own = [_name(op) for op in ops]
+    for op, name in zip(ops, own):
+        if name in table or own.count(name) > 1:
+            raise InputError(f"{name} already has a formula")
+        _check_signature(formula, op, name)
+    table.update(dict.fromkeys(own, formula))
 
 
 def names(words: str) -> list[str]:

@@ -51,9 +51,17 @@ def grown(
     counts = [dict(log.unknown) for log in logs]
     if counts[0].keys() != counts[-1].keys() or logs[0].assumptions != logs[-1].assumptions:
         raise NotRepeatingError
-    unknown = tuple((name, n + times * (counts[1][name] - n)) for name, n in counts[0].items())
+    unknown = _grown_counts([log.unknown for log in logs], times)
     log = Writer(paths, whole).write(repeated(few, more, sweeps, times), logs[0], paths)
-    return replace(log, unknown=unknown)
+    counted = _grown_counts([log.mult_adds or () for log in logs], times)
+    uncounted = _grown_counts([log.uncounted for log in logs], times)
+    return replace(log, unknown=unknown, mult_adds=None if logs[0].mult_adds is None else counted, uncounted=uncounted)
+
+
+def _grown_counts(counts: Sequence[tuple[tuple[str, int], ...]], times: int) -> tuple[tuple[str, int], ...]:
+    """Return counts by name for the whole model: each additional layer adds as much as the first one did."""
+    few, more = dict(counts[0]), dict(counts[1])
+    return tuple((name, number + times * (more.get(name, number) - number)) for name, number in few.items())
 
 
 class UnprovedError(Exception):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, NamedTuple
 
+from ...data.kernel_records import Kernel
 from ...data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec
 from ...trace.questions import OUTSIDE
+
+NUMBERS = 6
+"""The length of a kernel's ``numbers``."""
 
 
 class Alike:
@@ -111,7 +116,10 @@ class Reader:
         self.known = known
         """The single :class:`Alike` of each value; readers of logs that are compared share this mapping."""
         self.specs: dict[tuple[StorageSpec, int], tuple[Alike, int]] = {}
-        self.moment_tokens: dict[Moment, Token] = {}
+        self.moment_tokens: dict[Hashable, Token] = {}
+        self.kernels: dict[int, list[Kernel]] = {}
+        for kernel in log.kernels:
+            self.kernels.setdefault(kernel.moment, []).append(kernel)
         self.places: list[tuple[Any, int]] = []
         for path in log.module_paths:
             container, rest, layer = stack.place(path)
@@ -175,12 +183,15 @@ class Reader:
             self.doubt = next(self.doubts, None)
 
     def _moments(self, last: int) -> None:
-        for moment in self.log.moments[self.moments_read : last + 1]:
-            token = self.moment_tokens.get(moment)
+        for number in range(self.moments_read, last + 1):
+            moment, kernels = self.log.moments[number], self.kernels.get(number, ())
+            kinds = tuple([(kernel.kind, kernel.dtype) for kernel in kernels])
+            work = tuple(chain.from_iterable([kernel.numbers for kernel in kernels]))
+            token = self.moment_tokens.get((moment, kinds, work))
             if token is None:
                 template, layer = self._place(moment.module)
-                same = self._alike((moment.operator, template, moment.phase, moment.step))
-                token = self.moment_tokens[moment] = Token("moment", same, (layer,))
+                same = self._alike((moment.operator, template, moment.phase, moment.step, kinds))
+                token = self.moment_tokens[moment, kinds, work] = Token("moment", same, (layer, *work))
             self.tokens.append(token)
         self.moments_read = max(self.moments_read, last + 1)
 
@@ -206,6 +217,7 @@ class Writer:
         self.stack = stack
         self.index = {path: number for number, path in enumerate(paths)}
         self.moments: list[Moment] = []
+        self.kernels: list[Kernel] = []
         self.events: list[tuple[int, int, int]] = []
         self.storages: list[StorageSpec] = []
         self.streams: list[int] = []
@@ -223,6 +235,9 @@ class Writer:
         for place, (what, same, numbers, size) in enumerate(tokens):
             if what == "moment":
                 self.moments.append(self._moment(same, numbers[0]))
+                for first, (kind, dtype) in zip(count(1, NUMBERS), same.value[-1]):
+                    work = numbers[first : first + NUMBERS]
+                    self.kernels.append(Kernel(len(self.moments) - 1, kind, dtype, *work))
             elif what == "allocate":
                 storage_at[place] = len(self.storages)
                 live.begin((same, numbers[0], size), len(self.storages))
@@ -254,12 +269,13 @@ class Writer:
             calls=tuple(self.calls),
             doubts=tuple(self.doubts),
             streams=tuple(self.streams) if any(self.streams) else (),
+            kernels=tuple(self.kernels),
         )
 
     def _moment(self, same: Alike, layer: int) -> Moment:
         key = same, layer
         if key not in self.known_moments:
-            operator, template, *when = same.value
+            operator, template, *when, _ = same.value
             self.known_moments[key] = Moment(operator, self._module(template, layer), *when)
         return self.known_moments[key]
 

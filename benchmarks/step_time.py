@@ -1,0 +1,250 @@
+"""Compare the time of a step with published throughputs, and fit the roofline's constants on half of them.
+
+    python -m benchmarks.step_time [--records FILE]
+
+``benchmarks/data/timm_throughput.csv`` has images per second of timm's models on an RTX 3090 and an RTX 4090, from
+timm's ``results/benchmark-*.csv``; ``lambda_training.csv`` those of NVIDIA's reference networks on six GPUs (Lambda's
+``deeplearning-benchmark``), ``llm_training_tokens.csv`` tokens per second of MosaicML's llm-foundry. The constants are
+fitted on every second model on the RTX 3090; the other models and the other GPU are asked. Recording takes some
+minutes; FILE keeps the kernels for another run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import lzma
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from itertools import combinations
+from math import exp, inf, log
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.zoo.torchvision_on_cpu import import_torchvision
+from examples.llama import llama2_7b
+from examples.resnet import resnet50
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.kernel_records import DEPTHWISE, LAYOUT, Kernel
+from torchsummary_plus.memory.gpus import find_gpu
+from torchsummary_plus.timing.roofline import CONSTANTS, Constants, roofline
+from torchsummary_plus.timing.step_time import RANGES
+
+DATA = Path(__file__).parent / "data"
+FITTED_ON = "RTX 3090"
+OF_INFERENCE = ("product", "half_n", "half_k", "depthwise", "bandwidth", "layout")
+OF_TRAINING = ("norm_backward", "grouped_backward")
+OF_COMPILED = ("fused",)
+START = Constants(0.95, 16, 64, 0.05, 0.25, 0.88, 0.41, 0.6, 0.3, 3e-6)
+"""Plain numbers that the fit starts from; it is held back from going far without need."""
+MOST = {"product": 1.0, "bandwidth": 0.95}
+"""No kernel is faster than its roofline."""
+HELD_BACK = 0.02
+
+Recording = tuple[int, Counter[Kernel]]
+"""The batch of a step, and its kernels, equal ones counted."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published throughput."""
+
+    model: str
+    gpu: str
+    mode: str
+    layout: str
+    is_compiled: bool
+    size: int
+    batch: int
+    per_second: float
+
+
+def timm_rows() -> list[Row]:
+    with (DATA / "timm_throughput.csv").open(encoding="utf-8") as file:
+        return [
+            Row(
+                row["model"], row["gpu"], row["mode"], row["layout"], row["compiled"] == "compiled",
+                int(row["image_size"]), int(row["batch_size"]), float(row["samples_per_second"]),
+            )
+            for row in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+def key_of(row: Row) -> str:
+    return f"{row.model} {row.mode} {row.size}"
+
+
+def recorded(rows: Sequence[Row], path: Path | None) -> dict[str, Recording]:
+    """Return the kernels of each model's step in NCHW, from a file if it has them."""
+    known: dict[str, Any] = {}
+    if path is not None and path.exists():
+        known = json.loads(lzma.decompress(path.read_bytes()))
+    firsts: dict[str, Row] = {}
+    for row in rows:
+        firsts.setdefault(key_of(row), row)
+    for key, row in firsts.items():
+        if key not in known:
+            kernels = kernels_of(row)
+            known[key] = row.batch, [(*astuple(kernel), n) for kernel, n in kernels.items()]
+            print(f"{key}: {sum(kernels.values())} kernels", flush=True)
+            if path is not None:
+                with lzma.open(path, "wt") as file:
+                    json.dump(known, file)
+    return {key: (batch, Counter({Kernel(*k): n for *k, n in kernels})) for key, (batch, kernels) in known.items()}
+
+
+def kernels_of(row: Row) -> Counter[Kernel]:
+    """Record timm's benchmark of a model: float16 autocast; its training figures precede fused attention."""
+    import_torchvision()
+    import timm
+
+    timm.layers.set_fused_attn(row.mode == "eval")
+    with torch.device("meta"):
+        try:
+            model = timm.create_model(row.model, img_size=row.size)
+        except TypeError:  # Convolutional models take any size.
+            model = timm.create_model(row.model)
+    training = {"optimizer": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), "loss": "cross_entropy"}
+    step = estimate_memory(
+        model, (3, row.size, row.size), row.batch, gpu=row.gpu, mode=row.mode, autocast=torch.float16,
+        cudnn="rule", progress=False, **(training if row.mode == "train" else {}),
+    )  # fmt: skip
+    return Counter(replace(kernel, moment=0) for kernel in step.log.kernels)
+
+
+def seconds(recording: Recording, gpu: str, constants: Constants, is_last: bool, is_compiled: bool) -> float:
+    """Return the seconds per sample; in NHWC no layout is converted, and depthwise channels are computed in pairs."""
+    batch, kernels = recording
+    time = roofline(find_gpu(gpu), constants, is_compiled)
+
+    def in_layout(kernel: Kernel) -> Kernel:
+        return replace(kernel, n=2) if is_last and kernel.kind == DEPTHWISE else kernel
+
+    used = ((kernel, n) for kernel, n in kernels.items() if not (is_last and kernel.kind == LAYOUT))
+    return sum(n * time(in_layout(kernel)) for kernel, n in used) / batch
+
+
+def errors(rows: Iterable[Row], records: Mapping[str, Recording], constants: Constants) -> Iterator[tuple[Row, float]]:
+    """Yield the logarithm of the predicted over the published seconds."""
+    for row in rows:
+        predicted = seconds(records[key_of(row)], row.gpu, constants, row.layout == "nhwc", row.is_compiled)
+        yield row, log(predicted * row.per_second)
+
+
+def fitted(rows: Sequence[Row], records: Mapping[str, Recording], start: Constants, names: Sequence[str]) -> Constants:
+    """Return constants with the least mean error, one changed at a time; going far from the start must be worth it."""
+
+    def loss(constants: Constants) -> float:
+        if any(getattr(constants, name) > most for name, most in MOST.items()):
+            return inf
+        moved = statistics.fmean(log(getattr(constants, name) / getattr(start, name)) ** 2 for name in names)
+        return statistics.fmean(abs(error) for _, error in errors(rows, records, constants)) + HELD_BACK * moved
+
+    best, least, step = start, loss(start), 0.25
+    while step > 0.02:
+        for name in names:
+            for factor in (1 + step, 1 / (1 + step)):
+                while True:
+                    changed = replace(best, **{name: getattr(best, name) * factor})
+                    if loss(changed) >= least - 1e-6:
+                        break
+                    best, least = changed, loss(changed)
+        step /= 1.7
+    return best
+
+
+def fit(rows: Sequence[Row], records: Mapping[str, Recording]) -> tuple[Constants, set[str]]:
+    """Return the constants fitted on every second model, and these models."""
+    models = set(sorted({row.model for row in rows})[::2])
+    own = [row for row in rows if row.model in models]
+    on_card = [row for row in own if row.gpu == FITTED_ON and not row.is_compiled]
+    constants = fitted([row for row in on_card if row.mode == "eval"], records, START, OF_INFERENCE)
+    constants = fitted([row for row in on_card if row.mode == "train"], records, constants, OF_TRAINING)
+    return fitted([row for row in own if row.is_compiled], records, constants, OF_COMPILED), models
+
+
+def line(name: str, rows: Sequence[Row], records: Mapping[str, Recording], constants: Constants) -> str:
+    """Return a line of the accuracy table."""
+    found = list(errors(rows, records, constants))
+    off = sorted(abs(exp(error) - 1) for _, error in found)
+    within = statistics.fmean(abs(error) <= log(RANGES[rows[0].mode]) for _, error in found)
+    order = ordered(found)
+    return (
+        f"| {name} | {len(found)} | {statistics.median(off):.1%} | {off[int(0.9 * len(off))]:.1%} | {within:.0%} "
+        f"| {order:.1%} |"
+    )
+
+
+def ordered(found: Sequence[tuple[Row, float]], apart: float = 1.2) -> float:
+    """Return the share of pairs of models, more than 20 % apart, in the right order."""
+    right = total = 0
+    for (one, error), (other, another) in combinations(found, 2):
+        alike = one.gpu, one.layout, one.mode, one.is_compiled
+        real = log(one.per_second / other.per_second)
+        if alike == (other.gpu, other.layout, other.mode, other.is_compiled) and abs(real) > log(apart):
+            total += 1
+            right += (real - error + another) * real > 0
+    return right / total if total else 1.0
+
+
+def cards_in_order(rows: Sequence[Row], records: Mapping[str, Recording], constants: Constants) -> float:
+    """Return the share of models whose speed-up between the two cards, of more than 20 %, has the right direction."""
+    found = {(key_of(row), row.layout, row.gpu): (row, error) for row, error in errors(rows, records, constants)}
+    pairs = [
+        (found[key, layout, FITTED_ON], pair)
+        for (key, layout, gpu), pair in found.items()
+        if gpu != FITTED_ON and (key, layout, FITTED_ON) in found
+    ]
+    real = [(log(b[0].per_second / a[0].per_second), a[1] - b[1]) for a, b in pairs]
+    return statistics.fmean((change + by) * change > 0 for change, by in real if abs(change) > log(1.2))
+
+
+def realised() -> Iterator[str]:
+    """Yield what whole training steps on data-centre GPUs reached of their roofline, by published throughputs."""
+    with torch.device("meta"):
+        image, llama = resnet50().to(memory_format=torch.channels_last), llama2_7b().to(torch.bfloat16)
+    x = torch.empty(256, 3, 224, 224, device="meta").to(memory_format=torch.channels_last)
+    sgd = {"optimizer": "sgd", "loss": "cross_entropy"}
+    images = estimate_memory(image, input_data=x, gpu="A100 80GB", autocast=torch.float16, progress=False, **sgd)
+    tokens = estimate_memory(llama, (4096,), 2, gpu="A100 80GB", dtypes=torch.long, progress=False)
+    for gpu, step, rate, source in (
+        ("A100 80GB", images, 2470 / 256, "ResNet-50, NVIDIA/DeepLearningExamples, PyTorch 21.03"),
+        ("A100 80GB", tokens, 3700 / 8192, "Llama 2 7B, foundation-model-stack/fms-fsdp"),
+        ("H100 SXM", tokens, 7500 / 8192, "Llama 2 7B, foundation-model-stack/fms-fsdp"),
+    ):
+        peaks = find_gpu(gpu).peaks
+        assert peaks is not None
+        yield f"{gpu}, {source}: {step.time(gpu).seconds * peaks.realised * rate:.2f} of the roofline"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=Path)
+    rows = timm_rows()
+    records = recorded(rows, parser.parse_args().records)
+    constants, models = fit(rows, records)
+    print("fitted:", ", ".join(f"{field.name} {getattr(constants, field.name):.3g}" for field in fields(constants)))
+    print("in use:", ", ".join(f"{field.name} {getattr(CONSTANTS, field.name):.3g}" for field in fields(CONSTANTS)))
+    others = [row for row in rows if row.model not in models]
+    sets: dict[str, Callable[[Row], bool]] = {
+        "RTX 3090, inference": lambda row: row.gpu == FITTED_ON and row.mode == "eval",
+        "RTX 4090, inference": lambda row: row.gpu != FITTED_ON and row.mode == "eval" and not row.is_compiled,
+        "RTX 4090, inference, compiled": lambda row: row.is_compiled,
+        "RTX 3090, training": lambda row: row.mode == "train",
+    }
+    print("| models not fitted on | figures | median error | at p90 | in the range | pairs in order |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, belongs in sets.items():
+        print(line(name, list(filter(belongs, others)), records, constants))
+    eager = [row for row in rows if row.mode == "eval" and not row.is_compiled]
+    print("\n".join(realised()))
+    print(f"direction of the speed-up between the cards: {cards_in_order(eager, records, constants):.0%}")
+
+
+if __name__ == "__main__":
+    main()

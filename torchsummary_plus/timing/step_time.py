@@ -1,0 +1,290 @@
+"""StepTime: how long a step takes on a GPU, by phase, module and kind of kernel, with a measured range."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import exp, hypot, log
+
+from ..data.caveats import assumed
+from ..data.choices import GENERATE
+from ..data.errors import InputError
+from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel
+from ..data.memory_records import COMPILED, MemoryLog, StepInfo
+from ..data.units import describe
+from ..memory.footprint import inclusive
+from ..memory.gpus import GPU, find_gpu
+from ..memory.other_devices import other_device
+from .roofline import FLOAT8, HALVES, parts, roofline
+
+RANGES = {"eval": 1.34, "train": 1.5, GENERATE: 1.34}
+"""By mode, the factor around the answer that held about 9 of 10 published throughputs; see docs/time.md."""
+CALIBRATED = 1.2
+"""The same factor after one measurement on the GPU."""
+WIDER = 1.3
+"""A further factor for each assumption about kernels that the throughputs do not cover."""
+LAUNCH_BOUND, SLOW_LAUNCH = 5e-6, 10e-6
+"""Mean seconds of a kernel below which Python's launches may take longer than the GPU, and what a launch may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTime:
+    """A module's seconds, its own and with the modules inside it, and the share that the memory's bandwidth limits."""
+
+    path: str
+    own_seconds: float
+    inclusive_seconds: float
+    memory_bound: float
+
+
+@dataclass(frozen=True, repr=False)
+class StepTime:
+    """The seconds of a step's kernels on a GPU; by phase, by kind and the modules' own ones each add up to ``seconds``.
+
+    ``low`` and ``high`` are the range that held about nine of ten published figures. ``memory_bound`` is the share of
+    the time that memory bandwidth limits, rather than arithmetic; ``bound`` names the larger one. ``factor`` is the
+    ratio of a measurement to the prediction, 1 without one. ``tokens`` are those that a language model reads in the
+    step, 0 for any other model; ``decode_seconds`` is the part of a generation after its first token. Data loading,
+    copies from the host, and communication are not included. What no module runs, such as the loss and the optimizer,
+    belongs to the root in ``by_module``.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    by_phase: Mapping[str, float]
+    by_kind: Mapping[str, float]
+    by_module: tuple[ModuleTime, ...]
+    memory_bound: float
+    kernels: int
+    gpu: str
+    info: StepInfo
+    assumptions: tuple[str, ...]
+    factor: float = 1.0
+    tokens: int = 0
+    decode_seconds: float = 0.0
+
+    @property
+    def bound(self) -> str:
+        """What limits most of the time: "memory" or "compute"."""
+        return "memory" if self.memory_bound >= 0.5 else "compute"
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples, of all micro-batches, per second of the GPU's time."""
+        return self.info.batch_size * self.info.micro_batches / self.seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of a language model's step per second of the GPU's time; None for any other model."""
+        return self.tokens / self.seconds if self.tokens else None
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Seconds of the GPU's time for each further token of a generation, for all of its sequences; else None.
+
+        It is a lower bound: the kernels of a single token are short, and Python takes longer to launch them.
+        """
+        further = self.info.new_tokens - 1
+        return self.decode_seconds / further if further > 0 else None
+
+    def __str__(self) -> str:
+        middle, *ends = (duration(seconds) for seconds in (self.seconds, self.low, self.high))
+        unit = middle.rpartition(" ")[2]
+        same = all(end.endswith(f" {unit}") for end in ends)
+        low, high = (end.removesuffix(f" {unit}") if same else end for end in ends)
+        phase, longest = max(self.by_phase.items(), key=lambda item: item[1])
+        share = self.memory_bound if self.bound == "memory" else 1 - self.memory_bound
+        head = f"{middle} ({low} to {high}) on {_article(self.gpu)} {self.gpu}"
+        rate = f"{_number(self.samples_per_second)} samples/s"
+        if self.seconds_per_token is not None:
+            rate = f"at least {duration(self.seconds_per_token)} for each further token"
+        elif self.tokens_per_second is not None:
+            rate += f", {_number(self.tokens_per_second)} tokens/s"
+        shares = f"{phase} {longest / self.seconds:.0%}; {self.bound}-bound {share:.0%}"
+        return "\n".join([f"{head}: {rate}; {shares}", *assumed(self.assumptions)])
+
+    __repr__ = __str__
+
+
+def duration(seconds: float) -> str:
+    """Format seconds with three digits, in the unit that suits them.
+
+    >>> duration(0.2264), duration(1.5), duration(0.00000812)
+    ('226 ms', '1.50 s', '8.12 us')
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        value = seconds * scale
+        if value >= 1 or unit == "us":
+            return f"{value:,.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
+    raise AssertionError
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _article(name: str) -> str:
+    """Return "an" before a name that begins with the sound of a vowel: A100, H200, L4, RTX 4090."""
+    return "an" if name[:1] in "AHLMR" else "a"
+
+
+def step_time(
+    log: MemoryLog, info: StepInfo, backend: str, gpu: str | None = None, measured: float | StepTime | None = None
+) -> StepTime:
+    """Return the time of a recorded step on a GPU, by default the one it was estimated for.
+
+    ``measured`` calibrates it: the seconds of this step as measured on that GPU, or another step's calibrated time.
+    Raises :class:`InputError` without a GPU, without its published peaks, for a step that was not recorded for CUDA or
+    that ran for real, and for a measurement that is not positive.
+    """
+    card = _card(log, info, backend, gpu)
+    is_compiled = COMPILED in log.assumptions
+    seconds_of = roofline(card, is_compiled=is_compiled)
+    own: defaultdict[int, float] = defaultdict(float)
+    own_memory: defaultdict[int, float] = defaultdict(float)
+    by_phase: defaultdict[str, float] = defaultdict(float)
+    by_kind: defaultdict[str, float] = defaultdict(float)
+    decode = 0.0
+    assert card.peaks is not None
+    for kernel, (is_decoded, times) in zip(log.kernels, _passes(log, info)):
+        moment = log.moments[kernel.moment]
+        seconds = seconds_of(kernel) * times
+        decode += seconds if is_decoded else 0.0
+        arithmetic, memory = parts(kernel, card, card.peaks, is_compiled=is_compiled)
+        module = max(0, moment.module)
+        own[module] += seconds
+        own_memory[module] += seconds if memory >= arithmetic else 0.0
+        by_phase[moment.phase if moment.phase in ("backward", "optimizer") else "forward"] += seconds
+        by_kind[kernel.kind] += seconds
+    total = sum(own.values())
+    factor = _factor(measured, total)
+    notes = tuple(_notes(log, info, card, total))
+    spread = hypot(log_of(CALIBRATED if measured is not None else RANGES[info.mode]), *(log_of(WIDER) for _ in notes))
+    high = exp(spread) * total
+    if total < LAUNCH_BOUND * len(log.kernels):
+        high = max(high, SLOW_LAUNCH * len(log.kernels))
+    return StepTime(
+        seconds=total * factor,
+        low=total * factor / exp(spread),
+        high=high * factor,
+        by_phase={phase: by_phase[phase] * factor for phase in ("forward", "backward", "optimizer") if by_phase[phase]},
+        by_kind={kind: seconds * factor for kind, seconds in sorted(by_kind.items(), key=lambda item: -item[1])},
+        by_module=_by_module(log.module_paths, own, own_memory, factor),
+        memory_bound=sum(own_memory.values()) / total,
+        kernels=len(log.kernels),
+        gpu=card.name,
+        info=info,
+        assumptions=notes,
+        factor=factor,
+        tokens=0 if info.new_tokens else _tokens(log, info),
+        decode_seconds=decode * factor,
+    )
+
+
+log_of = log
+
+
+def _passes(log: MemoryLog, info: StepInfo) -> Iterator[tuple[bool, float]]:
+    """Yield for each kernel whether it is of a generation's further tokens, and how many times it runs.
+
+    A long generation records some of its forwards: the first, which reads the prompt, and those of a few tokens, which
+    stand for the others.
+    """
+    starts = [log.events[call.start][0] for call in log.calls if call.outer < 0 and call.start < len(log.events)]
+    if not info.new_tokens or len(starts) < 2:
+        yield from ((False, 1.0) for _ in log.kernels)
+        return
+    times = (info.new_tokens - 1) / (len(starts) - 1)
+    yield from ((True, times) if kernel.moment >= starts[1] else (False, 1.0) for kernel in log.kernels)
+
+
+def _tokens(log: MemoryLog, info: StepInfo) -> int:
+    """Return the tokens of a language model's step: its embedding's look-ups, if they are more than the samples."""
+    looked_up = max((kernel.m for kernel in log.kernels if _operator(log, kernel) == "aten::embedding"), default=0)
+    return looked_up * info.micro_batches if looked_up > info.batch_size else 0
+
+
+def _operator(log: MemoryLog, kernel: Kernel) -> str:
+    """Return the name of a kernel's operator, without its overload."""
+    return log.moments[kernel.moment].operator.partition(".")[0]
+
+
+def _card(log: MemoryLog, info: StepInfo, backend: str, gpu: str | None) -> GPU:
+    name = gpu or info.gpu
+    if not name:
+        raise InputError("no GPU was named; accepted: time('RTX 4090'), or an estimate made with gpu=")
+    other = other_device(name)
+    if other is not None:
+        raise InputError(f"{other.words}, so its time is unknown; accepted: an NVIDIA GPU with published peaks")
+    card = find_gpu(name)
+    if backend != "cuda":
+        raise InputError(
+            f"the step runs on the {backend.upper()}, whose time is not modelled; estimate it with gpu={describe(name)}"
+        )
+    if not log.kernels:
+        raise InputError("no kernel was recorded: the step ran for real, or computes nothing")
+    return card
+
+
+def _factor(measured: float | StepTime | None, total: float) -> float:
+    if isinstance(measured, StepTime):
+        return measured.factor
+    if measured is None:
+        return 1.0
+    if isinstance(measured, bool) or not isinstance(measured, (int, float)) or not 0 < measured < float("inf"):
+        raise InputError(f"measured is {describe(measured)}; accepted: seconds, or a StepTime with a measurement")
+    return measured / total
+
+
+def _by_module(
+    paths: tuple[str, ...], own: Mapping[int, float], memory: Mapping[int, float], factor: float
+) -> tuple[ModuleTime, ...]:
+    each = [own.get(number, 0.0) * factor for number in range(len(paths))]
+    bound = inclusive(paths, [memory.get(number, 0.0) * factor for number in range(len(paths))])
+    whole = inclusive(paths, each)
+    return tuple(
+        ModuleTime(path, each[number], whole[number], bound[number] / whole[number] if whole[number] else 0.0)
+        for number, path in enumerate(paths)
+    )
+
+
+def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, total: float) -> Iterator[str]:
+    """Yield what widens the range: kernels and ways to run that the published throughputs do not cover."""
+    operators = {_operator(log, kernel) for kernel in log.kernels}
+    dtypes = Counter[str]()
+    for kernel in log.kernels:
+        dtypes[kernel.dtype] += kernel.flops if kernel.kind in PRODUCTS else 0
+    if total < LAUNCH_BOUND * len(log.kernels):
+        yield (
+            f"launch-bound: {duration(total / len(log.kernels))} a kernel on average; Python may take longer to launch "
+            "them than the GPU to run them"
+        )
+    if COMPILED in log.assumptions:
+        yield "torch.compile: element-wise kernels, copies and normalisations are assumed to be fused"
+    if any("group_norm" in name for name in operators):
+        yield "group normalisation: its kernels vary more than others"
+    if any(kernel.kind == RECURRENT for kernel in log.kernels):
+        yield "recurrent layers: their steps run one after another, and are counted as one product"
+    if log.uncounted:
+        yield f"{', '.join(name for name, _ in log.uncounted[:3])}: arithmetic unknown, only the traffic is counted"
+    if info.world_size > 1:
+        yield f"rank {info.rank} of {info.world_size}: communication is not included"
+    yield from _of_dtypes(dtypes, gpu)
+
+
+def _of_dtypes(dtypes: Mapping[str, int], gpu: GPU) -> Iterator[str]:
+    """Yield what is assumed of dtypes in which at least a tenth of the arithmetic is done."""
+    most = sum(dtypes.values())
+    main = [dtype for dtype, flops in dtypes.items() if 10 * flops >= most > 0]
+    if TF32 in main and gpu.peaks is not None and gpu.peaks.tf32_tflops is not None:
+        yield "float32 products run in TF32, as torch's switches allow"
+    elif TF32 in main or "float32" in main:
+        yield "float32 products run on CUDA cores: TF32 is off (torch.set_float32_matmul_precision), or not available"
+    if "bfloat16" in main and gpu.compute_capability < (8, 0):
+        yield f"{gpu.name} has no units for bfloat16; its products are assumed to be as fast as float32's"
+    known = (*HALVES, TF32, "float32")
+    others = [dtype for dtype in main if dtype not in known and not dtype.startswith(FLOAT8)]
+    if others:
+        yield f"{', '.join(others)}: no peak is known; its products are assumed to be as fast as float32's"
