@@ -30,6 +30,7 @@ def estimate_time(
     >>> time.low < time.seconds < time.high, sum(time.by_phase.values()) == time.seconds
     (True, True)
     """
+    estimate = estimate_memory(model, input_size, batch_size, gpu=gpu, **options)
     if gpu is None:
         raise InputError("no GPU was named; accepted: gpu='RTX 4090'")
-    return estimate_memory(model, input_size, batch_size, gpu=gpu, **options).time(measured=measured)
+    return estimate.time(measured=measured)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
+from ..data.arguments import names_cures
 from ..data.kernel_records import (
     ATTENTION,
     CONVOLUTION,
@@ -70,6 +71,7 @@ KERNELS: dict[str, Formula] = {}
 """By operator name, such as ``aten::mm``; overloads and in-place forms share one formula."""
 
 
+@names_cures({})
 def register_kernels(*ops: OpOverloadPacket | str) -> Callable[[F], Registered[F]]:
     """Register the decorated formula, ``(result, *args, **kwargs) -> kind``, for operators.
 

@@ -1,7 +1,7 @@
 """Tables as text, Markdown, LaTeX, HTML, CSV, JSON, diagrams and plots. No torch.
 
 - One ``table`` is what every format draws: of a model (``tables``, ``columns``, ``lines``, ``rows``, ``totals``,
-  ``connections``), a step (``memory_tables``, ``memory_text``, ``step_tables``, ``what_if_table``), a
+  ``connections``), a step (``memory_tables``, ``memory_text``, ``step_tables``, ``time_tables``, ``what_if_table``), a
   comparison (``comparison_tables``), a graph (``graph_tables``, ``graph_text``), a tracker (``tracking_tables``,
   ``tracking_text``) or a weight file (``weights_table``).
 - Formats: ``text``, ``terminal``, ``printing``, ``markdown``, ``latex``, ``html``, ``html_report``, ``html_memory``,

@@ -77,7 +77,7 @@ class MemoryEstimate(Estimate, Views, Figures):
         >>> from torchsummary_plus import estimate_memory
         >>> step = estimate_memory(nn.Linear(4096, 4096), (4096,), 8192, gpu="RTX 4090", optimizer="sgd")
         >>> time = step.time()
-        >>> time.low < time.seconds < time.high, time.bound, step.time("H200").seconds < time.seconds
+        >>> time.low < time.seconds < time.high, time.bound, step.time("T4").seconds > time.seconds
         (True, 'compute', True)
         """
         return step_time(self.log, self.info, self.backend, gpu, measured)
