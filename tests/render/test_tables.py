@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import ModelSummary, compare, summary
+from torchsummary_plus.render.cells import CellStyle, written
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.table import with_units
 from torchsummary_plus.render.tables import summary_table
 
 
@@ -23,7 +23,7 @@ def described(functional: bool = False, memory: str | None = None) -> ModelSumma
 def test_the_table_reads_as_the_text(style: str, functional: bool, depth: int | None) -> None:
     done = described(functional, memory="train")
     columns = [name for name, column in COLUMNS.items() if not column.of_ranks]
-    table = with_units(summary_table(done, style, depth, columns), "MiB")
+    (table,) = written([summary_table(done, style, depth, columns)], CellStyle())
     lines = done.render(style=style, depth=depth, col_names=columns).split("=\n")[1].splitlines()
     assert len(table.rows) == len(lines) - 1
     for row, line in zip(table.rows, lines):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from unicodedata import category
 
 from .records import Group, Structure, TensorSpec
@@ -12,10 +12,17 @@ from .records import Group, Structure, TensorSpec
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
-POWERS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 UNITS = ("KiB", "MiB", "GiB", "MB", "auto")
 """Units of sizes: powers of 1024 bytes, 1,000,000 bytes, or the largest binary unit that fits each figure."""
+
+BYTE_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+OLD_MB = "torchsummary's MB"
+"""1024 x 1024 bytes, labelled MB."""
+
+COUNT_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "B": 10**9}
+"""Units of counts; "B" is a billion, as of parameters."""
 
 
 def mebibytes(nbytes: int) -> str:
@@ -24,24 +31,27 @@ def mebibytes(nbytes: int) -> str:
     >>> mebibytes(19_267_584), mebibytes(-8)
     ('18.38', '0.00')
     """
-    text = f"{nbytes / MIB:.2f}"
-    return "0.00" if text == "-0.00" else text
+    return in_unit(nbytes, "MiB")[0]
 
 
-def in_unit(nbytes: int, units: str) -> tuple[str, str]:
-    """Format bytes as a figure and its unit, of ``UNITS``; "auto" is B to TiB.
+def in_unit(
+    value: float, unit: str, digits: int | None = None, units: Mapping[str, int] = BYTE_UNITS
+) -> tuple[str, str]:
+    """Format a number as a figure and its unit, with two decimals by default.
+
+    "auto" is the largest unit that fits, binary for bytes.
 
     >>> in_unit(19_267_584, "MiB"), in_unit(19_267_584, "MB"), in_unit(19_267_584_000, "auto"), in_unit(0, "auto")
     (('18.38', 'MiB'), ('19.27', 'MB'), ('17.94', 'GiB'), ('0', 'B'))
+    >>> in_unit(25_557_032, "auto", 1, COUNT_UNITS)
+    ('25.6', 'M')
     """
-    if units == "MB":
-        return f"{nbytes / 1_000_000:.2f}", "MB"
-    if units == "MiB":
-        return mebibytes(nbytes), "MiB"
-    if units in POWERS:
-        return f"{nbytes / POWERS[units]:.2f}", units
-    power = min(4, max(0, nbytes.bit_length() - 1) // 10)
-    return (f"{nbytes / 1024**power:.2f}", ("B", "KiB", "MiB", "GiB", "TiB")[power]) if power else (f"{nbytes}", "B")
+    if unit == "auto":
+        fitting = [name for name in list(units)[:5] if units[name] <= abs(value)]
+        unit = max(fitting, key=units.__getitem__, default=next(iter(units)))
+    size = MIB if unit == OLD_MB else units[unit]
+    text = f"{value}" if size == 1 else f"{value / size:.{2 if digits is None else digits}f}"
+    return (text[1:] if text.startswith("-") and not float(text) else text), "MB" if unit == OLD_MB else unit
 
 
 def common_unit(nbytes: int) -> str:
@@ -50,7 +60,7 @@ def common_unit(nbytes: int) -> str:
     >>> common_unit(22 << 30), common_unit(40 << 20), common_unit(0)
     ('GiB', 'MiB', 'KiB')
     """
-    return next((unit for unit in ("GiB", "MiB") if nbytes >= POWERS[unit]), "KiB")
+    return next((unit for unit in ("GiB", "MiB") if nbytes >= BYTE_UNITS[unit]), "KiB")
 
 
 def in_common_unit(*sizes: int) -> str:

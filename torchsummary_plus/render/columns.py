@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..data.arguments import names_cures
@@ -36,6 +36,8 @@ class Column:
     flat_width: int = 15
     of_memory: bool = False
     adds_up: bool = False
+    has_batch: bool = False
+    """Whether its shapes have a batch axis."""
     of_ranks: bool = False
     """Whether it needs a memory estimate of one rank."""
     data: Callable[[Line], object] | None = None
@@ -107,6 +109,18 @@ def _mult_adds(line: Line, report: Report, zero: str) -> str:
     if not line.row.called and line.row.kind != "container" and not line.mult_adds:
         return "N/A"
     return f"{line.mult_adds:,}" if line.mult_adds else zero
+
+
+def _flops(line: Line, report: Report, zero: str) -> str:
+    return _mult_adds(_doubled(line), report, zero)
+
+
+def _known_flops(line: Line, report: Report) -> Value:
+    return _known_mult_adds(_doubled(line), report)
+
+
+def _doubled(line: Line) -> Line:
+    return replace(line, mult_adds=2 * line.mult_adds)
 
 
 def _trainable(line: Line, report: Report, zero: str) -> str:
@@ -250,11 +264,11 @@ _mult_adds_arithmetic = _arithmetic("mult_adds")
 COLUMNS: dict[str, Column] = {
     "input_size": Column(
         "Input Shape", "shapes of the inputs; axes that scale with an open batch are -1", _input_size, _shape("inputs"),
-        flat_width=25, data=_axes("inputs"),
+        flat_width=25, data=_axes("inputs"), has_batch=True,
     ),
     "output_size": Column(
         "Output Shape", "shapes of the outputs, in the same form", _output_size, _shape("outputs"), flat_width=25,
-        data=_axes("outputs"),
+        data=_axes("outputs"), has_batch=True,
     ),
     "num_params": Column(
         "Param #",
@@ -289,6 +303,7 @@ COLUMNS: dict[str, Column] = {
     "mult_adds": Column(
         "Mult-Adds", "multiply-adds of the operators run in this call", _mult_adds, _known_mult_adds, "mult-adds"
     ),
+    "flops": Column("FLOPs", "2 x `mult_adds`", _flops, _known_flops, "flops"),
     "trainable": Column(
         "Trainable", "whether all, some or none of the module's parameters are trained", _trainable,
         _as_read(_trainable), flat_width=10,
@@ -340,6 +355,9 @@ COLUMNS: dict[str, Column] = {
     ),
 }  # fmt: skip
 """Every column by its name; the documentation's table is generated from it (docs/columns.py)."""
+
+ALIASES = {"params": "num_params", "macs": "mult_adds"}
+"""Other names of columns."""
 
 DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
@@ -416,6 +434,7 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ra
     if isinstance(names, str):
         names = (names,)
     chosen = DEFAULT_COLUMNS + memory_columns(with_memory, with_ranks) if names is None else tuple(names)
+    chosen = tuple(ALIASES.get(name, name) for name in chosen)
     for name in chosen:
         if name not in COLUMNS:
             raise choice_error("column", name, COLUMNS)

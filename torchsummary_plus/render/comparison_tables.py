@@ -13,6 +13,7 @@ from ..report.comparison import Compared, Entry
 from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow, Total
+from .tables import column_field
 from .totals import report_totals, unregistered_note, without_shape
 
 LOWER_IS_BETTER = (
@@ -167,11 +168,10 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
         if not (compared.changes_only and change == "same"):
             rows.append(_layer_row(entries, shared, change, names, nested))
     fields = [
-        Field(
-            f"{entry.name}.{name}",
-            f"{entry.name}: {COLUMNS[name].heading}",
-            COLUMNS[name].unit,
-            scaled=COLUMNS[name].is_scaled,
+        replace(
+            column_field(f"{entry.name}.{name}", COLUMNS[name], entry.report),
+            heading=f"{entry.name}: {COLUMNS[name].heading}",
+            adds_up=False,
         )
         for entry in entries
         for name in names

@@ -27,7 +27,7 @@ def csv_text(table: Table) -> str:
     """Return a table's rows as CSV (RFC 4180), headed by the field names; missing values are empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(map(_plain_text, [_label_name(table), "path", "level", *(field.name for field in table.fields)]))
+    writer.writerow(map(_plain_text, [table.label_name, "path", "level", *(field.name for field in table.fields)]))
     for row in table.rows:
         writer.writerow(map(_plain_text, [row.label, row.path, row.level, *(cell.value for cell in row.cells)]))
     return file.getvalue()
@@ -49,12 +49,12 @@ def data_frame(table: Table) -> pd.DataFrame:
     """
     pandas = need_extra("pandas", "pandas")
     columns = {
-        _label_name(table): pandas.array([row.label for row in table.rows], "string"),
+        table.label_name: pandas.array([row.label for row in table.rows], "string"),
         "path": pandas.array([row.path for row in table.rows], "string"),
         "level": pandas.array([row.level for row in table.rows], "Int64"),
     }
     if any(row.type for row in table.rows):
-        columns = {_label_name(table): columns.pop(_label_name(table)), "type": _types(pandas, table), **columns}
+        columns = {table.label_name: columns.pop(table.label_name), "type": _types(pandas, table), **columns}
     for place, field in enumerate(table.fields):
         cells = [row.cells[place] for row in table.rows]
         if any(cell.data is not None for cell in cells):
@@ -66,8 +66,3 @@ def data_frame(table: Table) -> pd.DataFrame:
 
 def _types(pandas: Any, table: Table) -> Any:
     return pandas.array([row.type for row in table.rows], "string")
-
-
-def _label_name(table: Table) -> str:
-    """Return the name of the label column: "layer", "module", "kind", "figure"."""
-    return table.labels.split()[0].lower()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
     from markupsafe import Markup
 
-HUES = {"elements": "e", "mult-adds": "m", "bytes": "b"}
+HUES = {"elements": "e", "mult-adds": "m", "flops": "m", "bytes": "b"}
 """Units whose cells have bars, with the CSS property for a bar's length in percent."""
 
 LEAST_BAR = 0.5

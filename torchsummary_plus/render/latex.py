@@ -44,6 +44,9 @@ LIGATURE = re.compile(r"([-',])(?=\1)")
 MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 """The minus sign of a number."""
 
+TIMES = re.compile(r"(?<=\d )x(?= \d)")
+"""The cross between the axes of a shape."""
+
 GREEK = """
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu
     nu xi omicron pi rho varsigma sigma tau upsilon phi chi psi omega
@@ -132,6 +135,7 @@ def _row(row: TableRow) -> str:
 
 def _cell(cell: Cell) -> str:
     text = MINUS.sub("$-$", escape(cell.text)).replace(r"\textgreater{}=", r"$\geq$")
+    text = TIMES.sub(r"$\\times$", text)
     return rf"\textbf{{{text}}}" if cell.best else text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from ..data.units import in_unit, one_line
+from ..data.units import one_line
 
 Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
@@ -15,7 +15,7 @@ WIDEST = 60
 """Maximum characters of a name or shape by default; HTML's columns are as wide."""
 
 
-UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "ms", "")
+UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "flops", "count", "ratio", "%", "ms", "")
 """Units of the values of a column; "" is text, which is left-aligned."""
 
 
@@ -24,7 +24,8 @@ class Field:
     """A column: its name in data, its printed heading, and the unit of its values, of ``UNITS_OF_VALUES``.
 
     ``width`` is the minimum width in torchsummary's style.
-    ``scaled`` bytes are shown in a larger unit. In a column that ``adds_up``, a row excludes its children.
+    ``scaled`` bytes are shown in a larger unit. In a column that ``adds_up``, a row excludes its children. ``batch`` is
+    None unless the column has shapes: then their batch size, -1 if it is open, or 0 without a batch axis.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Field:
     scaled: bool = False
     adds_up: bool = False
     width: int = 0
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,11 @@ class Table:
     """Maximum characters of a cell without a unit, and of a label if set, in formats that cannot show the rest."""
     answer: str = ""
     unit: str = "MiB"
+
+    @property
+    def label_name(self) -> str:
+        """The name of the first column: "layer", "module", "kind", "figure"."""
+        return self.labels.split()[0].lower() if self.labels else ""
 
 
 def on_lines(table: Table) -> Table:
@@ -168,43 +175,3 @@ def guides(levels: Sequence[int]) -> list[str]:
         trunks.append(trunk + ("├─" if level in open_below else "└─") if level else "")
         open_below.add(level)
     return trunks[::-1]
-
-
-def with_units(table: Table, units: str | None) -> Table:
-    """Return a table with its scaled bytes in a unit (None: its own), named in the headings; with "auto", in each cell.
-
-    >>> size = Total(Field("param_bytes", "Params size", "bytes", scaled=True), Cell(2_097_152, "2.00"))
-    >>> [(t.field.heading, t.cell.text) for t in with_units(Table("", "", (), (), (size,)), "MiB").totals]
-    [('Params size (MiB)', '2.00')]
-    """
-    units = units or table.unit
-    rows = table.rows
-    if any(field.scaled for field in table.fields):
-        rows = tuple(
-            replace(row, cells=tuple(_shown(field, cell, units) for field, cell in zip(table.fields, row.cells)))
-            for row in rows
-        )
-    rows = tuple(row if row.figure is None else _figure_shown(row, row.figure, units) for row in rows)
-    totals = tuple(total_with_unit(total, units) for total in table.totals)
-    return replace(table, fields=tuple(_headed(field, units) for field in table.fields), rows=rows, totals=totals)
-
-
-def total_with_unit(total: Total, units: str) -> Total:
-    """Return a total with its scaled bytes in a unit."""
-    return replace(total, field=_headed(total.field, units), cell=_shown(total.field, total.cell, units))
-
-
-def _figure_shown(row: TableRow, figure: Field, units: str) -> TableRow:
-    cells = tuple(_shown(figure, cell, units) for cell in row.cells)
-    return replace(row, label=_headed(figure, units).heading, cells=cells)
-
-
-def _headed(field: Field, units: str) -> Field:
-    return replace(field, heading=f"{field.heading} ({units})") if field.scaled and units != "auto" else field
-
-
-def _shown(field: Field, cell: Cell, units: str) -> Cell:
-    if not field.scaled or not isinstance(cell.value, int):
-        return cell
-    ends = [in_unit(end, units) for end in (cell.value, cell.most) if end is not None]
-    return replace(cell, text=" to ".join(f"{figure} {unit}" if units == "auto" else figure for figure, unit in ends))

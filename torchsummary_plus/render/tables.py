@@ -46,7 +46,7 @@ def summary_table(
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",
-        fields=tuple(_field(name, COLUMNS[name]) for name in names),
+        fields=tuple(column_field(name, COLUMNS[name], report) for name in names),
         rows=tuple(rows),
         totals=report_totals(report),
         notes=tuple(filter(None, notes)),
@@ -54,9 +54,12 @@ def summary_table(
     )
 
 
-def _field(name: str, column: Column) -> Field:
+def column_field(name: str, column: Column, report: Report) -> Field:
+    """Return the field of a column of a report."""
+    open_or_size = -1 if report.run.batch_size is None else report.run.batch_size
+    batch = None if column.data is None else open_or_size if column.has_batch else 0
     return Field(
-        name, column.heading, column.unit, scaled=column.is_scaled, adds_up=column.adds_up, width=column.flat_width
+        name, column.heading, column.unit, column.is_scaled, column.adds_up, width=column.flat_width, batch=batch
     )
 
 

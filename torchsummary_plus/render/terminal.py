@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 WIDTHS = (48, 40, 32, 25)
 """The widths of cells to try, from the widest; the last is torchsummary's column."""
 
-COLOURS = {"elements": "yellow", "mult-adds": "magenta", "bytes": "green", "count": "yellow", "%": "yellow"}
+WORK = "magenta"
+COLOURS = {"elements": "yellow", "mult-adds": WORK, "flops": WORK, "bytes": "green", "count": "yellow", "%": "yellow"}
 """The colour of a column, by its unit; names and shapes have none."""
 
 LEAST = 4

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from textwrap import fill
 
+from .cells import CellStyle, written
 from .printing import ASCII
-from .table import Table, Total, guides, on_lines, total_with_unit, with_short_cells, with_units
+from .table import Table, Total, guides, on_lines, with_short_cells
 
 FLAT_WIDTH = 64
 """The minimum width of torchsummary's table."""
@@ -16,28 +16,15 @@ NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
 
 
-def summary_text(table: Table, style: str, units: str | None = None, is_ascii: bool = False) -> str:
-    """Return a summary's table in a style, with its totals, without a trailing newline.
-
-    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
-    """
-    table = in_columns(table, units)
+def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
+    """Return a summary's table in a style, with its totals, without a trailing newline."""
+    table = with_short_cells(on_lines(table))
     headings = [table.labels, *(field.heading for field in table.fields)]
     branches = guides([row.level for row in table.rows])
     if is_ascii:
         branches = [guide.translate(ASCII) for guide in branches]
     cells = [[guide + row.label, *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)]
-    return (_flat if style == "torchsummary" else _tree)(table, headings, cells, units)
-
-
-def in_columns(table: Table, units: str | None = None) -> Table:
-    """Return a summary's table with short cells on one line, and with units in its headings."""
-    table = on_lines(table)
-    scaled = with_short_cells(with_units(table, units or "MiB"))
-    if units is None:
-        fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
-        scaled = replace(scaled, fields=tuple(fields))
-    return replace(table, fields=scaled.fields, rows=scaled.rows)
+    return (_flat if style == "torchsummary" else _tree)(table, headings, cells)
 
 
 def table_text(table: Table) -> str:
@@ -65,7 +52,7 @@ def answer_text(table: Table, width: int, units: str | None = None) -> str:
 
     The columns are a size, a share and words, which are broken at ``width``.
     """
-    table, unit = with_units(on_lines(table), units), units or table.unit
+    (table,), unit = written([on_lines(table)], CellStyle(units)), units or table.unit
     after = "" if unit == "auto" else f" {unit}"
     label = max(len(row.label) for row in table.rows)
     size = max(len(row.cells[0].text) for row in table.rows)
@@ -88,16 +75,17 @@ def filled(text: str, width: int, start: str = "", further: str = "") -> str:
     )
 
 
-def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
+def _flat(table: Table, headings: list[str], cells: list[list[str]]) -> str:
     """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
 
     Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15. It has no line for buffers.
     """
     widths = _widths([headings, *cells], [NAME_WIDTH, *(field.width for field in table.fields)])
     width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
-    left_out = {"buffer_bytes"} if "Mult-Adds" in headings else {"buffer_bytes", "total_mult_adds"}
+    with_work = any(field.unit in ("mult-adds", "flops") for field in table.fields)
+    left_out = {"buffer_bytes"} if with_work else {"buffer_bytes", "total_mult_adds"}
     totals = [total for total in table.totals if total.field.name not in left_out]
-    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), table.notes, totals, width, units)
+    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), table.notes, totals, width)
 
 
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -105,11 +93,11 @@ def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"{first}  {' '.join(others)}" if others else first
 
 
-def _tree(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
+def _tree(table: Table, headings: list[str], cells: list[list[str]]) -> str:
     """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
-    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.notes, table.totals, width, units)
+    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.notes, table.totals, width)
 
 
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -149,16 +137,13 @@ def _ruled(
     return table
 
 
-def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int, units: str | None) -> str:
+def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int) -> str:
     """Return the drawn table followed by notes, the counts and the sizes, separated by rules."""
-    counts = [total_text(total, units) for total in totals if not total.field.scaled]
-    sizes = [total_text(total, units) for total in totals if total.field.scaled]
+    counts = [total_text(total) for total in totals if not total.field.scaled]
+    sizes = [total_text(total) for total in totals if total.field.scaled]
     return "\n".join([drawn, *notes, *counts, "-" * width, *sizes, "-" * width])
 
 
-def total_text(total: Total, units: str | None = None) -> str:
-    """Return a total as a line; without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary."""
-    if units is None:
-        return f"{total.field.heading}{' (MB)' if total.field.scaled else ''}: {total.cell.text}{total.where}"
-    shown = total_with_unit(total, units)
-    return f"{shown.field.heading}: {shown.cell.text}{total.where}"
+def total_text(total: Total) -> str:
+    """Return a total as a line."""
+    return f"{total.field.heading}: {total.cell.text}{total.where}"

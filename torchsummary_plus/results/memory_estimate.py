@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from ..render.table import Table
 from ..render.text import answer_text, table_text
 from ..timing.step_time import StepTime, step_time
 from .figures import Figures
-from .views import Columns, Depth, Views, check_units
+from .views import Columns, Depth, Views, figure_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..render.figure import Place
     from ..render.html_report import Section
-    from .views import RowLook
+    from .views import OtherLook
 
 REPORT_COLUMNS = (
     "peak_own_bytes",
@@ -94,16 +94,15 @@ class MemoryEstimate(Estimate, Views, Figures):
         columns: Columns = ...,
         depth: Depth = ...,
         style: str | None = None,
-        units: str | None = None,
-        **rows: Unpack[RowLook],
+        units: str | Mapping[str, str] | None = None,
+        **look: Unpack[OtherLook],
     ) -> str:
         """Return :meth:`render`'s text, or with ``columns`` a table."""
-        self._with_rows(rows)
+        cells, rows = figure_look(units, look)
         if not isinstance(columns, EllipsisType):
-            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units)[0])
-        if units is not None:
-            check_units(units)
-        return self.render(units=units)
+            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units, **look)[0])
+        self._with_rows(rows, style)
+        return self.render(units=cells.units.get("bytes", cells.sizes))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         if isinstance(columns, EllipsisType):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from ..data.units import one_line
+from ..data.units import OLD_MB, one_line
+from ..render.cells import CellStyle, written
 from ..render.columns import DEFAULT_COLUMNS, FRAME_COLUMNS, check_layout, memory_columns
 from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
-from ..render.text import in_columns, summary_text, total_text
+from ..render.text import summary_text, total_text
 from ..render.totals import report_totals
 from ..report.report import Report
 from .echo import is_echo, takes_html
 from .figures import Figures
-from .views import Columns, Depth, Views, check_options, check_units
+from .views import Columns, Depth, Views, check_options, figure_look
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
-    from .views import Look, RowLook
+    from .views import Look, OtherLook, RowLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
@@ -93,25 +94,26 @@ class ModelSummary(Report, Views, Figures):
         style: str | None = None,
         depth: Depth = ...,
         col_names: Columns = ...,
-        units: str | None = None,
-        **rows: Unpack[RowLook],
+        units: str | Mapping[str, str] | None = None,
+        **look: Unpack[OtherLook],
     ) -> str:
         """Return the table with another style, depth, columns or rows, without running the model again.
 
         Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
         columns, ``rows=None`` all rows. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels
-        that exactly, "MB" is 1,000,000 bytes, and "auto" picks a unit per figure. Raises :class:`InputError` for an
-        unknown style, depth, column, row or unit.
+        that exactly, "MB" is 1,000,000 bytes, and "auto" picks a unit per figure; other options are those of all
+        views. Raises :class:`InputError` for an unknown style, depth, column, row or unit.
         """
-        if units is not None:
-            check_units(units)
-        view = self._with_rows(rows).view
+        cells, rows = figure_look(units, look)
+        view = self._with_rows(rows, style).view
         style, depth, names = view.with_look(col_names, depth, style)
         lines = view.lines if view.lines.repeats else replace(view.lines, repeats="fold")
-        text = summary_text(summary_table(self, style, depth, names, lines), style, units, lines.is_ascii)
+        table = summary_table(self, style, depth, names, lines)
+        (table,) = written([replace(table, unit=OLD_MB) if units is None else table], cells)
+        text = summary_text(table, style, lines.is_ascii)
         if self.memory is None:
             return text
-        return f"{text}\n{self.memory.render(len(text.splitlines()[-1]), units)}"
+        return f"{text}\n{self.memory.render(len(text.splitlines()[-1]), cells.units.get('bytes', cells.sizes))}"
 
     def to_text(
         self,
@@ -119,11 +121,11 @@ class ModelSummary(Report, Views, Figures):
         columns: Columns = ...,
         depth: Depth = ...,
         style: str | None = None,
-        units: str | None = None,
-        **rows: Unpack[RowLook],
+        units: str | Mapping[str, str] | None = None,
+        **look: Unpack[OtherLook],
     ) -> str:
         """Return :meth:`render`'s text, with the argument names that all views share."""
-        return self._with_rows(rows).render(style=style, depth=depth, col_names=columns, units=units)
+        return self.render(style=style, depth=depth, col_names=columns, units=units, **look)
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
@@ -136,11 +138,12 @@ class ModelSummary(Report, Views, Figures):
             return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
         view = self._printed().view
         head = summary_table(self, *view.with_look(..., ..., None), view.lines)
+        (head,) = written([head], CellStyle(OLD_MB))
         below = [total_text(total) for total in head.totals]
         memory = [] if self.memory is None else [self.memory.render()]
-        return rich_text(in_columns(head), [*head.notes, *below, *memory], stream)
+        return rich_text(head, [*head.notes, *below, *memory], stream)
 
-    def _with_rows(self, rows: RowLook) -> ModelSummary:
+    def _with_rows(self, rows: RowLook, style: str | None) -> ModelSummary:
         check_options(rows)
         if not rows:
             return self
@@ -152,7 +155,7 @@ class ModelSummary(Report, Views, Figures):
             chosen.settings if "row_settings" in rows else own.settings,
             chosen.width if "col_width" in rows else own.width,
         )
-        return replace(self, view=replace(self.view, lines=lines, style=lines.style_of(self.view.style)))
+        return replace(self, view=replace(self.view, lines=lines, style=chosen.style_of(style or self.view.style)))
 
     def _printed(self) -> ModelSummary:
         lines = self.view.lines

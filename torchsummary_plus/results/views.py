@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
 
 from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
-from ..data.units import UNITS
-from ..render.table import Table, with_units
+from ..render.cells import CellStyle, cell_style, written
+from ..render.table import Table
 from .echo import ipython, takes_html
 
 if TYPE_CHECKING:
@@ -51,11 +51,31 @@ class Look(RowLook, total=False):
     """ "torchsummary" (flat) or "tree" (nested)."""
 
 
-class ShownLook(Look, total=False):
+class FigureLook(TypedDict, total=False):
+    """How figures are written, in formats that people read."""
+
+    digits: int | None
+    """Decimals of figures in a unit, and of shares and ratios; 2 by default."""
+    titles: Mapping[str, str]
+    """Headings by the name of a column, total or figure, such as ``{"layer": "Block", "mult_adds": "MACs"}``."""
+    flops: bool
+    """Whether multiply-adds are written as FLOPs, two for each."""
+    shapes: str | None
+    """ "sample" writes shapes as ``2048 x 7 x 7``, without the batch axis; "channels_last" as ``7 x 7 x 2048``."""
+
+
+class OtherLook(RowLook, FigureLook, total=False):
+    """What :class:`ShownLook` has besides columns, depth, style and units."""
+
+
+class ShownLook(Look, FigureLook, total=False):
     """A look with units, for formats that people read."""
 
-    units: str | None
-    """Sizes in "KiB", "MiB", "GiB" (powers of 1024), "MB" (1,000,000) or "auto" (B to TiB in each cell)."""
+    units: str | Mapping[str, str] | None
+    """Sizes in "KiB", "MiB", "GiB" (powers of 1024), "MB" (1,000,000) or "auto" (B to TiB in each cell).
+
+    Or units by figure: ``{"params": "M", "mult_adds": "G", "bytes": "MiB"}``; counts are in K, M, G, T or "auto".
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +144,19 @@ class Views(ABC):
         columns: Columns = ...,
         depth: Depth = ...,
         style: str | None = None,
-        units: str | None = None,
-        **rows: Unpack[RowLook],
+        units: str | Mapping[str, str] | None = None,
+        **look: Unpack[OtherLook],
     ) -> tuple[Table, ...]:
         """Return the tables that every format is rendered from, the main one first, without folding repeats.
 
-        Without ``units``, sizes are in MiB, those of a step's memory in GiB, MiB or KiB by the largest one.
-        Raises :class:`InputError` for an unknown style, column, depth, unit or row.
+        Without ``units``, sizes are in MiB, those of a step's memory in GiB, MiB or KiB by the largest one. Raises
+        :class:`InputError` for an unknown style, column, depth, unit, title, shape or row.
         """
-        if units is not None:
-            check_units(units)
-        return tuple(with_units(table, units) for table in self._with_rows(rows)._tables(columns, depth, style))
+        cells, rows = figure_look(units, look)
+        return written(self._with_rows(rows, style)._tables(columns, depth, style), cells)
 
-    def _with_rows(self, rows: RowLook) -> Views:
-        """Return the result with other rows shown. Raises :class:`InputError` if it has no layers."""
+    def _with_rows(self, rows: RowLook, style: str | None) -> Views:
+        """Return the result with other rows shown, in a style. Raises :class:`InputError` if it has no layers."""
         check_options(rows)
         if rows:
             raise InputError(f"{', '.join(rows)}: accepted for the result of summary")
@@ -186,7 +205,7 @@ class Views(ABC):
         **rows: Unpack[RowLook],
     ) -> Table:
         """Return one table, in the units of its data. Raises :class:`InputError` for an unknown index."""
-        tables = self._with_rows(rows)._tables(columns, depth, style)
+        tables = self._with_rows(rows, style)._tables(columns, depth, style)
         if table not in range(len(tables)):
             raise choice_error("table", table, range(len(tables)))
         return tables[table]
@@ -332,7 +351,8 @@ def check_options(rows: RowLook) -> None:
             raise OptionError(f"the view has no option {name!r}{end}")
 
 
-def check_units(units: str) -> None:
-    """Raise :class:`InputError` for an unknown unit."""
-    if units not in UNITS:
-        raise choice_error("units", units, UNITS)
+def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple[CellStyle, RowLook]:
+    """Return how figures are written, and the options left for rows. Raises :class:`InputError`."""
+    rows: Any = {name: value for name, value in look.items() if name not in FigureLook.__annotations__}
+    figures: Any = {name: value for name, value in look.items() if name not in rows}
+    return cell_style(units, **figures), rows

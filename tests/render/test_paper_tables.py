@@ -1,0 +1,148 @@
+"""Tables as papers print them: units by figure, decimals, titles, FLOPs and shapes, the same in every format."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, summary
+from torchsummary_plus.render.cells import CellStyle, cell_style, written
+from torchsummary_plus.render.table import Cell, Field, Table, TableRow
+
+
+def network(width: int = 512) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(width * 49, 1000))
+
+
+PARAMS = 512 * 28 + 512 * 49 * 1000 + 1000
+MACS = 512 * 27 * 49 + 512 * 49 * 1000
+
+PAPER: dict[str, Any] = {
+    "columns": ["output_size", "params", "macs"],
+    "units": {"params": "M", "mult_adds": "G"},
+    "titles": {"layer": "Block", "params": "Weights (M)"},
+    "digits": 3,
+    "shapes": "channels_last",
+}
+
+
+@pytest.fixture(scope="module")
+def result() -> ModelSummary:
+    return summary(network(), (3, 14, 14), style="tree", verbose=0)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Comparison:
+    return compare({"small": network(256), "large": network()}, input_size=(3, 14, 14), ratios=True)
+
+
+@pytest.mark.parametrize("view", ["to_text", "to_markdown", "to_latex", "to_html", "render"])
+def test_every_format_writes_the_same_figures(result: ModelSummary, view: str) -> None:
+    options = {"col_names" if view == "render" and name == "columns" else name: PAPER[name] for name in PAPER}
+    text = getattr(result, view)(**options).replace(r"$\times$", "x")
+    for shown in ("Block", "Weights (M)", "Mult-Adds (G)", "7 x 7 x 512", f"{PARAMS / 1e6:.3f}", f"{MACS / 1e9:.3f}"):
+        assert shown in text
+    assert f"{PARAMS:,}" not in text and "[-1" not in text
+
+
+def test_a_plain_table_prints_as_without_the_options(result: ModelSummary) -> None:
+    options: dict[str, Any] = {"digits": None, "titles": {}, "flops": False, "shapes": None}
+    assert result.to_text(units=None, **options) == str(result)
+    assert result.to_markdown(units="MiB", **options) == result.to_markdown()
+    assert result.to_html(units={}, **options) == result.to_html()
+
+
+def test_flops_are_two_a_multiply_add_and_named_so(result: ModelSummary, pair: Comparison) -> None:
+    text = result.to_text(columns=["mult_adds"], flops=True)
+    assert (
+        f"Total FLOPs: {2 * MACS:,}" in text
+        and "FLOPs: 2 x multiply-adds" in text
+        and "ult-" not in text.replace("2 x multiply-adds", "")
+    )
+    assert f"{2 * MACS:,}" in result.to_csv(columns=["flops"]).replace(f"{2 * MACS}", f"{2 * MACS:,}")
+    table = pair.tables(flops=True, units={"mult_adds": "auto"}, digits=1)[0]
+    (row,) = [row for row in table.rows if row.path == "total_mult_adds"]
+    assert row.label == "Total FLOPs" and row.cells[1].text == f"{2 * MACS / 1e6:.1f} M"
+    assert row.cells[1].value == 2 * MACS and row.cells[2].text == "2.0x"
+
+
+def test_units_are_auto_by_figure(result: ModelSummary) -> None:
+    text = result.to_text(units={"params": "auto", "bytes": "auto"}, columns=["params", "output_bytes"])
+    assert f"Total params: {PARAMS / 1e6:.2f} M" in text and f"Total mult-adds: {MACS:,}" in text
+    assert "98.00 KiB" in text and f"Params size: {4 * PARAMS / 2**20:.2f} MiB" in text
+
+
+def test_shapes_lose_the_batch_axis_and_no_other() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(4, 8, num_layers=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rnn(x)[0]
+
+    for batch in (-1, 5):
+        table = summary(Recurrent(), (3, 4), batch, batch_dim=1, verbose=0).tables(shapes="sample")[0]
+        assert [row.cells[0].text for row in table.rows] == ["[3 x 8, 2 x 8]"]
+    done = summary(network(), (3, 14, 14), 2, col_names=["output_size", "kernel_size"], verbose=0)
+    texts = [[cell.text for cell in row.cells] for row in done.tables(shapes="sample")[0].rows]
+    assert texts[0] == ["512 x 7 x 7", "3 x 3"] and texts[-1] == ["1000", "--"]
+
+
+def test_words_of_a_cell_stay() -> None:
+    """Counts are scaled whatever else the cell says; numbers in names and remarks are not counts."""
+    texts = ["1,234,567 (2 of 8 experts per token)", ">=1,234,567", "(2,000,000) 1,234,567", "(tied: h.12)", "N/A", "0"]
+    rows = tuple(TableRow("", "", 0, (Cell(1, text),)) for text in texts)
+    table = Table("", "Layer", (Field("num_params", "Param #", "elements"),), rows)
+    (shown,) = written([table], cell_style({"params": "M"}))
+    assert [row.cells[0].text for row in shown.rows] == [
+        "1.23 (2 of 8 experts per token)", ">=1.23", "(2.00) 1.23", "(tied: h.12)", "N/A", "0.00",
+    ]  # fmt: skip
+    assert written([table], CellStyle()) == (table,)
+
+
+def test_a_comparison_and_an_estimate_take_them_too(pair: Comparison) -> None:
+    figures, layers = pair.tables(units={"params": "M"}, titles={"params": "Params", "num_params": "P"}, digits=1)
+    assert figures.rows[0].label == "Params" and figures.rows[0].cells[1].text == f"{PARAMS / 1e6:.1f}"
+    assert [field.heading for field in layers.fields][2::2] == ["small: P", "large: P"]
+    step = estimate_memory(network(16), (3, 14, 14), device="cpu")
+    (table,) = step.tables(units={"bytes": "KiB"}, digits=0, columns=["bytes"])
+    assert table.rows[0].cells[0].text == f"{step.at_peak['parameters'] / 1024:.0f}"
+    assert f"{step.at_peak['parameters'] / 1024:.2f} KiB" in step.to_text(units={"bytes": "KiB"})
+
+
+def test_containers_are_scaled_in_grey(result: ModelSummary) -> None:
+    assert result.tables(units={"params": "M"})[0].rows[0].cells[1].inside == f"{PARAMS / 1e6:.2f}"
+
+
+def test_a_coloured_terminal_still_prints_full_numbers(result: ModelSummary) -> None:
+    rich = replace(result, view=replace(result.view, style="rich"))
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    text = rich.to_terminal(stream)
+    assert f"{PARAMS:,}" in text and f"Params size (MB): {4 * PARAMS / 2**20:.2f}" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"units": {"params": "MiB"}}, r"units\['params'\] is 'MiB'; accepted: 'K', 'M', 'G', 'T', 'B', 'auto'"),
+        ({"units": {"bytes": "M"}}, r"units\['bytes'\] is 'M'; accepted: 'B', 'KiB', 'MiB'"),
+        ({"units": {"weights": "M"}}, "figure of units is 'weights'; accepted: 'params', 'mult_adds', 'bytes'"),
+        ({"units": 3}, "units is 3; accepted: 'KiB', 'MiB', 'GiB', 'MB', 'auto', or"),
+        ({"units": "M"}, "units is 'M'; accepted"),
+        ({"digits": -1}, "digits is -1"),
+        ({"titles": {"parms": "P"}}, "column of titles is 'parms'; accepted: 'layer', "),
+        ({"titles": "P"}, "titles is 'P'; accepted: headings by name"),
+        ({"shapes": "nhwc"}, "shapes is 'nhwc'; accepted: None, 'sample', 'channels_last'"),
+        ({"digit": 1}, "no option 'digit'; similar names: digits"),
+    ],
+)
+def test_an_unknown_choice_names_the_known_ones(result: ModelSummary, options: dict[str, Any], message: str) -> None:
+    for view in (result.to_text, result.to_markdown):
+        with pytest.raises(InputError, match=message):
+            view(**options)
