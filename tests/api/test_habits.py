@@ -236,6 +236,26 @@ def test_rows_are_chosen_by_type_name_or_range(rows: Any, labels: list[str]) -> 
     assert f"Rows shown: {len(labels)} of 68" in text and f"Total params: {result.total_params:,}" in text
 
 
+@pytest.mark.parametrize("style", ["torchsummary", "tree", "rich"])
+@pytest.mark.parametrize("view", ["to_text", "to_markdown", "to_latex", "to_html", "to_csv", "to_dataframe", "tables"])
+def test_every_format_takes_rows_and_a_width_whatever_the_style_is(style: str, view: str) -> None:
+    result = summary(resnet18(), (3, 32, 32), style=style, verbose=0)
+    shown = str(getattr(result, view)(rows="Linear", col_width=12))
+    assert "Linear" in shown and "Conv2d" not in shown
+    with pytest.raises(InputError, match='pass style="tree" too'):
+        result.to_latex(repeats="fold", style="torchsummary")
+    assert "0 to 1 (BasicBlock) x 2" in result.to_latex(repeats="fold", style="tree")
+
+
+def test_html_narrows_names_and_shapes_to_a_width() -> None:
+    result = summary(resnet18(), (3, 32, 32), verbose=0)
+    wide, narrow = (
+        [float(width) for width in re.findall(r'<col style="width:([0-9.]+)ch">', html)]
+        for html in (result.to_html(), result.to_html(col_width=8))
+    )
+    assert narrow[0] < wide[0] and narrow[1] < wide[1] and narrow[2] == wide[2]  # Numbers stay whole.
+
+
 def test_a_chosen_row_keeps_its_place_in_the_tree() -> None:
     result = summary(resnet18(), (3, 32, 32), rows="layer2.0.conv1", style="tree", verbose=0)
     names = [row.label for row in result.tables()[0].rows]

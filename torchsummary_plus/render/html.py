@@ -126,11 +126,12 @@ def _whole(field: Field, values: Sequence[Value]) -> float:
 def _widths(table: Table, padding: float, arrow: int) -> Iterator[float]:
     """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout."""
     labels = [LETTER * len(row.label) + INDENT * row.level for row in table.rows]
-    yield min(WIDEST, max([len(table.labels), *labels])) + padding + INDENT
+    yield max(len(table.labels), min(table.widest, max(labels, default=0))) + padding + INDENT
     for index, field in enumerate(table.fields):
         texts = [len(row.cells[index].inside or row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
-        yield min(WIDEST, max(_heading_width(field.heading) + arrow, widest)) + padding
+        most = WIDEST if field.unit else table.widest
+        yield max(_heading_width(field.heading) + arrow, min(most, widest)) + padding
 
 
 def _heading_width(heading: str) -> int:
