@@ -38,13 +38,21 @@ def figures(comparison: Comparison) -> dict[str, list[Any]]:
     return {row.path: [cell.value for cell in row.cells] for row in comparison.tables()[0].rows}
 
 
+def samples(result: ModelSummary, name: str) -> int:
+    """By what a comparison divides a figure: multiply-adds are per sample."""
+    return (result.run.batch_size or 1) if name == "total_mult_adds" else 1
+
+
 @LAW
 @given(st.lists(summaries(), min_size=2, max_size=4))
 def test_the_figures_are_the_summaries_own(results: list[ModelSummary]) -> None:
     result = figures(compare(*results))
     for name in FIGURES:
         known = [name not in ("total_mult_adds", "input_bytes") or result.run.kind != "none" for result in results]
-        expected = [getattr(result, name) if there else None for result, there in zip(results, known)]
+        expected = [
+            round(getattr(result, name) / samples(result, name)) if there else None
+            for result, there in zip(results, known)
+        ]
         assert result.get(name, [None] * len(results)) == expected
 
 
@@ -64,6 +72,9 @@ def test_a_figure_stands_in_the_row_of_its_name_whoever_else_has_it(results: lis
     for place, result in enumerate(results):
         own = {total.field.name: (total.field.heading, total.cell.value) for total in report_totals(result)}
         own = {name: figure for name, figure in own.items() if figure[1] is not None}
+        if "total_mult_adds" in own:
+            per_sample = round(result.total_mult_adds / samples(result, "total_mult_adds"))
+            own["total_mult_adds"] = ("Mult-adds per sample", per_sample)
         shown = {row.path: (row.label.partition(" (M")[0], row.cells[place].value) for row in compared}
         assert {name: figure for name, figure in shown.items() if figure[1] is not None} == own
         fixed = [name for name in own if not name.startswith("adapter_")]
@@ -79,7 +90,7 @@ def test_each_layer_stands_in_one_row_and_in_order(results: list[ModelSummary], 
         lines = STYLES[style](result, depth)
         column = [row[place] for row in comparison.aligned() if row[place] is not None]
         assert column == [line.row.index for line in lines]
-        cells = [row.cells[1 + 2 * place : 3 + 2 * place] for row in comparison.tables()[1].rows]
+        cells = [row.cells[1 + 2 * place : 3 + 2 * place] for row in comparison.tables(layers=True)[1].rows]
         params = [pair[1].value for pair in cells if pair[1].text]
         assert sum(params) == entry.report.total_params == result.total_params
 
@@ -102,7 +113,10 @@ def test_swapped_models_give_the_mirror(first: ModelSummary, second: ModelSummar
     assert {(b, a) for a, b in there.aligned()} == set(back.aligned())
     assert {name: values[::-1] for name, values in figures(there).items()} == figures(back)
     mirrored = {"same": "same", "changed": "changed", "removed": "added", "added": "removed"}
-    changes = [sorted(str(row.cells[0].value) for row in comparison.tables()[1].rows) for comparison in (there, back)]
+    changes = [
+        sorted(str(row.cells[0].value) for row in comparison.tables(layers=True)[1].rows)
+        for comparison in (there, back)
+    ]
     assert sorted(mirrored[change] for change in changes[0]) == changes[1]
 
 

@@ -66,7 +66,7 @@ def test_flops_are_two_a_multiply_add_and_named_so(result: ModelSummary, pair: C
     assert f"{2 * MACS:,}" in result.to_csv(columns=["flops"]).replace(f"{2 * MACS}", f"{2 * MACS:,}")
     table = pair.tables(flops=True, units={"mult_adds": "auto"}, digits=1)[0]
     (row,) = [row for row in table.rows if row.path == "total_mult_adds"]
-    assert row.label == "Total FLOPs" and row.cells[1].text == f"{2 * MACS / 1e6:.1f} M"
+    assert row.label == "FLOPs per sample" and row.cells[1].text == f"{2 * MACS / 1e6:.1f} M"
     assert row.cells[1].value == 2 * MACS and row.cells[2].text == "2.0x"
 
 
@@ -146,3 +146,57 @@ def test_an_unknown_choice_names_the_known_ones(result: ModelSummary, options: d
     for view in (result.to_text, result.to_markdown):
         with pytest.raises(InputError, match=message):
             view(**options)
+
+
+def test_models_are_rows_with_the_figures_of_a_paper(pair: Comparison) -> None:
+    look: dict[str, Any] = {"orient": "models", "figures": ["params", "macs"], "layers": False}
+    (table,) = pair.tables(**look, units={"params": "M", "mult_adds": "M"}, titles={"model": "Net"})
+    assert [table.labels, *(field.heading for field in table.fields)] == [
+        "Net", "Total params (M)", "Total params / small", "Mult-adds per sample (M)", "Mult-adds per sample / small",
+    ]  # fmt: skip
+    assert [row.label for row in table.rows] == ["small", "large"]
+    assert [cell.text for cell in table.rows[1].cells[::2]] == [f"{PARAMS / 1e6:.2f}", f"{MACS / 1e6:.2f}"]
+    assert f"large & {PARAMS / 1e6:.2f} & 2.00x" in pair.to_latex(**look, units={"params": "M"})
+    csv = pair.to_csv(orient="models", figures="params")
+    assert csv.splitlines()[2].startswith(f"large,large,0,{PARAMS},1.99")
+    with pytest.raises(InputError, match="orient is 'rows'; accepted: 'figures', 'models'"):
+        pair.to_text(orient="rows")
+    with pytest.raises(InputError, match="figure is 'parms'; accepted: 'total_params', 'trainable_params'"):
+        pair.to_markdown(figures=["parms"])
+
+
+def test_a_comparison_counts_multiply_adds_per_sample_and_says_so() -> None:
+    one, eight = (
+        compare({"a": network(4), "b": network(8)}, input_size=(3, 14, 14), batch_size=n, col_names=["mult_adds"])
+        for n in (1, 8)
+    )
+    for result in (one, eight):
+        text, page = result.to_text(figures=["macs", "flops"]), result.to_html()
+        assert "Mult-adds per sample" in text and "FLOPs per sample" in text and "Mult-adds per sample" in page
+        assert "a: Mult-Adds per sample" in text
+    ones, eights = ([[cell.value for cell in row.cells[1:]] for row in c.tables()[1].rows] for c in (one, eight))
+    assert ones == eights
+    assert one.tables(figures="macs")[0].rows[0].cells == eight.tables(figures="macs")[0].rows[0].cells
+
+
+def test_layers_are_shown_where_they_match_or_are_asked_for() -> None:
+    other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 14 * 14, 7), nn.Tanh(), nn.Linear(7, 2))
+    apart = compare({"a": network(4), "b": other}, input_size=(3, 14, 14))
+    assert len(apart.tables()) == 1 and "layers=True shows the layers" in str(apart)
+    assert "Layers of a, b" in apart.to_text(layers=True) and "Layers of a, b" not in apart.to_html()
+    assert "Flatten" in apart.to_csv(table=1)
+    asked = compare({"a": network(4), "b": other}, input_size=(3, 14, 14), layers=True)
+    assert len(asked.tables()) == 2 and len(asked.tables(layers=False)) == 1
+    near = compare(network(4), network(8), input_size=(3, 14, 14))
+    assert len(near.tables()) == 2 and "layers=True" not in str(near)
+
+
+def test_equal_notes_of_a_comparison_are_one() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.matrix_exp()
+
+    notes = compare({"a": Odd(), "b": Odd()}, input_size=(4, 4)).tables()[0].notes
+    assert [note for note in notes if "matrix_exp" in note] == ["Not counted: aten.linalg_matrix_exp.default x 1"]
+    some = compare({"a": Odd(), "b": Odd(), "c": nn.ReLU()}, input_size=(4, 4)).tables()[0].notes
+    assert any(note.startswith("Not counted in a, b: ") for note in some)

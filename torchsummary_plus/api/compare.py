@@ -60,6 +60,7 @@ class CompareArguments(ReadingArguments, total=False):
     col_names: Iterable[str] | None
     ratios: bool
     changes_only: bool
+    layers: bool | None
 
 
 READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
@@ -87,6 +88,7 @@ def compare(
     col_names: Iterable[str] | None = None,
     ratios: bool = False,
     changes_only: bool = False,
+    layers: bool | None = None,
     **reading: Unpack[ReadingArguments],
 ) -> Comparison | StepComparison:
     """Compare models: their totals with the best value marked, and their layers aligned by type and shapes.
@@ -106,6 +108,7 @@ def compare(
         style, depth, col_names: those of the layer table, as in :func:`summary`; every model has the same columns.
         ratios: also show each figure's ratio to the first model's.
         changes_only: leave out layers that all models share.
+        layers: whether to show the layers; None shows them if at least half of them match, or if columns are chosen.
 
     Other arguments are those of :func:`summary`, and apply to entries that are not summaries.
 
@@ -134,7 +137,7 @@ def compare(
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
-    result = Comparison(tuple(compared), ratios, changes_only, Presentation(style, depth, columns))
+    result = Comparison(tuple(compared), ratios, changes_only, Presentation(style, depth, columns), layers=layers)
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 

@@ -229,6 +229,11 @@ def _counted(cell: Cell, is_bytes: bool, unit: str, factor: int, digits: int | N
     return replace(cell, value=value, text=text(cell.text), inside=text(cell.inside))
 
 
+def as_flops(cell: Cell) -> Cell:
+    """Return a cell of multiply-adds as FLOPs, two for each."""
+    return _counted(cell, False, "", 2, None)
+
+
 def _rounded(cell: Cell, digits: int) -> Cell:
     value: Any = cell.value
     return replace(cell, text=NUMBER.sub(lambda _: f"{value:,.{digits}f}", cell.text, 1)) if value is not None else cell

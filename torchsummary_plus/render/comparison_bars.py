@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..data.errors import choice_error
 from ..data.units import one_line
 from ..report.comparison import Compared
+from .cells import meant
 from .comparison_tables import figures_table
 from .figure import (
     BLUE,
@@ -37,7 +38,7 @@ NAMES = {
     "total_params": "Parameters",
     "trainable_params": "Trainable",
     "non_trainable_params": "Frozen",
-    "total_mult_adds": "Multiply-adds",
+    "total_mult_adds": "Mult-adds per sample",
     "forward_backward_bytes": "Forward/backward",
     "total_bytes": "Total size",
 }
@@ -76,8 +77,9 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
         memory = next((name for name in MEMORY if name in known), None)
         wanted = [name for name in ("total_params", "total_mult_adds", memory) if name in known]
     for name in wanted:
-        if name not in known:
+        if not meant(name, known):
             raise choice_error("figure", name, known)
+    wanted = [meant(name, known) for name in wanted]
     entries = compared.entries
     names = [wrapped(entry.name, NAME) for entry in entries]
     columns = min(PANELS, len(wanted))

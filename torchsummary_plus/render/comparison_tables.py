@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..data.caveats import caveats
+from ..data.errors import choice_error
 from ..data.records import Group, Structure
 from ..data.units import mebibytes, structure_text
 from ..report.alignment import ComparedLayer, align
 from ..report.comparison import Compared, Entry
+from ..report.report import Report
+from .cells import as_flops, meant
 from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow, Total
@@ -19,6 +22,7 @@ from .totals import report_totals, unregistered_note, without_shape
 LOWER_IS_BETTER = (
     "total_params",
     "total_mult_adds",
+    "total_flops",
     "forward_backward_bytes",
     "param_bytes",
     "total_bytes",
@@ -34,26 +38,64 @@ STEP_FIGURES = {
 }
 """Memory figures of steps: label and unit."""
 
+NOT_COUNTED = "Not counted"
+
+FEW_MATCH = "Fewer than half of the layers match, so only totals are shown; layers=True shows the layers"
+
 MARKS = {"same": "", "changed": "~", "removed": "-", "added": "+"}
 """The mark of a row of layers: the same in all, different, missing in some, missing in the first."""
 
 
-def figures_table(compared: Compared) -> Table:
-    """Return the table with a row per figure, a column per entry and, if asked for, ratios to the first entry."""
+ORIENTS = ("figures", "models")
+"""What the rows of the main table are."""
+
+PER_SAMPLE = " per sample"
+
+WORK = ("mult-adds", "flops")
+"""Units of figures that are per sample."""
+
+FLOPS = Field("total_flops", f"FLOPs{PER_SAMPLE}", "flops")
+"""A figure that is shown only if it is chosen."""
+
+
+def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Table:
+    """Return the table with a row per figure, a column per entry and, if asked for, ratios to the first entry.
+
+    None chooses all figures but the FLOPs. Raises :class:`InputError` for an unknown one.
+    """
     entries = compared.entries
     first = entries[0].name
     fields = [Field(entry.name, entry.name, "count") for entry in entries]
     ratios = [Field(f"{entry.name}/{first}", f"{entry.name} / {first}", "ratio") for entry in entries[1:]]
     figures = [{total.field.name: total for total in _figures(entry)} for entry in entries]
-    rows = [_figure_row(field, figures, compared.ratios) for field in _shared_order(figures)]
-    known = [row for row in rows if any(cell.value is not None for cell in row.cells)]
+    rows = {field.name: _figure_row(field, figures, compared.ratios) for field in _shared_order(figures)}
+    known = {name: row for name, row in rows.items() if any(cell.value is not None for cell in row.cells)}
+    for name in chosen or ():
+        if not meant(name, known):
+            raise choice_error("figure", name, known)
+    shown = [name for name in known if name != FLOPS.name] if chosen is None else [meant(n, known) for n in chosen]
     return Table(
         title=" / ".join(entry.name for entry in entries),
         labels="Figure",
         fields=(*fields, *(ratios if compared.ratios else ())),
-        rows=tuple(known),
+        rows=tuple(known[name] for name in shown),
         notes=tuple(_figure_notes(entries)),
     )
+
+
+def models_table(table: Table, count: int) -> Table:
+    """Return the table of figures with a row for each of ``count`` models: a column per figure, and its ratio."""
+    fields, columns = [], []
+    for row in table.rows:
+        assert row.figure is not None  # Every row of this table has one.
+        fields.append(row.figure)
+        columns.append(row.cells[:count])
+        if len(row.cells) > count:
+            first = table.fields[0].heading
+            fields.append(Field(f"{row.path}_ratio", f"{row.figure.heading} / {first}", "ratio"))
+            columns.append((Cell(None, ""), *row.cells[count:]))
+    rows = [TableRow(field.heading, field.name, 0, tuple(own)) for field, *own in zip(table.fields[:count], *columns)]
+    return replace(table, labels="Model", fields=tuple(fields), rows=tuple(rows))
 
 
 def _figures(entry: Entry) -> Iterator[Total]:
@@ -61,11 +103,26 @@ def _figures(entry: Entry) -> Iterator[Total]:
     for total in report_totals(entry.report):
         is_adapter = total.field.name.startswith("adapter_")
         text = f"{total.cell.value:,}" if is_adapter else total.cell.text.partition(" (")[0]
-        yield Total(total.field, replace(total.cell, text=text))
+        cell = replace(total.cell, text=text)
+        if total.field.unit != "mult-adds":
+            yield Total(total.field, cell)
+            continue
+        count = cell.value
+        if isinstance(count, int):
+            count = per_sample(count, entry.report)
+            cell = Cell(count, f"{'>=' * text.startswith('>=')}{count:,}")
+        yield Total(replace(total.field, heading=f"Mult-adds{PER_SAMPLE}"), cell)
+        yield Total(FLOPS, as_flops(cell))
+
     for name, (label, unit) in STEP_FIGURES.items():
         value = None if entry.peaks is None else getattr(entry.peaks, name)
         text = "N/A" if value is None else mebibytes(value) if unit == "bytes" else f"{value:,}"
         yield Total(Field(name, label, unit, scaled=unit == "bytes"), Cell(value, text))
+
+
+def per_sample(mult_adds: int, report: Report) -> int:
+    """Return multiply-adds for one sample of the batch that ran, rounded."""
+    return round(mult_adds / (report.run.batch_size or 1))
 
 
 def _shared_order(figures: Iterable[Mapping[str, Total]]) -> list[Field]:
@@ -106,16 +163,8 @@ def _ratio(cell: Cell, first: Cell) -> Cell:
 
 
 def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
-    for entry in entries:
-        if entry.report.unknown_ops:
-            names = ", ".join(f"{name} x {count:,}" for name, count in entry.report.unknown_ops)
-            yield f"Not counted in {entry.name}: {names}"
-        if note := unregistered_note(entry.report.unregistered):
-            yield f"{entry.name}: {note}"
-        if lazy := without_shape(entry.report):
-            yield f"Not counted in {entry.name}: {lazy}"
-        if entry.report.run.note:
-            yield f"In {entry.name}: {entry.report.run.note}"
+    """Yield the notes of the entries, each once."""
+    yield from _merged([(entry.name, _report_notes(entry.report)) for entry in entries])
     steps: dict[str, list[str]] = {}
     for entry in entries:
         if entry.peaks is not None:
@@ -125,12 +174,30 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
             steps.setdefault(settings, []).append(entry.name)
     for settings, of in steps.items():
         yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
-    lines: dict[str, list[str]] = {}
-    for entry in entries:
-        for line in caveats(entry.peaks.unknown, entry.peaks.assumptions) if entry.peaks is not None else ():
-            lines.setdefault(line, []).append(entry.name)
-    for line, of in lines.items():
-        yield line if len(of) == len(entries) else f"In {', '.join(of)}: {line[0].lower()}{line[1:]}"
+    peaks_of = [(entry.name, entry.peaks) for entry in entries]
+    yield from _merged([(name, caveats(p.unknown, p.assumptions) if p is not None else ()) for name, p in peaks_of])
+
+
+def _report_notes(report: Report) -> Iterator[str]:
+    for uncounted in (", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops), without_shape(report)):
+        if uncounted:
+            yield f"{NOT_COUNTED}: {uncounted}"
+    yield from filter(None, (unregistered_note(report.unregistered), report.run.note))
+
+
+def _merged(notes: Sequence[tuple[str, Iterable[str]]]) -> Iterator[str]:
+    """Yield the notes of models, by name, each once: with the names of its models unless it is of all."""
+    names: dict[str, list[str]] = {}
+    for name, lines in notes:
+        for line in lines:
+            names.setdefault(line, []).append(name)
+    for line, of in names.items():
+        if len(of) == len(notes):
+            yield f"{line[0].upper()}{line[1:]}"
+        elif line.startswith(NOT_COUNTED):
+            yield f"{NOT_COUNTED} in {', '.join(of)}{line.removeprefix(NOT_COUNTED)}"
+        else:
+            yield f"In {', '.join(of)}: {line[0].lower()}{line[1:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +220,16 @@ def aligned_lines(compared: Compared, style: str, depth: int | None) -> AlignedL
     return AlignedLines(lines, layers, tuple(align(layers)))
 
 
+def layers_match(aligned: AlignedLines) -> bool:
+    """Return whether at least half of the rows have a layer that two models share: by name, or by type and shapes."""
+    shared = 0
+    for places in aligned.places:
+        there = [own[place] for own, place in zip(aligned.layers, places) if place is not None]
+        alike = len({layer.kind for layer in there}) == 1 or len({layer.path for layer in there}) == 1
+        shared += len(there) > 1 and alike
+    return 2 * shared >= len(aligned.places)
+
+
 def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[str] | None, nested: bool) -> Table:
     """Return the table with a row per layer or group of matching layers, and the chosen columns for each entry.
 
@@ -167,15 +244,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
         alike += change == "same"
         if not (compared.changes_only and change == "same"):
             rows.append(_layer_row(entries, shared, change, names, nested))
-    fields = [
-        replace(
-            column_field(f"{entry.name}.{name}", COLUMNS[name], entry.report),
-            heading=f"{entry.name}: {COLUMNS[name].heading}",
-            adds_up=False,
-        )
-        for entry in entries
-        for name in names
-    ]
+    fields = [_entry_field(entry, name) for entry in entries for name in names]
     notes = ["~ changed, + not in the first, - not in all"]
     if len({entry.report.run.batch_size for entry in entries}) > 1:
         notes.append("Batch sizes differ; differences due only to the batch size are not marked")
@@ -183,6 +252,12 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
         notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
+
+
+def _entry_field(entry: Entry, name: str) -> Field:
+    own = column_field(f"{entry.name}.{name}", COLUMNS[name], entry.report)
+    sample = PER_SAMPLE if own.unit in WORK else ""
+    return replace(own, heading=f"{entry.name}: {own.heading}{sample}", adds_up=False)
 
 
 def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
@@ -234,6 +309,8 @@ def _layer_row(
             if line is None:
                 cells.append(Cell(None, ""))
             else:
+                if column.unit in WORK:
+                    line = replace(line, mult_adds=per_sample(line.mult_adds, entry.report))
                 zero = "--" if nested else "0"
                 cells.append(Cell(column.value(line, entry.report), column.cell(line, entry.report, zero)))
     return TableRow(f"{name} ({types})" if name else types, row.path, row.depth if nested else 0, tuple(cells))

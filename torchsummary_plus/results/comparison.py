@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..data.errors import choice_error
 from ..render.columns import check_layout
-from ..render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
+from ..render.comparison_tables import (
+    FEW_MATCH,
+    ORIENTS,
+    AlignedLines,
+    aligned_lines,
+    figures_table,
+    layers_match,
+    layers_table,
+    models_table,
+    shared_names,
+)
 from ..render.printing import printable
 from ..report.comparison import Compared
 from .figures import Figures
 from .model_summary import Presentation
-from .views import Columns, Depth, Views
+from .views import Columns, Depth, FigureChoice, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
     from ..render.figure import Place
     from ..render.html_report import Section
     from ..render.table import Table
-    from .views import ShownLook
+    from .views import ChosenLook, ShownLook
 
 
 MANY = 3
@@ -46,6 +57,12 @@ class Comparison(Compared, Views, Figures):
     """
 
     view: Presentation = field(default_factory=Presentation)
+    figures: tuple[str, ...] | None = None
+    """The figures of the main table; None for all."""
+    orient: str = "figures"
+    """What the rows of the main table are: "figures" or "models"."""
+    layers: bool | None = None
+    """Whether the layers are shown; None shows them if at least half of them match, or if columns were chosen."""
 
     _html_style: ClassVar[str | None] = None
     """None: a tree would hide rows that only one model has."""
@@ -87,8 +104,40 @@ class Comparison(Compared, Views, Figures):
         return draw_comparison(self, figures, place)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        figures = figures_table(self, self.figures)
+        if self.orient == "models":
+            figures = models_table(figures, len(self.entries))
         look, deepest, names = self.view.with_look(columns, depth, style)
-        return figures_table(self), layers_table(self, self._aligned(look, deepest), names, look == "tree")
+        shared_names(self, names)  # Raises for an unknown column, also where no layers are shown.
+        if self.layers is False:
+            return (figures,)
+        aligned = self._aligned(look, deepest)
+        if self.layers or names is not None or self.changes_only or layers_match(aligned):
+            return figures, layers_table(self, aligned, names, look == "tree")
+        return (replace(figures, notes=(*figures.notes, FEW_MATCH)),)
+
+    def _plain(
+        self,
+        table: int,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        **rows: Unpack[ChosenLook],
+    ) -> Table:
+        rows.setdefault("layers", True)
+        return super()._plain(table, columns, depth, style, **rows)
+
+    def _with_rows(self, rows: ChosenLook, style: str | None) -> Views:
+        """Return the comparison with the chosen figures, orientation and layers."""
+        chosen: dict[str, Any] = {name: value for name, value in rows.items() if name in FigureChoice.__annotations__}
+        if not chosen:
+            return super()._with_rows(rows, style)
+        if isinstance(chosen.get("figures"), str):
+            chosen["figures"] = (chosen["figures"],)
+        if chosen.get("orient", "figures") not in ORIENTS:
+            raise choice_error("orient", chosen["orient"], ORIENTS)
+        rest: Any = {name: value for name, value in rows.items() if name not in chosen}
+        return replace(self, **chosen)._with_rows(rest, style)
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as an HTML fragment; by default only the parameter columns of many models."""
@@ -106,8 +155,8 @@ class Comparison(Compared, Views, Figures):
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
-        figures, layers = self.tables(**self._fitting({"units": "auto"}))
-        return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
+        tables = self.tables(**self._fitting({"units": "auto"}))
+        return tuple(tables_section(title, (table,)) for title, table in zip(("Comparison", "Side by side"), tables))
 
     def __str__(self) -> str:
         return printable(self.to_text())

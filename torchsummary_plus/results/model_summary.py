@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
-    from .views import Look, OtherLook, RowLook
+    from .views import ChosenLook, Look, OtherLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
@@ -143,7 +143,7 @@ class ModelSummary(Report, Views, Figures):
         memory = [] if self.memory is None else [self.memory.render()]
         return rich_text(head, [*head.notes, *below, *memory], stream)
 
-    def _with_rows(self, rows: RowLook, style: str | None) -> ModelSummary:
+    def _with_rows(self, rows: ChosenLook, style: str | None) -> ModelSummary:
         check_options(rows)
         if not rows:
             return self

@@ -42,7 +42,22 @@ class RowLook(TypedDict, total=False):
     col_width: int | None
 
 
-class Look(RowLook, total=False):
+class FigureChoice(TypedDict, total=False):
+    """What the tables of a comparison of models show; options left out keep the result's own."""
+
+    figures: Iterable[str] | None
+    """Figures of the main table: "params", "mult_adds", "flops", "training_peak", ...; None for all."""
+    orient: str
+    """What the rows of the main table are: "figures" or "models"."""
+    layers: bool | None
+    """Whether the layers are shown; None shows them if at least half of them match, or if columns are chosen."""
+
+
+class ChosenLook(RowLook, FigureChoice, total=False):
+    """What is shown of a summary or a comparison."""
+
+
+class Look(ChosenLook, total=False):
     """What a table shows; options left out keep the result's own."""
 
     columns: Columns
@@ -64,7 +79,7 @@ class FigureLook(TypedDict, total=False):
     """ "sample" writes shapes as ``2048 x 7 x 7``, without the batch axis; "channels_last" as ``7 x 7 x 2048``."""
 
 
-class OtherLook(RowLook, FigureLook, total=False):
+class OtherLook(ChosenLook, FigureLook, total=False):
     """What :class:`ShownLook` has besides columns, depth, style and units."""
 
 
@@ -155,7 +170,7 @@ class Views(ABC):
         cells, rows = figure_look(units, look)
         return written(self._with_rows(rows, style)._tables(columns, depth, style), cells)
 
-    def _with_rows(self, rows: RowLook, style: str | None) -> Views:
+    def _with_rows(self, rows: ChosenLook, style: str | None) -> Views:
         """Return the result with other rows shown, in a style. Raises :class:`InputError` if it has no layers."""
         check_options(rows)
         if rows:
@@ -202,7 +217,7 @@ class Views(ABC):
         columns: Columns = ...,
         depth: Depth = ...,
         style: str | None = None,
-        **rows: Unpack[RowLook],
+        **rows: Unpack[ChosenLook],
     ) -> Table:
         """Return one table, in the units of its data. Raises :class:`InputError` for an unknown index."""
         tables = self._with_rows(rows, style)._tables(columns, depth, style)
@@ -343,7 +358,7 @@ _OTHER_NAMES = {
 """Names that other tools and calls use for a view's options."""
 
 
-def check_options(rows: RowLook) -> None:
+def check_options(rows: ChosenLook) -> None:
     """Raise :class:`OptionError` for an option that no view has, with a suggestion."""
     for name in rows:
         if name not in RowLook.__annotations__:
@@ -351,7 +366,7 @@ def check_options(rows: RowLook) -> None:
             raise OptionError(f"the view has no option {name!r}{end}")
 
 
-def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple[CellStyle, RowLook]:
+def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple[CellStyle, ChosenLook]:
     """Return how figures are written, and the options left for rows. Raises :class:`InputError`."""
     rows: Any = {name: value for name, value in look.items() if name not in FigureLook.__annotations__}
     figures: Any = {name: value for name, value in look.items() if name not in rows}
