@@ -12,21 +12,21 @@ from benchmarks.zoo.torchaudio_on_cpu import import_torchaudio
 from benchmarks.zoo.torchvision_on_cpu import import_torchvision
 
 LIBRARIES = {
-    "torchvision": "zoo:torchvision_cases",
-    "timm": "zoo:timm_cases",
-    "transformers": "zoo_transformers:transformers_cases",
-    "monai": "zoo_volumes:monai_cases",
-    "diffusers": "zoo_diffusion:diffusers_cases",
-    "segmentation_models_pytorch": "zoo_images:segmentation_cases",
-    "pytorchcv": "zoo_images:pytorchcv_cases",
-    "efficientnet_pytorch": "zoo_images:efficientnet_cases",
-    "ultralytics": "zoo_images:ultralytics_cases",
-    "vit_pytorch": "zoo_vit:vit_pytorch_cases",
-    "open_clip": "zoo_text:open_clip_cases",
-    "x_transformers": "zoo_text:x_transformers_cases",
-    "peft": "zoo_text:peft_cases",
-    "torch_geometric": "zoo_graphs:torch_geometric_cases",
-    "torchaudio": "zoo_sound:torchaudio_cases",
+    "torchvision": "cases:torchvision_cases",
+    "timm": "cases:timm_cases",
+    "transformers": "transformers:transformers_cases",
+    "monai": "volumes:monai_cases",
+    "diffusers": "diffusion:diffusers_cases",
+    "segmentation_models_pytorch": "images:segmentation_cases",
+    "pytorchcv": "images:pytorchcv_cases",
+    "efficientnet_pytorch": "images:efficientnet_cases",
+    "ultralytics": "images:ultralytics_cases",
+    "vit_pytorch": "vit:vit_pytorch_cases",
+    "open_clip": "text:open_clip_cases",
+    "x_transformers": "text:x_transformers_cases",
+    "peft": "text:peft_cases",
+    "torch_geometric": "graphs:torch_geometric_cases",
+    "torchaudio": "sound:torchaudio_cases",
 }
 """The function that returns each library's cases, and its module, which imports the library only when called."""
 
@@ -48,5 +48,5 @@ def cases(library: str | None, chosen: str) -> Iterator[Case]:
 
 def _maker(library: str) -> Callable[[str], Iterator[Case]]:
     module, _, function = LIBRARIES[library].partition(":")
-    maker: Callable[[str], Iterator[Case]] = getattr(import_module(f"benchmarks.{module}"), function)
+    maker: Callable[[str], Iterator[Case]] = getattr(import_module(f"benchmarks.zoo.{module}"), function)
     return maker

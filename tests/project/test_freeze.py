@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from benchmarks.freeze import results, snapshot
+from benchmarks.zoo.libraries import LIBRARIES
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -13,3 +16,9 @@ def test_recorded_configurations_are_predicted_as_before() -> None:
     found = results("cuda", "^(A100|T4) (resnet18|gpt2).*fp32", 2, known)
     assert len(found) == 2
     assert found == {name: known[name] for name in found}
+
+
+def test_each_library_of_the_zoo_has_its_cases() -> None:
+    for library, place in LIBRARIES.items():
+        module, _, function = place.partition(":")
+        assert callable(getattr(import_module(f"benchmarks.zoo.{module}"), function)), library
