@@ -68,4 +68,4 @@ def test_unregistered_layers_are_marked_in_every_format() -> None:
     assert ModelSummary.from_json(done.to_json()) == done
     registered = nn.Sequential(nn.Linear(8, 1000), nn.Linear(1000, 1))
     compared = compare(Unregistered(), registered, input_size=(8,))
-    assert "Unregistered: Not registered" in compared.to_text()
+    assert "In Unregistered: not registered" in compared.to_text()

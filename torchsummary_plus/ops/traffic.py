@@ -75,7 +75,7 @@ KERNELS: dict[str, Formula] = {}
 def register_kernels(*ops: OpOverloadPacket | str) -> Callable[[F], Registered[F]]:
     """Register the decorated formula, ``(result, *args, **kwargs) -> kind``, for operators.
 
-    It returns one of ``KERNEL_KINDS``, or :class:`Work` for each kernel that the operator runs; multiply-adds come from
+    It returns one of ``KERNEL_KINDS``, or ``Work`` for each kernel that the operator runs; multiply-adds come from
     :func:`register_mult_adds`, whose ``ops``, checks and way to unregister it shares.
 
     >>> @register_kernels("mylib::rotate")

@@ -125,6 +125,7 @@ class ModelSummary(Report, Views, Figures):
         **look: Unpack[OtherLook],
     ) -> str:
         """Return :meth:`render`'s text, with the argument names that all views share."""
+        check_options(figure_look(units, look)[1])
         return self.render(style=style, depth=depth, col_names=columns, units=units, **look)
 
     def to_terminal(self, stream: TextIO) -> str:

@@ -48,6 +48,12 @@ class StepTime:
     step, 0 for any other model; ``decode_seconds`` is the part of a generation after its first token. Data loading,
     copies from the host, and communication are not included. What no module runs, such as the loss and the optimizer,
     belongs to the root in ``by_module``.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import estimate_time
+    >>> time = estimate_time(nn.Linear(4096, 4096), (4096,), 8192, gpu="T4", mode="eval", progress=False)
+    >>> time.low < time.seconds < time.high, time.bound
+    (True, 'compute')
     """
 
     seconds: float
