@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks.cpu.calls import Call, Kernels, wrong
 from tests.truth.memory_truth import measure
+from tests.truth.warm import python
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.step import kernel_trials
 
@@ -182,3 +184,29 @@ def test_a_view_in_place_allocates_nothing() -> None:
     model = Applied(lambda x: (x * 2).transpose_(0, 1).unsqueeze_(0).squeeze_(0))
     estimate = estimate_memory(model, input_data=R(30, 40), mode="eval")
     assert estimate.unknown == () and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
+
+
+SHAPED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "batch norm": (lambda: nn.BatchNorm2d(128), (128, 56, 56)),
+    "group norm": (lambda: nn.GroupNorm(8, 128), (128, 56, 56)),
+    "instance norm": (lambda: nn.InstanceNorm2d(128, affine=True), (128, 56, 56)),
+    "convolution": (lambda: nn.Conv2d(128, 128, 1), (128, 28, 28)),
+    "linear": (lambda: nn.Linear(128, 128), (600, 128)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_a_batch_as_large_as_the_channels(name: str) -> None:
+    """Where both were made smaller in some arguments alone, kernels wrote beyond them, and the process died."""
+    code = f"from tests.ops.test_kernel_trials import SHAPED, peaks; print(peaks(*SHAPED[{name!r}]))"
+    done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    low, truth, high = map(int, done.stdout.strip("()\n").split(", "))
+    assert low <= truth <= high
+
+
+def peaks(build: Callable[[], nn.Module], size: tuple[int, ...]) -> tuple[int, int, int]:
+    """The least and most predicted, and the measured peak between them, of a batch of 128."""
+    model = build()
+    low, high = estimate_memory(model, size, 128, device="cpu", progress=False).peak_range
+    return low, measure_memory(model, size, 128).peak_bytes, high

@@ -99,7 +99,20 @@ def shortened(call: Call, is_pointwise: bool) -> Iterator[Shortened]:
     sizes.update(dict.fromkeys((size, None) for size, _ in list(sizes)))
     if is_pointwise:
         sizes.update(dict.fromkeys((size, None) for size in sorted(set((found or given)[0].shape), reverse=True)))
-    yield from (Shortened(call, size, axis) for size, axis in sizes)
+    ways = (Shortened(call, size, axis) for size, axis in sizes)
+    yield from (way for way in ways if is_pointwise or _means_one_axis(call, way.size, way.axis))
+
+
+def _means_one_axis(call: Call, size: int, axis: int | None) -> bool:
+    """Whether a size is that of no other axis, as if a batch is as large as the channels, and not a number's.
+
+    Kernels such as batch norm's and group norm's do not check that their arguments agree: they would read beyond them.
+    """
+    if any(type(value) is int and value == size for value in (*call.args, *call.kwargs.values())):
+        return False
+    shapes = [enumerate(tensor.shape) for tensor in tensors_of(call)]
+    alone = len(tensors_of(call[:2])) < 2
+    return alone or axis is None or not any(length == size and place != axis for shape in shapes for place, length in shape)
 
 
 def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Course | None]) -> Course | None:
