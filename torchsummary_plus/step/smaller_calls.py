@@ -111,8 +111,9 @@ def _means_one_axis(call: Call, size: int, axis: int | None) -> bool:
     if any(type(value) is int and value == size for value in (*call.args, *call.kwargs.values())):
         return False
     shapes = [enumerate(tensor.shape) for tensor in tensors_of(call)]
-    alone = len(tensors_of(call[:2])) < 2
-    return alone or axis is None or not any(length == size and place != axis for shape in shapes for place, length in shape)
+    if axis is None or len(tensors_of(call[:2])) < 2:
+        return True
+    return not any(length == size and place != axis for shape in shapes for place, length in shape)
 
 
 def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Course | None]) -> Course | None:
