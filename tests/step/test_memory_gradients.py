@@ -50,6 +50,20 @@ def test_the_gradient_of_masked_scatter_lies_in_the_range_whatever_the_mask_sele
     assert low <= measure_memory(model, input_data=x).peak_bytes <= high
 
 
+def test_known_masks_of_one_shape_have_memory_of_their_own() -> None:
+    def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
+        torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()
+        model.zero_grad()
+
+    model, x = nn.Linear(SIDE, SIDE), torch.randn(300, SIDE)
+    peaks = []
+    for least in (0, 100, -100, 1):
+        data = [x, x > least]
+        peaks.append(estimate_memory(model, input_data=data, train_step=step).peak_bytes)
+        assert peaks[-1] == measure_memory(model, input_data=data, train_step=step).peak_bytes
+    assert len(set(peaks)) == 4
+
+
 @pytest.mark.skipif(multiplies(torch.bfloat16), reason="oneDNN computes convolutions in bfloat16 on this processor")
 @pytest.mark.parametrize(
     ("layer", "size"),

@@ -167,6 +167,7 @@ def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], cast
     if any(tensor.layout is not torch.strided for tensor in operands):
         return None
     read.append(_places(operands) if id(func) in _OF_STORAGES else _sharing(operands))
+    read += [] if torch.Tag.pointwise in func.tags else _contents(operands)
     key = tuple(read)
     try:
         return known[key]
@@ -177,6 +178,21 @@ def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], cast
         return courses
     except TypeError:  # An argument cannot be a key.
         return _tried(func, call, casts)
+
+
+def _contents(tensors: Iterable[Tensor]) -> list[int]:
+    """Return a number for what each tensor of known integers or booleans holds, such as a mask or lengths."""
+    real = (each for each in tensors if not (isinstance(each, Fake) or each.is_meta or each.is_quantized))
+    held = [each for each in real if not (each.is_floating_point() or each.is_complex())]
+    if not held:
+        return []
+    with compat.no_modes(), compat.no_function():
+        return list(map(_digest, held))
+
+
+def _digest(tensor: Tensor) -> int:
+    weights = torch.randint(1 << 62, (tensor.numel(),), generator=torch.Generator().manual_seed(0))
+    return int((tensor.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
 def _surroundings(casts: bool) -> tuple[Any, ...]:
@@ -624,7 +640,7 @@ def _steps(sizes: Sequence[int], results: dict[int, int], resized: Iterable[int]
 
 
 def _read(values: Iterable[Any], key: list[Any], operands: list[Tensor]) -> None:
-    """Append to ``key`` all that an operator's memory may depend on but contents, and to ``operands`` the tensors."""
+    """Append to ``key`` what an operator's memory may depend on, except contents, and to ``operands`` the tensors."""
     for value in values:
         kind = type(value)
         if kind is float and value * 2 % 1:  # Of numbers, only halves and infinities may be special.
