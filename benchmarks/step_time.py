@@ -3,10 +3,8 @@
     python -m benchmarks.step_time [--records FILE]
 
 ``benchmarks/data/timm_throughput.csv`` has images per second of timm's models on an RTX 3090 and an RTX 4090, from
-timm's ``results/benchmark-*.csv``; ``lambda_training.csv`` those of NVIDIA's reference networks on six GPUs (Lambda's
-``deeplearning-benchmark``), ``llm_training_tokens.csv`` tokens per second of MosaicML's llm-foundry. The constants are
-fitted on every second model on the RTX 3090; the other models and the other GPU are asked. Recording takes some
-minutes; FILE keeps the kernels for another run.
+timm's ``results/benchmark-*.csv``. The constants are fitted on every second model on the RTX 3090; the other models and
+the other GPU are asked. Recording takes some minutes; FILE keeps the kernels for another run.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import exp, hypot, log
 
 from ..data.caveats import assumed
 from ..data.choices import GENERATE
 from ..data.errors import InputError
 from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel
 from ..data.memory_records import COMPILED, MemoryLog, StepInfo
+from ..data.step_words import a_gpu
 from ..data.units import describe
 from ..memory.footprint import inclusive
 from ..memory.gpus import GPU, find_gpu
@@ -102,7 +103,7 @@ class StepTime:
         low, high = (end.removesuffix(f" {unit}") if same else end for end in ends)
         phase, longest = max(self.by_phase.items(), key=lambda item: item[1])
         share = self.memory_bound if self.bound == "memory" else 1 - self.memory_bound
-        head = f"{middle} ({low} to {high}) on {_article(self.gpu)} {self.gpu}"
+        head = f"{middle} ({low} to {high}) on {a_gpu(self.gpu)}"
         rate = f"{_number(self.samples_per_second)} samples/s"
         if self.seconds_per_token is not None:
             rate = f"at least {duration(self.seconds_per_token)} for each further token"
@@ -129,11 +130,6 @@ def duration(seconds: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _article(name: str) -> str:
-    """Return "an" before a name that begins with the sound of a vowel: A100, H200, L4, RTX 4090."""
-    return "an" if name[:1] in "AHLMR" else "a"
 
 
 def step_time(
@@ -167,13 +163,14 @@ def step_time(
     total = sum(own.values())
     factor = _factor(measured, total)
     notes = tuple(_notes(log, info, card, total))
-    spread = hypot(log_of(CALIBRATED if measured is not None else RANGES[info.mode]), *(log_of(WIDER) for _ in notes))
-    high = exp(spread) * total
+    usual = RANGES[info.mode] if measured is None else CALIBRATED
+    spread = math.hypot(math.log(usual), *(math.log(WIDER) for _ in notes))
+    high = math.exp(spread) * total
     if total < LAUNCH_BOUND * len(log.kernels):
         high = max(high, SLOW_LAUNCH * len(log.kernels))
     return StepTime(
         seconds=total * factor,
-        low=total * factor / exp(spread),
+        low=total * factor / math.exp(spread),
         high=high * factor,
         by_phase={phase: by_phase[phase] * factor for phase in ("forward", "backward", "optimizer") if by_phase[phase]},
         by_kind={kind: seconds * factor for kind, seconds in sorted(by_kind.items(), key=lambda item: -item[1])},
@@ -188,8 +185,6 @@ def step_time(
         decode_seconds=decode * factor,
     )
 
-
-log_of = log
 
 
 def _passes(log: MemoryLog, info: StepInfo) -> Iterator[tuple[bool, float]]:
