@@ -1,4 +1,4 @@
-"""Whether oneDNN or cuDNN runs a convolution, and in which memory format the result comes.
+"""Whether oneDNN or cuDNN runs a convolution, in which memory format the result comes, and whether it may be in TF32.
 
 Source: ATen/native/Convolution.cpp, ``ConvParams::use_mkldnn``, ``use_cudnn`` and ``determine_backend_memory_format``.
 """
@@ -17,6 +17,14 @@ from .processor import is_half, multiplies
 
 ENOUGH = 20480
 """Elements of an image above which torch prefers oneDNN; only four of its axes are counted."""
+
+
+def allows_tf32(library: str = "cudnn") -> bool:
+    """Whether float32 convolutions of "cudnn", or products of "cuda" (cuBLAS), may run on tensor cores in TF32."""
+    settings: Any = torch.backends.cudnn if library == "cudnn" else torch.backends.cuda.matmul
+    scope = getattr(settings, "conv", None) if library == "cudnn" else settings
+    precision = getattr(scope, "fp32_precision", None)  # Since torch 2.9.
+    return bool(settings.allow_tf32 if precision is None else precision == "tf32")
 
 
 def settings() -> tuple[int, bool, bool, Capability]:

@@ -37,6 +37,7 @@ from ..data.kernel_records import (
     Kernel,
 )
 from ..data.registered import Registered
+from .conv_backend import allows_tf32
 from .dtypes import HALVES
 from .macs import free
 from .macs.registry import base_name, names, registered
@@ -157,14 +158,6 @@ def _computed_in(dtype: torch.dtype, kind: str) -> str:
     if dtype is not torch.float32:
         return name
     return TF32 if allows_tf32("cuda" if kind in (MATMUL, ATTENTION) else "cudnn") else name
-
-
-def allows_tf32(library: str) -> bool:
-    """Whether float32 products of "cuda" (cuBLAS), or convolutions of "cudnn", may run in TF32."""
-    settings: Any = torch.backends.cudnn if library == "cudnn" else torch.backends.cuda.matmul
-    scope = getattr(settings, "conv", None) if library == "cudnn" else settings
-    precision = getattr(scope, "fp32_precision", None)  # Since torch 2.9.
-    return bool(settings.allow_tf32 if precision is None else precision == "tf32")
 
 
 @dataclass(frozen=True, slots=True)

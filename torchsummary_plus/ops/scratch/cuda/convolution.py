@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ...conv_backend import allows_tf32
 from ..registry import Course, Result, Workspace, lasting, reserve, scratch
 from ..strided import Strided, copied, laid_out, strided
 from .allocations import Allocations, buffers, joined
@@ -21,7 +22,6 @@ from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
 from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes
 from .cudnn.backend import Kind
-from .cudnn.choice import allows_tf32
 from .cudnn.heuristics import Question
 from .cudnn.queries import Cudnn
 from .cudnn.route import Convolution, Route, goes_last, route

@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import torch
 
+from ....conv_backend import allows_tf32
 from . import worker_client
 from .cards import Card
 from .heuristics import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
@@ -50,14 +50,6 @@ class Settings:
         """Numerical notes of the engines that torch skips."""
         unstable = {NONDETERMINISTIC} if self.deterministic else set()
         return frozenset({DOWN_CONVERT, *unstable, *(() if self.tensor_cores else (TENSOR_CORE,))})
-
-
-def allows_tf32() -> bool:
-    """Whether fp32 convolutions may run on tensor cores (``Context::allowTF32CuDNN``)."""
-    settings: Any = torch.backends.cudnn
-    if hasattr(settings, "conv"):  # since torch 2.9
-        return bool(settings.conv.fp32_precision == "tf32")
-    return bool(settings.allow_tf32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....data.units import MIB
 from .....live.cuda_driver import capability_of
+from ....conv_backend import allows_tf32
 from . import worker_client
 from .backend import Kind
 from .cards import Card
-from .choice import Plans, Settings, allows_tf32, device_text, expect, plans
+from .choice import Plans, Settings, device_text, expect, plans
 from .heuristics import Question, workspaces
 from .library import CudnnError, cudnn_library, missing_kernels, version_text
 from .table import tensor_bytes
