@@ -34,11 +34,15 @@ class HeldError(BaseException):
 
 
 class _Held:
-    """The process's own handlers while they are set aside, and what one of them has raised."""
+    """The process's own handlers while they are set aside, and what one of them has raised.
+
+    ``error`` waits for a safe point; ``raised`` was raised at one, where a model's code may catch it.
+    """
 
     owner: signals_held | None = None
     handlers: ClassVar[dict[int, Callable[[int, FrameType | None], Any]]] = {}
     error: BaseException | None = None
+    raised: BaseException | None = None
     number = 0
     since = 0.0
     reminder: threading.Timer | None = None
@@ -78,7 +82,8 @@ def _send_again(number: int, error: BaseException) -> None:
 def safe_point() -> None:
     """Raise what a signal's handler has raised; call it where a pass may end, such as before an operator."""
     if _Held.error is not None and threading.current_thread() is threading.main_thread():
-        error, _Held.error = _Held.error, None
+        error = _Held.raised = _Held.error
+        _Held.error = None
         raise HeldError(error)
 
 
@@ -105,30 +110,31 @@ class signals_held:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if _Held.owner is not self:
             return
-        pending = _Held.error
-        self._leave()
-        original = error.original if isinstance(error, HeldError) else pending
+        original = self._leave()
         if original is not None:
             if error is not None:
                 error.__traceback__ = error.__context__ = None  # Their frames would keep the pass alive.
             raise original from None
 
-    def _leave(self) -> None:
-        """Set the user's handlers again. If one that is set raises, the others are set before that goes on."""
+    def _leave(self) -> BaseException | None:
+        """Set the user's handlers again, and return what is still to be raised.
+
+        If a handler that is set raises, the others are set before that goes on.
+        """
         if _Held.owner is not self:
-            return
+            return None
         try:
             while _Held.handlers:
                 number, handler = next(iter(_Held.handlers.items()))
                 if signal.getsignal(number) is _arrived:  # Otherwise the user's code has set another.
                     signal.signal(number, handler)
                 _Held.handlers.pop(number, None)
-            _Held.error = None
+            pending, _Held.error = _Held.error or _Held.raised, None  # Only now can no handler add another.
             if _Held.reminder is not None:
                 _Held.reminder.cancel()
                 _Held.reminder.join()
-                _Held.reminder = None
-            _Held.owner = None
+            _Held.raised = _Held.reminder = _Held.owner = None
+            return pending
         except BaseException:
             self._leave()
             raise
