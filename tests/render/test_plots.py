@@ -28,9 +28,9 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import MissingExtraError
 from torchsummary_plus.data.memory_records import ALL_KINDS, KINDS
 from torchsummary_plus.memory.gpus import find_gpu
-from torchsummary_plus.render.bars import MEASURES
+from torchsummary_plus.render.bars import MEASURES, draw_steps
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.figure import CLASSES, GREY, LAYERS, STACK
+from torchsummary_plus.render.figure import CLASSES, GREY, LAYERS, LIGHT_INK, STACK
 from torchsummary_plus.render.lines import flat_lines
 from torchsummary_plus.render.timeline import MOST_POINTS, spans, thinned
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -387,3 +387,39 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
         with pytest.raises(MissingExtraError) as raised:
             draw()
         assert str(raised.value) == 'matplotlib is not installed: pip install "torchsummary_plus[plot]"'
+
+
+def test_a_figure_is_as_wide_as_a_column_a_page_or_a_notebook(tmp_path: Path) -> None:
+    pair = compare(resnet(), resnet())
+    for drawn in (resnet().plot, gpt2().plot, gpt2().plot_timeline, pair.plot, compare(gpt2(), gpt2()).plot):
+        pyplot.close("all")
+        widths = [drawn(width=width).figure.get_figwidth() for width in ("column", "notebook", "page")]
+        assert widths[0] < widths[1] < widths[2] and drawn().figure.get_figwidth() == widths[0]
+        with pytest.raises(InputError, match="width is 'wide'; accepted: 'column', 'page', 'notebook'"):
+            drawn(width="wide")
+        with pytest.raises(InputError, match="width is of a new figure"):
+            drawn(width="page", ax=axes())
+    assert resnet().to_svg(width="page").count(b'width="489.6pt"') == 1
+    with pyplot.style.context("dark_background"):
+        assert resnet().plot(width="page").get_yticklabels()[0].get_color() == "white"
+        assert LIGHT_INK.lower().encode() in resnet().to_svg(width="page")
+    assert LIGHT_INK.lower().encode() not in resnet().to_svg(width="page")
+
+
+def test_figures_name_their_batch() -> None:
+    assert resnet().plot("mult_adds", ax=axes()).get_xlabel().endswith(" shown, batch 2")
+    assert resnet().plot(ax=axes()).get_xlabel().endswith(" shown")  # Parameters have none.
+    assert gpt2().plot(ax=axes()).get_xlabel().endswith(", batch 4")
+    assert gpt2().plot_timeline(ax=axes()).get_ylabel() == "Memory, batch 4 (MiB)"
+    ticks = compare(resnet(), resnet()).plot(["flops", "macs"], ax=axes()).get_xticklabels()
+    assert [tick.get_text().replace("\n", " ") for tick in ticks] == [
+        "FLOPs per sample (M)",
+        "Mult-adds per sample (M)",
+    ]
+
+
+def test_limits_off_the_scale_are_named() -> None:
+    ax = draw_steps(["step"], [gpt2()], lambda _: axes(), {"near": gpt2().peak_bytes, "A": 1 << 40, "B": 1 << 41})
+    assert ax.get_xlabel().endswith("; off scale: A, B") and "near" in [text.get_text() for text in ax.texts]
+    ax = draw_steps(["step"], [gpt2()], lambda _: axes(), dict.fromkeys("ABCD", 1 << 40))
+    assert ax.get_xlabel().endswith("; off scale: A, B and 2 more")

@@ -48,6 +48,9 @@ MEASURES = {
 }
 """The columns that can be plotted (those that add up over the lines), with their axis labels."""
 
+NAMED = 2
+"""How many limits off the scale are named."""
+
 VISIBLE = 0.005
 """The smallest visible part of a bar, as a share of the longest bar (half a point)."""
 
@@ -82,7 +85,8 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
         classes.update(bar.parts)
     named = [name for name, _ in classes.most_common(len(CLASSES))]
     colours = dict(zip(named, CLASSES)) | {name: GREY for name in classes if name not in named}
-    return _draw(shown, colours, MEASURES[by], column.unit, sum(bar.length for bar in bars), place)
+    batch = "" if by == "num_params" else f", batch {report.run.batch_size or 1:,}"
+    return _draw(shown, colours, MEASURES[by], column.unit, sum(bar.length for bar in bars), place, batch)
 
 
 def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
@@ -93,7 +97,15 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
         by_path.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
     bars = [Bar(path or "(no layer)", parts) for path, parts in by_path.items() if parts.total()]
-    return _draw(heaviest(bars, top), _kinds(LAYERS), "Memory at the peak", "bytes", estimate.peak_bytes, place)
+    return _draw(
+        heaviest(bars, top),
+        _kinds(LAYERS),
+        "Memory at the peak",
+        "bytes",
+        estimate.peak_bytes,
+        place,
+        f", batch {estimate.info.batch_size:,}",
+    )
 
 
 def draw_steps(
@@ -103,8 +115,13 @@ def draw_steps(
     bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
     ax = _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place)
     size, _ = in_units(max(bar.length for bar in bars))
+    right = ax.get_xlim()[1]
+    off = [name for name, nbytes in (limits or {}).items() if nbytes / size > right]
+    if off:
+        more = f" and {len(off) - NAMED:,} more" if len(off) > NAMED else ""
+        ax.set_xlabel(f"{ax.get_xlabel()}; off scale: {', '.join(off[:NAMED])}{more}")
     for name, nbytes in (limits or {}).items():
-        if nbytes / size <= ax.get_xlim()[1]:
+        if nbytes / size <= right:
             ax.axvline(nbytes / size, color=limit_ink(ax), linewidth=0.8, linestyle="--")
             ax.annotate(
                 name, (nbytes / size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), textcoords="offset points",
@@ -128,9 +145,10 @@ def _name(line: Line) -> str:
 
 
 def _draw(
-    bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int | None, place: Place
-) -> Axes:
-    """Draw stacked bars with their lengths beside them and, below, their share of the total."""
+    bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int | None, place: Place,
+    batch: str = "",
+) -> Axes:  # fmt: skip
+    """Draw stacked bars with their lengths beside them and, below, their share of the total and the batch."""
     most = max((bar.length for bar in bars), default=0)
     there = [name for name in colours if any(name in bar.parts for bar in bars)]
     visible = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
@@ -154,7 +172,7 @@ def _draw(
     unit_name = f" ({unit_name})" if unit_name else ""
     share = 100 * sum(bar.length for bar in bars) / max(total or 0, 1)
     of_all = "" if total is None else f": {total / size:,.2f} in all, {share:.0f} % shown"
-    ax.set_xlabel(f"{what}{unit_name}{of_all}", fontsize=TEXT, color=ink(ax), loc="right")
+    ax.set_xlabel(f"{what}{unit_name}{of_all}{batch}", fontsize=TEXT, color=ink(ax), loc="right")
     if len(visible) > 1:
         legend_below(ax, (0.3, 0), *ax.get_legend_handles_labels(), inches=0.4)
     return ax

@@ -6,10 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..data.errors import choice_error
 from ..data.units import one_line
 from ..report.comparison import Compared
-from .cells import meant
 from .comparison_tables import figures_table
 from .figure import (
     BLUE,
@@ -71,15 +69,12 @@ BREAKS = re.compile(r"(?<=[-/_. ])")
 
 def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Place) -> Axes:
     """Draw figures of each model as bars; None: parameters, multiply-adds, memory. Raises :class:`InputError`."""
-    known = {row.path: row for row in figures_table(compared).rows}
-    wanted = [figures] if isinstance(figures, str) else None if figures is None else list(figures)
-    if wanted is None:
+    chosen = [figures] if isinstance(figures, str) else None if figures is None else list(figures)
+    known = {row.path: row for row in figures_table(compared, chosen).rows}
+    wanted = list(known)
+    if chosen is None:
         memory = next((name for name in MEMORY if name in known), None)
         wanted = [name for name in ("total_params", "total_mult_adds", memory) if name in known]
-    for name in wanted:
-        if not meant(name, known):
-            raise choice_error("figure", name, known)
-    wanted = [meant(name, known) for name in wanted]
     entries = compared.entries
     names = [wrapped(entry.name, NAME) for entry in entries]
     columns = min(PANELS, len(wanted))

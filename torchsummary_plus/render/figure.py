@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import one_line
 
@@ -17,6 +18,9 @@ Place = Callable[[float], "Axes"]
 
 COLUMN_WIDTH = 3.3
 """Width in inches of a column in a two-column paper (3.25 at ICML, 3.5 at IEEE)."""
+
+WIDTHS = {"column": (COLUMN_WIDTH, None), "page": (6.8, None), "notebook": (4.8, 160)}
+"""Widths of figures: inches, and the dots per inch of a screen (None for matplotlib's). "column" is the default."""
 
 TEXT = 7.0
 """Font size in points; papers require at least 6 to 8 in figures."""
@@ -53,15 +57,24 @@ LAYERS = {**STACK, "kv_cache": "#7B3294", **RANK_STACK}
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
 
-def placed(ax: Axes | None) -> Place:
-    """Return where to draw: the given axes, else a new pyplot figure, one column wide."""
+def placed(ax: Axes | None, width: str | None) -> Place:
+    """Return where to draw: the given axes, else a new pyplot figure of a width. Raises :class:`InputError`."""
+    if ax is not None and width is not None:
+        raise InputError("width is of a new figure; set the size of the figure that ax= is in")
+    inches, dpi = _size(width)
 
     def place(height: float) -> Axes:
         pyplot = need_extra("matplotlib.pyplot", "plot")
-        axes: Axes = pyplot.subplots(figsize=(COLUMN_WIDTH, height), layout="constrained")[1]
+        axes: Axes = pyplot.subplots(figsize=(inches, height), dpi=dpi, layout="constrained")[1]
         return axes
 
     return place if ax is None else lambda height: ax
+
+
+def _size(width: str | None) -> tuple[float, int | None]:
+    if width not in (None, *WIDTHS):
+        raise choice_error("width", width, WIDTHS)
+    return WIDTHS[width or "column"]
 
 
 def paper(ax: Axes) -> str:
@@ -124,7 +137,7 @@ def legend_below(
         text.set_color(ink(ax))
 
 
-def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:
+def figure_file(draw: Callable[[Place], Axes], kind: str, width: str | None = None) -> bytes:
     """Draw a figure without pyplot and return it as a file: vectors with embedded TrueType fonts, or 300 dpi.
 
     matplotlib reads the font type from its rcParams only, so they are set while saving.
@@ -133,7 +146,7 @@ def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:
     figure = need_extra("matplotlib.figure", "plot").Figure(layout="constrained")
 
     def place(height: float) -> Axes:
-        figure.set_size_inches(COLUMN_WIDTH, height)
+        figure.set_size_inches(_size(width)[0], height)
         axes: Axes = figure.subplots()
         return axes
 

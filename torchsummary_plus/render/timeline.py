@@ -64,7 +64,7 @@ def draw_timeline(
         top = _limit(ax, memory, estimate, top, size)
     ax.set_xlim(0, len(points))
     ax.set_ylim(0, (1.25 if memory is None else 1.4) * top)
-    ax.set_ylabel(f"Memory ({unit})", fontsize=TEXT)
+    ax.set_ylabel(f"Memory, batch {estimate.info.batch_size:,} ({unit})", fontsize=TEXT)
     _phases(ax, spans(points))
     _peak(ax, points, estimate, size, unit, 0.99 if memory is None else BELOW_LIMIT)
     tidy(ax)

@@ -87,16 +87,18 @@ class Comparison(Compared, Views, Figures):
             self._alignments[style, depth] = aligned_lines(self, style, depth)
         return self._alignments[style, depth]
 
-    def plot(self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None) -> Axes:
+    def plot(
+        self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None, width: str | None = None
+    ) -> Axes:
         """Plot the models as bars, one panel per figure, with the best value in bold.
 
         ``figures`` are row names of the main table; None means parameters, multiply-adds and memory (a step's peak if
-        ``compare`` was asked for one, else the total size). Without ``ax`` a new figure, one column wide, is made.
-        Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        ``compare`` was asked for one, else the total size). Without ``ax`` a new figure is made, "column", "page" or
+        "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
         from ..render.figure import placed
 
-        return self._draw(placed(ax), figures=figures)
+        return self._draw(placed(ax, width), figures=figures)
 
     def _draw(self, place: Place, figures: Sequence[str] | str | None = None) -> Axes:
         from ..render.comparison_bars import draw_comparison

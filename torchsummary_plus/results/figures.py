@@ -35,7 +35,8 @@ class Figures(ABC):
     def _file(self, kind: str, options: dict[str, Any]) -> bytes:
         from ..render.figure import figure_file
 
-        return figure_file(lambda place: self._draw(place, **options), kind)
+        width = options.pop("width", None)
+        return figure_file(lambda place: self._draw(place, **options), kind, width)
 
 
 register_format(".pdf", "to_pdf")

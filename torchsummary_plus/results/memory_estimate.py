@@ -133,16 +133,17 @@ class MemoryEstimate(Estimate, Views, Figures):
         steps: int | Collection[int] | None = None,
         memory: int | float | str | None = None,
         ax: Axes | None = None,
+        width: str | None = None,
     ) -> Axes:
         """Plot memory over the step, stacked by kind, with phases, the peak and the layer it is in.
 
         ``steps`` counts from 1; None is the last one that reaches the peak. ``memory`` (bytes, "24GiB", a GPU's name)
-        draws a line at what the allocator can use of it. Without ``ax`` a new figure, one column wide, is made. Raises
-        :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        draws a line at what the allocator can use of it. Without ``ax`` a new figure is made, "column", "page" or
+        "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
         from ..render.figure import placed
 
-        return self._draw(placed(ax), steps=steps, memory=memory)
+        return self._draw(placed(ax, width), steps=steps, memory=memory)
 
     def _draw(
         self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None
@@ -151,7 +152,9 @@ class MemoryEstimate(Estimate, Views, Figures):
 
         return draw_timeline(self, steps, memory, place)
 
-    def plot(self, *, top: int = 15, depth: int | None = None, ax: Axes | None = None) -> Axes:
+    def plot(
+        self, *, top: int = 15, depth: int | None = None, ax: Axes | None = None, width: str | None = None
+    ) -> Axes:
         """Plot the ``top`` modules that own most of the peak as bars, by kind; modules below ``depth`` are folded.
 
         ``ax`` and the errors are those of :meth:`plot_timeline`.
@@ -159,7 +162,7 @@ class MemoryEstimate(Estimate, Views, Figures):
         from ..render.bars import draw_holders
         from ..render.figure import placed
 
-        return draw_holders(self, top, depth, placed(ax))
+        return draw_holders(self, top, depth, placed(ax, width))
 
     def __str__(self) -> str:
         return printable(self.render())

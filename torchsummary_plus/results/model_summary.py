@@ -196,16 +196,24 @@ class ModelSummary(Report, Views, Figures):
 
         return {"MemoryEstimate": MemoryEstimate}
 
-    def plot(self, by: str = "num_params", *, top: int = 15, depth: Depth = ..., ax: Axes | None = None) -> Axes:
+    def plot(
+        self,
+        by: str = "num_params",
+        *,
+        top: int = 15,
+        depth: Depth = ...,
+        ax: Axes | None = None,
+        width: str | None = None,
+    ) -> Axes:
         """Plot the ``top`` layers as bars, coloured by class.
 
         ``by`` is ``num_params``, ``mult_adds`` or ``output_bytes``; after ``summary(memory=...)`` also ``saved_bytes``,
-        ``grad_bytes`` or ``optimizer_bytes``. Without ``ax`` a new figure, one column wide, is made. Raises
-        :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        ``grad_bytes`` or ``optimizer_bytes``. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
+        Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
         from ..render.figure import placed
 
-        return self._draw(placed(ax), by=by, top=top, depth=depth)
+        return self._draw(placed(ax, width), by=by, top=top, depth=depth)
 
     def _draw(self, place: Place, by: str = "num_params", top: int = 15, depth: Depth = ...) -> Axes:
         from ..render.bars import draw_layers

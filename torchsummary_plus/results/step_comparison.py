@@ -40,14 +40,14 @@ class StepComparison(Views, Figures):
         """Return what is wrong in a comparison that was read; "" if nothing is."""
         return "" if len(self.names) == len(self.estimates) > 0 else "each step has one name, and there is at least one"
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Plot the peaks as bars, by kind. Without ``ax`` a new figure, one column wide, is made.
+    def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
+        """Plot the peaks as bars, by kind. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
 
         Raises :class:`MissingExtraError` without matplotlib.
         """
         from ..render.figure import placed
 
-        return self._draw(placed(ax))
+        return self._draw(placed(ax, width))
 
     def _draw(self, place: Place) -> Axes:
         from ..render.bars import draw_steps

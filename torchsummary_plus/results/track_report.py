@@ -36,15 +36,15 @@ class TrackReport(Tracking, Views, Figures):
     ['before', 'after']
     """
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
+    def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
         """Plot the bytes of tensors over the points, with the allocator's and the device's figures where known.
 
-        Without ``ax`` a new figure, one column wide, is made. Raises :class:`InputError` without points,
-        :class:`MissingExtraError` without matplotlib.
+        Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`InputError` without
+        points, :class:`MissingExtraError` without matplotlib.
         """
         from ..render.figure import placed
 
-        return self._draw(placed(ax))
+        return self._draw(placed(ax, width))
 
     def _draw(self, place: Place) -> Axes:
         from ..render.tracking_plot import draw_tracking

@@ -102,14 +102,15 @@ class WhatIf(Views, Figures):
         most = nearest.limits[place].largest_batch
         return f"To fit {gpu}, the next cheaper setting is {nearest.name}, up to a batch of {most:,}."
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
+    def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
         """Plot the peaks by kind as bars, with a line for each GPU's usable memory.
 
-        Without ``ax`` a new figure, one column wide, is made. Raises :class:`MissingExtraError` without matplotlib.
+        Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`MissingExtraError`
+        without matplotlib.
         """
         from ..render.figure import placed
 
-        return self._draw(placed(ax))
+        return self._draw(placed(ax, width))
 
     def _draw(self, place: Place) -> Axes:
         from ..render.bars import draw_steps
