@@ -23,6 +23,7 @@ from torchsummary_plus import (
     register_kernels,
     register_mult_adds,
     summary,
+    what_if,
 )
 from torchsummary_plus.data.kernel_records import KERNEL_KINDS, LAYOUT
 from torchsummary_plus.memory.gpus import GPU, GPUS, Peaks, find_gpu, register_gpu
@@ -358,3 +359,11 @@ def test_a_log_whose_kernels_contradict_it_is_refused() -> None:
     first = log.kernels[0]
     for wrong in (replace(first, kind="magic"), replace(first, moment=10**6), replace(first, flops=-1)):
         assert "kernel" in replace(log, kernels=(wrong,)).contradiction()
+
+
+def test_settings_show_samples_per_second_where_peaks_are_known() -> None:
+    result = what_if(Net(), (3, 16, 16), 4, ["T4", "P40"], settings={"SGD": {"optimizer": "sgd"}})
+    known, unknown = result["SGD"].limits
+    assert known.samples_per_second == pytest.approx(result["SGD"].estimate.time("T4").samples_per_second)
+    assert unknown.samples_per_second is None
+    assert "/s" in str(known) and "/s" not in str(unknown)

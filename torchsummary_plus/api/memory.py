@@ -293,7 +293,7 @@ def largest_batch(
         batch = search.run()
         sizes = (max(size, search.smallest) for size in (batch, batch + 1))
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)
-    time = fitting.known_time
+    time = fitting.known_time()
     peak, next_peak = (
         estimate.peak_bytes if other is None else tensors_peak(estimate.log) for estimate in (fitting, beyond)
     )

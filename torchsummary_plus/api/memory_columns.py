@@ -70,7 +70,7 @@ def memory_of(
     estimate = request.estimate(tree, example_of)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     modules: Mapping[str, RowMemory] = module_memory(estimate.log)
-    time = estimate.known_time
+    time = estimate.known_time()
     for module in () if time is None else time.by_module:
         modules = {**modules, module.path: replace(modules[module.path], seconds=module.own_seconds)}
     if request.build is not None:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.errors import InputError
 from .memory import estimate_memory
+from .public import public
 
 if TYPE_CHECKING:
     from ..timing.step_time import StepTime
 
 
+@public
 def estimate_time(
     model: Any,
     input_size: Any = None,

@@ -150,14 +150,16 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
     batch = batch_size // count
     shared = {size: first.trace(size, tick) for size in (batch, 3 if batch == 2 else 2)}
     needed = first.peak(least(shared[batch]))
-    limits, logs = [], shared
+    limits, logs, estimate = [], shared, first.estimate(batch, shared[batch])
     for gpu, request in requests.items():
         search = _search(request, gpu, logs, tick)
         largest = search.run()
         logs = search.logs
         usable = room_of_log(shared[batch], request.backend, gpu)
-        limits.append(GpuFit(gpu, count * largest, batch <= largest, needed, usable))
-    return Setting(name, first.estimate(batch, shared[batch]), tuple(limits))
+        time = estimate.known_time(gpu)
+        rate = None if time is None else time.samples_per_second
+        limits.append(GpuFit(gpu, count * largest, batch <= largest, needed, usable, rate))
+    return Setting(name, estimate, tuple(limits))
 
 
 def _search(

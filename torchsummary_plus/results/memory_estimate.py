@@ -82,11 +82,11 @@ class MemoryEstimate(Estimate, Views, Figures):
         """
         return step_time(self.log, self.info, self.backend, gpu, measured)
 
-    @property
-    def known_time(self) -> StepTime | None:
-        """The time on the GPU that the step was estimated for; None without one, or without its peaks."""
-        card = named_gpu(self.info.gpu) if self.info.gpu else None
-        return None if card is None or card.peaks is None or not self.log.kernels else self.time()
+    def known_time(self, gpu: str = "") -> StepTime | None:
+        """Return :meth:`time`; None where it would raise: without a GPU, its peaks, or kernels."""
+        card = named_gpu(gpu or self.info.gpu) if gpu or self.info.gpu else None
+        is_known = card is not None and card.peaks is not None and self.backend == "cuda" and self.log.kernels
+        return self.time(gpu or None) if is_known else None
 
     def to_text(
         self,
@@ -120,7 +120,7 @@ class MemoryEstimate(Estimate, Views, Figures):
 
         (answer,) = self.tables()
         (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
-        time = self.known_time
+        time = self.known_time()
         of_time = () if time is None else (tables_section("Time", time_tables(time)),)
         return (memory_section(self, answer, by_module), *of_time)
 

@@ -55,7 +55,7 @@ class StepComparison(Views, Figures):
         return draw_steps(self.names, self.estimates, place)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        times = [estimate.known_time for estimate in self.estimates]
+        times = [estimate.known_time() for estimate in self.estimates]
         seconds = [None if time is None else time.seconds for time in times]
         return (steps_table(self.names, self.estimates, seconds),)
 

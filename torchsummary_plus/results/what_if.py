@@ -27,7 +27,7 @@ class GpuFit:
     """A setting on a GPU: the largest batch that fits, and whether the batch that was asked for does.
 
     ``needed_bytes`` is the peak at the batch that was asked for, without optional scratch memory; ``usable_bytes`` is
-    the GPU's memory without a CUDA context.
+    the GPU's memory without a CUDA context, ``samples_per_second`` those of the step's time there, if it is known.
     """
 
     gpu: str
@@ -35,10 +35,12 @@ class GpuFit:
     fits: bool
     needed_bytes: int
     usable_bytes: int
+    samples_per_second: float | None = None
 
     def __str__(self) -> str:
         if self.fits:
-            return f"fits, up to {self.largest_batch:,}"
+            rate = "" if self.samples_per_second is None else f", {self.samples_per_second:,.4g}/s"
+            return f"fits, up to {self.largest_batch:,}{rate}"
         missing = self.needed_bytes - self.usable_bytes
         return f"no: {in_common_unit(missing)} missing" if missing > 0 else "no: fragmented"
 
