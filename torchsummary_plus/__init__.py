@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
     from .ops.traffic import register_kernels as register_kernels
-    from .render.columns import register_column as register_column
     from .results.comparison import Comparison as Comparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
     from .results.model_graph import ModelGraph as ModelGraph
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from .results.track_report import TrackReport as TrackReport
     from .results.weights_file import WeightsFile as WeightsFile
     from .results.what_if import WhatIf as WhatIf
+    from .table.columns import register_column as register_column
     from .timing.step_time import StepTime as StepTime
 
 __version__ = "0.1.0"
@@ -83,7 +83,7 @@ _HOMES = {
     "max_batch_size": "api.memory",
     "max_context": "api.generation",
     "measure_memory": "api.memory",
-    "register_column": "render.columns",
+    "register_column": "table.columns",
     "register_kernels": "ops.traffic",
     "register_mult_adds": "ops.macs",
     "register_scratch": "ops.scratch.registry",

@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from benchmarks.cpu.calls import Call, Drawing, calls, judged_in_children
 from torchsummary_plus.live.fakes import CPU, DataDependentError, fake_like
-from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.table.forward import Pass
+from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace.kernels import FakeKernels
-from torchsummary_plus.trace.passes import Pass
 
 SIZES = ((2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 4, 5), (3, 4, 5), (4, 5), (2, 1, 4, 5), (2, 3, 1, 1), (5,), (1, 3, 4, 5))
 

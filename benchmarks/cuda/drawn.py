@@ -202,11 +202,7 @@ def judged(program: Any, card: str) -> str:
     word = judge.EXACT
     if errors["peak_bytes"]:
         inside = low <= real["peak_bytes"] <= high
-        word = (
-            (judge.INSIDE if prediction["notes"] else judge.UNSAID)
-            if inside
-            else judge.OUTSIDE
-        )
+        word = (judge.INSIDE if prediction["notes"] else judge.UNSAID) if inside else judge.OUTSIDE
     if errors["peak_bytes"] or abs(errors["reserved_bytes"]) > FAR:
         figures = ", ".join(f"{key} {real[key]:,} ({errors[key]:+.3%})" for key in FIGURES)
         print(f"{card} {program.name} {program.way} {word}: {figures} {prediction['notes']}", flush=True)

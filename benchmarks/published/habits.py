@@ -15,7 +15,7 @@ from torch import nn
 
 from torchsummary_plus import ModelSummary
 from torchsummary_plus.data.records import tensors
-from torchsummary_plus.report.report import Row
+from torchsummary_plus.table.rows import Row
 
 NORM_FLOPS = {"BatchNorm": 2, "LayerNorm": 5, "GroupNorm": 5}
 OBJECT_HEADS = ("mask_head", "mask_predictor", "keypoint_head", "keypoint_predictor")

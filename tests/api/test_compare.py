@@ -20,9 +20,9 @@ from tests.truth.random_models import law, summaries
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
 from torchsummary_plus.data.errors import ForwardError
 from torchsummary_plus.data.records import Adapter, Experts
-from torchsummary_plus.live.modules import ModuleTree
-from torchsummary_plus.render.lines import STYLES
-from torchsummary_plus.render.totals import report_totals
+from torchsummary_plus.table.lines import STYLES
+from torchsummary_plus.table.modules import ModuleTree
+from torchsummary_plus.table.totals import report_totals
 
 LAW = law(10)
 

@@ -18,8 +18,8 @@ from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.lines import flat_lines, tree_lines
 from torchsummary_plus.results.model_summary import ModelSummary
+from torchsummary_plus.table.lines import flat_lines, tree_lines
 
 ROOT = Path(__file__).parents[2]
 MEMORY = [name for name, column in COLUMNS.items() if column.of_memory and not column.of_ranks]

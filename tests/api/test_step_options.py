@@ -22,7 +22,7 @@ from torchsummary_plus import (
 )
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.step_options import StepArguments
-from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.table.modules import ModuleTree
 
 ADAM = StepOptions(optimizer="adam", autocast=torch.bfloat16, steps=1)
 KEYWORDS: dict[str, Any] = {"optimizer": "adam", "autocast": torch.bfloat16, "steps": 1}

@@ -19,8 +19,8 @@ from tests.render.test_explain import LAYERS
 from tests.render.test_paste import hostile
 from tests.truth.random_models import law, summaries
 from torchsummary_plus import ModelSummary, explain, explain_batch, summary
-from torchsummary_plus.render.latex import latex_text
-from torchsummary_plus.render.table import Table, TableRow
+from torchsummary_plus.formats.latex import latex_text
+from torchsummary_plus.formats.table import Table, TableRow
 
 
 def latex_page(*tables: str) -> str:

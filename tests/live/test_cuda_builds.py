@@ -20,7 +20,7 @@ from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.cuda_guard import Slot
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.footprint import Footprint
-from torchsummary_plus.trace.cuda_engine import CudaEngine
+from torchsummary_plus.step.autograd.cuda_engine import CudaEngine
 
 no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a card has a guard of its own")
 

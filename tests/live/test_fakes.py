@@ -23,10 +23,10 @@ from torchsummary_plus.live.fakes import (
     standing_in_for,
 )
 from torchsummary_plus.live.meta_storages import MetaStorages
-from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.table.forward import Pass
+from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace import recipes
 from torchsummary_plus.trace.kernels import FakeKernels
-from torchsummary_plus.trace.passes import Pass
 from torchsummary_plus.trace.recipes import View, from_recipe
 
 CUDA = torch.device("cuda", 0)

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_map_only
 from benchmarks.cpu.calls import calls, operators
 from benchmarks.cpu.layouts import ImageDrawing, is_complex, misplaced
 from torchsummary_plus.live.fakes import fake_like
-from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.table.forward import Pass
+from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace.kernels import FakeKernels
-from torchsummary_plus.trace.passes import Pass
 
 aten, CUDA = torch.ops.aten, torch.device("cuda")
 

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from tests.truth.memory_truth import measure
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.fakes import CPU, fake_like
-from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.table.forward import Pass
+from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace.kernels import FakeKernels
-from torchsummary_plus.trace.passes import Pass
 
 aten = torch.ops.aten
 

@@ -13,7 +13,6 @@ from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import parsed, since
 from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
@@ -24,6 +23,7 @@ from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
 from torchsummary_plus.step.fake_steps import Step, record_step
 from torchsummary_plus.step.workspace import Workspaces
+from torchsummary_plus.table.inputs import make_example
 
 VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
 CUDA = torch.device("cuda", 0)

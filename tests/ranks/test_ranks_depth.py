@@ -15,13 +15,13 @@ from examples.llama import Config, FeedForward, Llama
 from examples.seventy_billion import Stage, refused, tensor_parallel
 from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.stacks import largest_stack
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ranks import micro_batches
 from torchsummary_plus.ranks.filled import filled
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.depth import cut
 from torchsummary_plus.step.depth.growth import grown
+from torchsummary_plus.step.depth.stacks import largest_stack
 
 WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": False}
 needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")

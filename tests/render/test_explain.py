@@ -72,6 +72,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "half": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.bfloat16), (3, 9, 9)),
 }
 
+
 def value(text: str) -> int:
     """Evaluate an arithmetic expression with Python."""
     names = {"floor": lambda x: x.__floor__(), "ceil": lambda x: x.__ceil__()}

@@ -20,8 +20,8 @@ from examples.resnet import resnet18
 from tests.truth.random_models import law, looks, summaries
 from torchsummary_plus import ModelSummary, estimate_memory, summary
 from torchsummary_plus.data.units import UNITS, one_line
-from torchsummary_plus.render.html import fragment, guides, source, table_html
-from torchsummary_plus.render.table import Cell, Field, Table, TableRow
+from torchsummary_plus.formats.html import fragment, guides, source, table_html
+from torchsummary_plus.formats.table import Cell, Field, Table, TableRow
 
 HOSTILE = (
     "<script>alert(1)</script>",

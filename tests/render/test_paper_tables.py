@@ -10,8 +10,8 @@ import pytest
 from torch import Tensor, nn
 
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.render.cells import CellStyle, cell_style, written
-from torchsummary_plus.render.table import Cell, Field, Table, TableRow
+from torchsummary_plus.formats.cells import CellStyle, cell_style, written
+from torchsummary_plus.formats.table import Cell, Field, Table, TableRow
 
 
 def network(width: int = 512) -> nn.Sequential:

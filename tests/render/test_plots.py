@@ -31,9 +31,9 @@ from torchsummary_plus.memory.gpus import find_gpu
 from torchsummary_plus.render.bars import MEASURES, draw_steps
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.figure import CLASSES, GREY, LAYERS, LIGHT_INK, STACK
-from torchsummary_plus.render.lines import flat_lines
 from torchsummary_plus.render.timeline import MOST_POINTS, spans, thinned
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.table.lines import flat_lines
 
 matplotlib.use("Agg")
 
@@ -72,7 +72,7 @@ def lengths(ax: Axes) -> list[float]:
 def test_bars_are_the_heaviest_lines(by: str, depth: int | None) -> None:
     result = resnet()
     ax = result.plot(by, top=5, depth=depth, ax=axes())
-    lines = [(line.row.path, COLUMNS[by].value(line, result)) for line in flat_lines(result, depth)]
+    lines = [(line.row.path, COLUMNS[by].cell(line, result, "0").value) for line in flat_lines(result, depth)]
     longest = sorted((value for _, value in lines), reverse=True)[:5]
     drawn = np.array(lengths(ax))
     assert drawn / drawn[0] == pytest.approx(np.array(longest) / longest[0])

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import ModelSummary, compare, summary
-from torchsummary_plus.render.cells import CellStyle, written
+from torchsummary_plus.formats.cells import CellStyle, written
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.tables import summary_table
+from torchsummary_plus.table.build import summary_table
 
 
 def described(functional: bool = False, memory: str | None = None) -> ModelSummary:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from torchsummary_plus.live.modules import graph_constants
+from torchsummary_plus.live.packed import graph_constants
 
 ROWS, WIDTH = 128, 64
 

@@ -15,8 +15,8 @@ from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import SECOND_ORDER
 from torchsummary_plus.memory.estimate import OF_AUTOGRAD, ORDER_BAND
+from torchsummary_plus.step.autograd.cuda_engine import nodes_of, reached
 from torchsummary_plus.step.autograd.gpu_node_numbers import DeviceNumbers, number_of
-from torchsummary_plus.trace.cuda_engine import nodes_of, reached
 
 Backward = Callable[..., Any]
 Run = Callable[[Tensor, Callable[[], Any], bool], Any]

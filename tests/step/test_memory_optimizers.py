@@ -18,8 +18,8 @@ from tests.step.step_parts import WIDTH, block, rows, squared
 from tests.truth.warm import python
 from torchsummary_plus import MemoryEstimate, StepError, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
+from torchsummary_plus.step import rehearsal
 from torchsummary_plus.step.optimizers import NAMES
-from torchsummary_plus.trace import rehearsal
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.fakes import new_fake
-from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.table.modules import ModuleTree
 
 
 class Scaled(nn.Module):

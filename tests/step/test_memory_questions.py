@@ -14,8 +14,8 @@ from tests.told import Told
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError, StepError, UnsupportedError
-from torchsummary_plus.trace import operator_limit, rehearsal
-from torchsummary_plus.trace.rehearsal import TOO_MANY_VALUES
+from torchsummary_plus.step import operator_limit, rehearsal
+from torchsummary_plus.step.rehearsal import TOO_MANY_VALUES
 
 WIDTH = 64
 

@@ -13,8 +13,8 @@ from tests.told import Told
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError
-from torchsummary_plus.live.inputs import real_input
-from torchsummary_plus.trace import rehearsal
+from torchsummary_plus.live.real_inputs import real_input
+from torchsummary_plus.step import rehearsal
 
 WIDTH = 64
 DEVICES = ("cpu", "cuda")

@@ -10,7 +10,7 @@ from torch import nn
 
 from torchsummary_plus import ModelSummary, summary
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.lines import STYLES
+from torchsummary_plus.table.lines import STYLES
 
 WIDTH = 4
 

@@ -14,18 +14,18 @@ from ..data.arguments import unknown_argument
 from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, choice_error
 from ..data.units import describe, numbered
-from ..live.inputs import Example, as_device, make_example
-from ..live.modules import ModuleTree
 from ..memory.gpus import named_gpu
-from ..render.columns import check_layout
 from ..render.comparison_tables import shared_names
 from ..report.comparison import Entry, StepPeaks
-from ..report.report import Report
 from ..results.comparison import Comparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
-from ..trace.run import PassOptions, read
+from ..table.attempts import PassOptions, read
+from ..table.columns import check_layout
+from ..table.inputs import Example, as_device, make_example
+from ..table.modules import ModuleTree
+from ..table.rows import Report
 from .habits import FOR_TABLES
 from .memory import largest_batch
 from .memory_columns import INPUTS, WORLD, MemoryRequest

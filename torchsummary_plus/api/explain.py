@@ -13,7 +13,7 @@ from ..memory.gpus import parse_memory
 from ..render.batch_formula import BatchExplanation, batch_formula
 from ..render.explain import explain_row, explain_rows
 from ..render.explanation import Explanation
-from ..report.report import Row
+from ..table.rows import Row
 from .habits import step_arguments
 from .memory import max_batch_size
 from .public import public

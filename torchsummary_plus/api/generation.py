@@ -15,13 +15,13 @@ from ..data.choices import GENERATE
 from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.printed import Printed, answer_lines
-from ..live.inputs import Example, make_example
 from ..memory.capacity import LARGEST_BATCH, Search, next_words, peak_words
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
+from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
 from .progress import progress_bar
 from .public import public

@@ -17,8 +17,6 @@ from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
-from ..live.inputs import Example, make_example, with_batch
-from ..live.modules import ModuleTree
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import (
     communicator_range,
@@ -32,6 +30,8 @@ from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
+from ..table.inputs import Example, make_example, with_batch
+from ..table.modules import ModuleTree
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar

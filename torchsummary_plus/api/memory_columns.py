@@ -9,11 +9,11 @@ from typing import Any
 from ..data.errors import InputError
 from ..data.memory_records import RowMemory
 from ..data.records import Trace
-from ..live.inputs import Example
-from ..live.modules import ModuleTree
 from ..memory.footprint import module_memory
-from ..report.report import Row, row_memory
 from ..results.memory_estimate import MemoryEstimate
+from ..table.inputs import Example
+from ..table.modules import ModuleTree
+from ..table.rows import Row, row_memory
 from .memory import check_batch, predicted
 from .step_options import StepOptions, step_keywords
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..render.printing import printable
+from ..formats.printing import printable
 from ..results.echo import note_shown, takes_html
 from ..results.views import Views
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..data.memory_records import RowMemory
 from ..data.records import Trace
-from ..live.modules import ModuleTree
-from ..report.report import row_memory
 from ..results.model_summary import ModelSummary
+from ..table.modules import ModuleTree
+from ..table.rows import row_memory
 
 
 def is_sharded(model: Any) -> bool:

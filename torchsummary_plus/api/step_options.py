@@ -16,8 +16,6 @@ from ..data.errors import InputError, choice_error
 from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
-from ..live.inputs import as_device, as_dtype
-from ..live.modules import ModuleTree, class_name, placed
 from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
@@ -25,6 +23,8 @@ from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, neares
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..step.losses import as_loss
 from ..step.step import Step
+from ..table.inputs import as_device, as_dtype
+from ..table.modules import ModuleTree, class_name, placed
 from .habits import HABITS, STEPS, step_arguments
 
 BACKENDS = ("cpu", "cuda")

@@ -13,15 +13,15 @@ from ..data.collection import no_collection
 from ..data.errors import UnsupportedError
 from ..data.memory_records import COMPILED, MemoryLog
 from ..live.compiled import has_compiled
-from ..live.inputs import Example, with_batch
-from ..live.modules import ModuleTree, class_name, tensors_in
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.depth.deep_steps import record_deep_step
-from ..trace.passes import Frame, Listener
-from ..trace.run import read
+from ..table.attempts import read
+from ..table.forward import Frame, Listener
+from ..table.inputs import Example, with_batch
+from ..table.modules import ModuleTree, class_name, tensors_in
 from .step_options import StepOptions, step_info
 
 

@@ -15,13 +15,13 @@ from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import describe
-from ..live.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
-from ..live.modules import ModuleTree
-from ..render.columns import check_view
-from ..render.rows import row_view
-from ..report.report import build_report
 from ..results.model_summary import ModelSummary, Presentation, as_summary
-from ..trace.run import PassOptions, read, trace, unwrapped
+from ..table.attempts import PassOptions, read, trace, unwrapped
+from ..table.chosen import row_view
+from ..table.columns import check_view
+from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
+from ..table.modules import ModuleTree
+from ..table.rows import build_report
 from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show
 from .public import public

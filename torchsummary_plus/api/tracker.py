@@ -19,11 +19,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ..data.arguments import names_cures
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
-from ..live.inputs import as_device
-from ..live.modules import class_name
-from ..render.printing import printable
+from ..formats.printing import printable
 from ..render.tracking_text import opening_text, point_text, table_head, table_row
 from ..results.track_report import TrackReport
+from ..table.inputs import as_device
+from ..table.modules import class_name
 from ..watch.meters import default_device, device_memory, device_name, empty_cache
 from ..watch.population import Population
 

@@ -13,12 +13,12 @@ from ..data.errors import InputError, choice_error
 from ..data.integers import integer
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
-from ..live.inputs import make_example
 from ..memory.capacity import SharedSearch
 from ..memory.estimate import least, log_fits, room_of_log
 from ..memory.gpus import COMMON, find_gpu
 from ..results.what_if import GpuFit, Setting, WhatIf
 from ..step.eight_bit import EIGHT_BIT, PAGED
+from ..table.inputs import make_example
 from .memory import check_batch
 from .progress import progress_bar
 from .public import public

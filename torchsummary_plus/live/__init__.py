@@ -1,8 +1,7 @@
-"""The live model and its tensors: inputs, the module tree, fake tensors, and the objects a step's code can reach.
+"""A live model's tensors: fakes, copies, values, and the objects that a step's code can reach.
 
-- What the user passes: ``inputs``, ``structures``, ``modules``, ``layers``, ``experts``, ``stacks``, ``modes``,
-  ``compiled``.
-- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``masks``, ``stored``, ``remaking``.
+- What the user passes: ``structures``, ``packed``, ``modes``, ``compiled``.
+- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``masks``, ``stored``, ``remaking``, ``real_inputs``.
 - Copies for a pass: ``copying``, ``tensor_copies``, ``offloading``, ``repacking``.
 - Inside a pass: ``autocast``, ``captures``, ``exports``, ``interrupts``, ``own_random``, ``threads``.
 - CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``recurrent_steps``, ``device_indices``, ``streams``,

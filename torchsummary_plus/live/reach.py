@@ -20,7 +20,7 @@ from . import compat
 from .code_names import imported_by, is_library, is_of_user, names_of, package_of, top_of
 from .copying import content_of, queued
 from .fakes import Fake
-from .modules import held_by_script
+from .packed import held_by_script
 from .structures import behind_proxy, slot_names
 
 MOST = 1_000_000

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from . import compat
-from .modules import packed_objects
+from .packed import packed_objects
 
 
 def repacked(state: Any) -> Any:

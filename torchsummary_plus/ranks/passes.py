@@ -10,7 +10,7 @@ from torch._ops import HigherOrderOperator
 from torch.distributed.tensor import DTensor
 
 from ..live.fakes import PRIM_DEVICE
-from ..trace.passes import Pass, device_of
+from ..table.forward import Pass, device_of
 from . import compat
 
 _ENGINE = getattr(compat.run_backward, "__code__", None)

@@ -22,14 +22,12 @@ from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.compiled import has_compiled
 from ..live.device_indices import NumberedGpus
-from ..live.experts import numbers_of_experts
 from ..live.exports import exporting
 from ..live.fakes import Fake, standing_in_for
-from ..live.inputs import Example
 from ..live.modes import gradients
-from ..live.modules import ModuleTree
 from ..live.stored import all_stored
 from ..live.versions import since
+from ..step.autograd.cuda_engine import CudaEngine
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.deep_steps import takes_all_layers_alike
 from ..step.depth.growth import Proved, UnprovedError, grown
@@ -38,15 +36,16 @@ from ..step.optimizers import fakes_in_foreach, optimizer_maker
 from ..step.recorded_steps import follow_meta_storages, resizing_watched
 from ..step.step import Step
 from ..step.step_copy import StepCopy
+from ..table.attempts import Embeddings, NeedsIntegerError, eager
+from ..table.experts import numbers_of_experts
+from ..table.forward import Listener, deep_stack
+from ..table.inputs import Example
+from ..table.mode_setting import set_mode
+from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
-from ..trace.cuda_engine import CudaEngine
-from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.global_state import global_state_kept, one_pass
 from ..trace.guesses import Guesses
-from ..trace.mode_setting import set_mode
-from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
-from ..trace.run import eager
 from . import compat, gloo  # noqa: F401 - gloo registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone

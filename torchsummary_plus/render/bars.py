@@ -11,8 +11,10 @@ from ..data.errors import choice_error
 from ..data.integers import integer
 from ..data.units import one_line
 from ..memory.estimate import Estimate
-from ..report.report import Report
-from .columns import COLUMNS, check_view
+from ..table.columns import check_view
+from ..table.lines import Line, flat_lines
+from ..table.rows import Report
+from .columns import COLUMNS
 from .figure import (
     CLASSES,
     GREY,
@@ -28,7 +30,6 @@ from .figure import (
     limit_ink,
     tidy,
 )
-from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +77,7 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
     column = COLUMNS[by]
     bars = []
     for line in flat_lines(report, depth):
-        value = column.value(line, report)
+        value = column.cell(line, report, "0").value
         if isinstance(value, int) and value:
             bars.append(Bar(_name(line), {line.row.class_name: value}))
     shown = heaviest(bars, top)

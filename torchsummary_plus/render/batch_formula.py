@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..data.records import tensors
 from ..data.units import size_text
 from ..memory.capacity import BatchSizeLimit
-from ..report.report import Report, Row
+from ..table.rows import Report, Row
 from .arithmetic import minus, number, product, quotient, total
 from .explanation import ExplainedFigure, Explanation, bytes_of, in_words
 

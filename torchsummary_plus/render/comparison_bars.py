@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..data.units import one_line
+from ..formats.cells import meant
+from ..formats.table import Cell, TableRow
 from ..report.comparison import Compared
 from .comparison_tables import figures_table
 from .figure import (
@@ -25,7 +27,6 @@ from .figure import (
     thin_ink,
     tidy,
 )
-from .table import Cell, TableRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,15 +9,16 @@ from ..data.caveats import caveats
 from ..data.errors import choice_error
 from ..data.records import Group, Structure
 from ..data.units import mebibytes, structure_text
+from ..formats.cells import as_flops, meant
+from ..formats.table import Cell, Field, Table, TableRow, Total
 from ..report.alignment import ComparedLayer, align
 from ..report.comparison import Compared, Entry
-from ..report.report import Report
-from .cells import as_flops, meant
-from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
-from .lines import STYLES, Line
-from .table import Cell, Field, Table, TableRow, Total
-from .tables import column_field
-from .totals import report_totals, unregistered_note, without_shape
+from ..table.build import column_field
+from ..table.columns import chosen_names, default_names
+from ..table.lines import STYLES, Line
+from ..table.rows import Report
+from ..table.totals import report_totals, unregistered_note, without_shape
+from .columns import COLUMNS
 
 LOWER_IS_BETTER = (
     "total_params",
@@ -264,7 +265,7 @@ def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str
     """Return each entry's columns; memory columns need all entries to have an estimate. Raises :class:`InputError`."""
     reports = [entry.report for entry in compared.entries]
     with_memory, with_ranks = all(report.has_memory for report in reports), all(report.is_sharded for report in reports)
-    return chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory, with_ranks)
+    return chosen_names(default_names(False, False) if columns is None else columns, with_memory, with_ranks)
 
 
 def _layer(line: Line, batch: int | None) -> ComparedLayer:
@@ -312,5 +313,5 @@ def _layer_row(
                 if column.unit in WORK:
                     line = replace(line, mult_adds=per_sample(line.mult_adds, entry.report))
                 zero = "--" if nested else "0"
-                cells.append(Cell(column.value(line, entry.report), column.cell(line, entry.report, zero)))
+                cells.append(replace(column.cell(line, entry.report, zero), data=None))
     return TableRow(f"{name} ({types})" if name else types, row.path, row.depth if nested else 0, tuple(cells))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..data.errors import InputError, choice_error
-from ..report.report import Report
-from .columns import check_view
+from ..table.columns import check_view
+from ..table.rows import Report
 from .diagram_classes import class_lines
 from .diagram_flow import flow_lines
 

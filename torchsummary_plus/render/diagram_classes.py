@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from ..data.units import structure_text
-from ..report.report import Report, Row
+from ..table.rows import Report, Row
 from .diagram_text import counted, safe
 
 WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ..data.graph_records import GraphEdge, GraphNode
 from ..data.units import structure_text
 from ..report.graph import graph_of
-from ..report.report import Report
+from ..table.rows import Report
 from .diagram_text import counted, safe
 from .graph_text import carried_text, title_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ..data.units import structure_text
-from ..report.report import Row
+from ..table.rows import Row
 from . import explain_layers as _explain_layers  # noqa: F401  (importing it fills the registry)
 from .arithmetic import Expr, number, product, total
 from .explain_registry import Arithmetic, Figure, Layer, rule_of

@@ -8,7 +8,7 @@ from math import prod
 
 from ..data.errors import InputError
 from ..data.records import Setting, TensorSpec, tensors
-from ..report.report import Row
+from ..table.rows import Row
 from .arithmetic import Expr
 
 Shape = tuple[int, ...]

@@ -8,9 +8,9 @@ from math import prod
 
 from ..data.records import TensorSpec
 from ..data.units import in_unit, one_line
+from ..formats.latex import escape
+from ..formats.printing import printable
 from .arithmetic import Expr, number, product
-from .latex import escape
-from .printing import printable
 
 
 @dataclass(frozen=True, slots=True)

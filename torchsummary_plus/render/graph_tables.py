@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from ..data.errors import choice_error
 from ..data.graph_records import GraphEdge, GraphNode
 from ..data.units import structure_text
+from ..formats.table import Cell, Field, Table, TableRow
 from .graph_text import called, carried_text, title_of
-from .table import Cell, Field, Table, TableRow
 
 NODE_FIELDS = {
     "kind": Field("kind", "Kind"),

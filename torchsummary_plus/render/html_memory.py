@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..data.units import one_line, size_text
+from ..formats.html import markup
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
 from .figure import LAYERS, in_units
-from .html import markup
 from .memory_text import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import Box, Tile, treemap

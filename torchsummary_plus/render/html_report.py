@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..data.units import numbered
+from ..formats.html import markup, source, table_html, template
+from ..formats.table import Table
 from ..memory.estimate import Estimate
-from .html import markup, source, table_html, template
 from .html_memory import NARROW, peak_tiles, timeline
-from .table import Table
 
 if TYPE_CHECKING:
     from markupsafe import Markup

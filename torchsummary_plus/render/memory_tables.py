@@ -9,11 +9,11 @@ from ..data.caveats import reasons
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS
 from ..data.units import common_unit, in_unit, mebibytes
+from ..formats.table import Cell, Field, Table, TableRow
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
-from .columns import check_layout
+from ..table.columns import check_layout
 from .memory_text import kind_label, place, sentences, title, verdict
-from .table import Cell, Field, Table, TableRow
 
 BY_KIND = ("bytes", "percent")
 """The columns of the table by kind, which has a row per kind of memory at the peak."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ..data.memory_records import ALL_KINDS
 from ..data.units import common_unit, mebibytes
+from ..formats.table import Cell, Field, Table, TableRow
 from ..memory.estimate import Estimate
 from .memory_text import kind_label, place, title
-from .table import Cell, Field, Table, TableRow
 
 FigureRow = tuple[str, str, "list[int | None]"]
 """A figure's name, its label, and its value for each estimate."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..formats.table import Cell, Field, Table, TableRow
 from ..timing.step_time import StepTime
-from .table import Cell, Field, Table, TableRow
 
 _MODULE = (
     Field("own_ms", "Own ms", "ms", adds_up=True),

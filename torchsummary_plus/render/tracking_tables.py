@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..data.errors import choice_error
 from ..data.tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
 from ..data.units import mebibytes
-from .table import Cell, Field, Table, TableRow, Value
+from ..formats.table import Cell, Field, Table, TableRow, Value
 
 
 @dataclass(frozen=True, slots=True)

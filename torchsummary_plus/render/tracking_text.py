@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..data.tracking_records import TensorGroup, TrackPoint
 from ..data.units import one_line, size_text
-from .table import shortened
+from ..formats.table import shortened
 
 MOST_OWNERS = 3
 """Maximum number of owners named on a line."""

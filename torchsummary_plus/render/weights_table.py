@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..data.units import mebibytes
 from ..data.weight_entries import WeightEntry
-from .table import Cell, Field, Table, TableRow, Total
+from ..formats.table import Cell, Field, Table, TableRow, Total
 
 FIELDS = (
     Field("shape", "Shape"),

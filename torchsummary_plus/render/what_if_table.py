@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..data.units import common_unit, mebibytes
+from ..formats.table import Cell, Field, Table, TableRow
 from ..memory.estimate import Estimate
 from ..memory.gpus import find_gpu
-from .table import Cell, Field, Table, TableRow
 
 SettingRow = tuple[str, Estimate, "list[tuple[int, str]]"]
 """A setting's name, its estimate, and for each GPU the largest batch and the words for it."""

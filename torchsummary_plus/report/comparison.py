@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..data.memory_records import StepInfo
-from .report import Report
+from ..table.rows import Report
 
 
 @dataclass(frozen=True, slots=True)

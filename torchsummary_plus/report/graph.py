@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ..data.graph_records import GraphEdge, GraphNode
 from ..data.records import FROM_INPUT, Flow, Group, Structure, TensorSpec, tensors
+from ..table.rows import Report, Row
 from .graph_folding import folded
-from .report import Report, Row
 
 OUTPUT = -1
 """The node that stands for what the model returns; those of its inputs are -2, -3 and so on."""

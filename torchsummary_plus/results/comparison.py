@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data.errors import choice_error
-from ..render.columns import check_layout
+from ..formats.printing import printable
 from ..render.comparison_tables import (
     FEW_MATCH,
     ORIENTS,
@@ -20,8 +20,8 @@ from ..render.comparison_tables import (
     models_table,
     shared_names,
 )
-from ..render.printing import printable
 from ..report.comparison import Compared
+from ..table.columns import check_layout
 from .figures import Figures
 from .model_summary import Presentation
 from .views import Columns, Depth, FigureChoice, Views
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
+    from ..formats.table import Table
     from ..render.figure import Place
     from ..render.html_report import Section
-    from ..render.table import Table
     from .views import ChosenLook, ShownLook
 
 

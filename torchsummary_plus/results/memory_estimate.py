@@ -8,13 +8,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 from ..data.units import in_common_unit
+from ..formats.printing import printable
+from ..formats.table import Table
+from ..formats.text import answer_text, table_text
 from ..memory.estimate import Estimate
 from ..memory.gpus import named_gpu
 from ..render.memory_tables import BY_KIND, answer_table, memory_table
 from ..render.memory_text import details_text, place, title
-from ..render.printing import printable
-from ..render.table import Table
-from ..render.text import answer_text, table_text
 from ..timing.step_time import StepTime, step_time
 from .figures import Figures
 from .views import Columns, Depth, Views, figure_look

@@ -10,16 +10,16 @@ from ..data.errors import InputError, choice_error
 from ..data.graph_records import NODE_KINDS, GraphEdge, GraphNode
 from ..data.records import Run
 from ..data.units import describe, one_line
-from ..render.columns import check_layout
+from ..formats.printing import printable
 from ..render.graph_tables import graph_tables
-from ..render.printing import printable
-from ..render.rows import REPEATS
 from ..report.graph import graph_of
-from ..report.report import Report
+from ..table.chosen import REPEATS
+from ..table.columns import check_layout
+from ..table.rows import Report
 from .views import Columns, Depth, Views, register_format
 
 if TYPE_CHECKING:
-    from ..render.table import Table
+    from ..formats.table import Table
 
 
 @dataclass(frozen=True, repr=False)

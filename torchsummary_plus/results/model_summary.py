@@ -8,14 +8,15 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
-from ..render.cells import CellStyle, written
-from ..render.columns import DEFAULT_COLUMNS, FRAME_COLUMNS, check_layout, memory_columns
-from ..render.printing import printable
-from ..render.rows import ALL_ROWS, RowView, row_view
-from ..render.tables import summary_table
-from ..render.text import summary_text, total_text
-from ..render.totals import report_totals
-from ..report.report import Report
+from ..formats.cells import CellStyle, written
+from ..formats.printing import printable
+from ..formats.text import summary_text, total_text
+from ..render.columns import added_names
+from ..table.build import summary_table
+from ..table.chosen import ALL_ROWS, RowView, row_view
+from ..table.columns import FRAME_COLUMNS, check_layout, default_names
+from ..table.rows import Report
+from ..table.totals import report_totals
 from .echo import is_echo, takes_html
 from .figures import Figures
 from .views import Columns, Depth, Views, check_options, figure_look
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
+    from ..formats.table import Table
     from ..render.figure import Place
     from ..render.html_report import Section
-    from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
     from .views import ChosenLook, Look, OtherLook
@@ -130,7 +131,7 @@ class ModelSummary(Report, Views, Figures):
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
-        from ..render.terminal import columns_of, fitted, rich_text
+        from ..formats.terminal import columns_of, fitted, rich_text
 
         columns = columns_of(stream)
         if columns is None:
@@ -181,13 +182,14 @@ class ModelSummary(Report, Views, Figures):
         ``table`` is its index in :meth:`tables`; 0 is the layers. Unregistered parameters, which a printed table has in
         parentheses, are a column of their own.
         """
-        return super().to_csv(table=table, **self._with_columns(look, table, DEFAULT_COLUMNS))
+        return super().to_csv(table=table, **self._with_columns(look, table, default_names(False, False)))
 
     def _with_columns(self, look: Look, table: int, names: tuple[str, ...]) -> Look:
         """Return the look of a table as data: without chosen columns, these, and those that the summary needs."""
         if table == 0 and self.view.col_names is None:
-            more = memory_columns(self.has_memory, self.is_sharded)
-            look.setdefault("columns", (*names, *more, *(["unregistered_params"] if self.unregistered else [])))
+            look.setdefault(
+                "columns", (*names, *added_names(self), *(["unregistered_params"] if self.unregistered else []))
+            )
         return look
 
     @classmethod
@@ -265,8 +267,7 @@ class ModelSummary(Report, Views, Figures):
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
-        columns = REPORT_COLUMNS + memory_columns(self.has_memory, self.is_sharded)
-        shown = ... if self.view.col_names else columns
+        shown = ... if self.view.col_names else REPORT_COLUMNS + added_names(self)
         (table, *_) = self.tables(columns=shown, depth=None, style="tree", units="auto")
         if self.memory is None:
             return (tables_section("Layers", (table,)),)

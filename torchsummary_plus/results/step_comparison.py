@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..render.printing import printable
+from ..formats.printing import printable
 from ..render.step_tables import steps_table
 from .figures import Figures
 from .memory_estimate import MemoryEstimate
@@ -14,8 +14,8 @@ from .views import Columns, Depth, Views
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..formats.table import Table
     from ..render.figure import Place
-    from ..render.table import Table
 
 
 @dataclass(frozen=True, repr=False)

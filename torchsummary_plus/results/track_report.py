@@ -7,7 +7,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.tracking_records import Tracking
-from ..render.printing import printable
+from ..formats.printing import printable
 from ..render.tracking_tables import tracking_tables
 from .figures import Figures
 from .views import Columns, Depth, Views
@@ -15,8 +15,8 @@ from .views import Columns, Depth, Views
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..formats.table import Table
     from ..render.figure import Place
-    from ..render.table import Table
 
 
 @dataclass(frozen=True, repr=False)

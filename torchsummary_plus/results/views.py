@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
 
 from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
-from ..render.cells import CellStyle, cell_style, written
-from ..render.table import Table
+from ..formats.cells import CellStyle, cell_style, written
+from ..formats.table import Table
 from .echo import ipython, takes_html
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Views(ABC):
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as plain text; sizes are in MiB by default."""
-        from ..render.text import table_text
+        from ..formats.text import table_text
 
         return "\n\n".join(map(table_text, self.tables(**look)))
 
@@ -183,13 +183,13 @@ class Views(ABC):
 
     def to_markdown(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as GitHub Markdown, numbers right-aligned, with totals and notes as lists."""
-        from ..render.markdown import markdown_text
+        from ..formats.markdown import markdown_text
 
         return markdown_text(self._printed().tables(**look))
 
     def to_latex(self, *, caption: str | None = None, label: str | None = None, **look: Unpack[ShownLook]) -> str:
         """Return the tables as LaTeX (booktabs; longtable for long ones), with a plain-text caption and a label."""
-        from ..render.latex import latex_text
+        from ..formats.latex import latex_text
 
         return latex_text(self._printed().tables(**look), caption, label)
 
@@ -198,7 +198,7 @@ class Views(ABC):
 
         ``table`` is its index in :meth:`tables`; 0 is the main one.
         """
-        from ..render.data import csv_text
+        from ..formats.data import csv_text
 
         return csv_text(self._plain(table, **look))
 
@@ -207,7 +207,7 @@ class Views(ABC):
 
         ``table`` is its index in :meth:`tables`; 0 is the main one. Raises :class:`MissingExtraError` without pandas.
         """
-        from ..render.data import data_frame
+        from ..formats.data import data_frame
 
         return data_frame(self._plain(table, **look))
 
@@ -227,7 +227,7 @@ class Views(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole result as plain data, the same as :meth:`to_json` writes."""
-        from ..render.json_data import as_plain
+        from ..formats.json_data import as_plain
 
         return as_plain(self, self._named_types(), self._derived)
 
@@ -238,14 +238,14 @@ class Views(ABC):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the result that the JSON holds. Raises :class:`InputError` for another type or version."""
-        from ..render.json_data import from_text
+        from ..formats.json_data import from_text
 
         return from_text(cls, text, cls._named_types())
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12) of :meth:`to_json`'s output."""
-        from ..render.json_data import schema_of
+        from ..formats.json_data import schema_of
 
         return schema_of(cls, cls._named_types())
 
@@ -259,14 +259,14 @@ class Views(ABC):
 
         With JavaScript, rows fold, columns sort and a search box appears; nothing external is loaded.
         """
-        from ..render.html import fragment
+        from ..formats.html import fragment
 
         look.setdefault("style", self._html_style)
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
         """Return a page with :meth:`to_html`'s fragment."""
-        from ..render.html import page
+        from ..formats.html import page
 
         look.setdefault("style", self._html_style)
         tables = self.tables(**look)

@@ -7,12 +7,12 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.weight_entries import WeightEntry
-from ..render.printing import printable
+from ..formats.printing import printable
 from ..render.weights_table import weights_table
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
-    from ..render.table import Table
+    from ..formats.table import Table
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..data.errors import choice_error
 from ..data.step_words import a_gpu
 from ..data.units import in_common_unit
+from ..formats.printing import printable
 from ..memory.fit import IN_PIECES
-from ..render.printing import printable
 from ..render.what_if_table import what_if_table
 from .figures import Figures
 from .memory_estimate import MemoryEstimate
@@ -18,8 +18,8 @@ from .views import Columns, Depth, Views
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..formats.table import Table
     from ..render.figure import Place
-    from ..render.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@
 - On fakes: ``task`` says what to record, ``fake_steps`` records it with ``recorded_steps``, ``ledger`` and
   ``streamed_ledger``; ``workspace`` applies the rules of ``ops/scratch``, ``kernel_trials`` runs kernels without one,
   in ``smaller_calls`` if need be, ``work`` counts multiply-adds.
-- For real: ``real_steps``, ``measuring``, ``saved_storages``; ``cpu_log_on_gpu`` where only the CPU's kernels could
-  run.
+- For real: ``real_steps``, ``rehearsal``, ``measuring``, ``saved_storages``; ``cpu_log_on_gpu`` where only the CPU's
+  kernels could run.
 - The copy that it runs on: ``surroundings`` makes a ``step_copy`` of the model and of all that the step reaches. Other
   tensors: ``if_used``, ``packed_weights``, ``flattened``.
-- What may run otherwise next time: ``draws``, ``convergence``, ``compiling``, ``uncompiled``.
+- What may run otherwise next time: ``draws``, ``convergence``, ``compiling``, ``uncompiled``. Where a recording ends
+  early: ``operator_limit``.
 - ``autograd/`` reproduces the engine; ``depth/`` grows deep models from shallow ones.
 """

@@ -13,9 +13,9 @@ from statistics import mean, stdev
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..live import own_random
-from ..trace.embeddings import NeedsIntegerError
+from ..table.attempts import NeedsIntegerError
+from ..table.growing import GrewError
 from ..trace.global_state import global_state_kept
-from ..trace.growing import GrewError
 from ..trace.questions import Answers
 
 OTHER_SEEDS = 7_919, 104_729

@@ -20,29 +20,26 @@ from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_driver import capability_of
-from ..live.experts import numbers_of_experts
 from ..live.exports import exporting
 from ..live.fakes import CPU, DataDependentError, standing_in_for
-from ..live.inputs import Example
 from ..live.modes import gradients
-from ..live.modules import ModuleTree, placed, tensors_in
 from ..live.offloading import Away, is_complete
 from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..table.attempts import Embeddings, NeedsIntegerError, eager, read, real_inputs_first
+from ..table.experts import numbers_of_experts
+from ..table.forward import Listener, Pass, deep_stack
+from ..table.growing import GrewError, materialised
+from ..table.hints import forward_error, has_same_text, is_about_shards, with_real_step
+from ..table.inputs import Example
+from ..table.mode_setting import set_mode
+from ..table.modules import ModuleTree, placed, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
-from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.global_state import global_state_kept, one_pass
-from ..trace.growing import GrewError, materialised
 from ..trace.guesses import Guesses
-from ..trace.hints import forward_error, has_same_text, is_about_shards, with_real_step
-from ..trace.mode_setting import set_mode
-from ..trace.operator_limit import OperatorLimit, too_long
-from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.real_kernels import run_really
-from ..trace.rehearsal import TOO_MANY_VALUES
-from ..trace.run import eager, read, real_inputs_first
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .autograd.functions import OTHER_FORMULA, REFLECTORS_BAND
@@ -51,9 +48,11 @@ from .compiling import refused_to_torch
 from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
+from .operator_limit import OperatorLimit, too_long
 from .optimizers import fakes_in_foreach
 from .real_steps import ForwardTangents, SparseResults
 from .recorded_steps import RecordedSteps, follow_meta_storages
+from .rehearsal import TOO_MANY_VALUES
 from .runner import with_loss
 from .step import Step
 from .step_copy import StepCopy

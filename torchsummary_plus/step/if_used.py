@@ -11,8 +11,8 @@ from torch._ops import OpOverload
 
 from ..data.rounding import MIN_BLOCK
 from ..live.stored import all_stored
+from ..table.forward import Listener
 from ..trace.kernels import tensors_of
-from ..trace.passes import Listener
 from .account import PriorTensor
 from .streamed_ledger import StreamedLedger
 

@@ -28,9 +28,9 @@ from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
+from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
 from ..trace.node_modules import NodeModules
-from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
 from .autograd.gpu_node_numbers import number_of
 from .autograd.saved_numbers import SavedNumbers

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.copying import Copier
-from ..live.inputs import Sized, as_dtype, as_sized, grown
 from ..live.structures import all_tensors, dtype_name, first_tensor
+from ..table.inputs import Sized, as_dtype, as_sized, grown
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]

@@ -16,23 +16,25 @@ from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
-from ..live.inputs import Example, real_input, realise
 from ..live.modes import gradients
-from ..live.modules import ModuleTree, graph_constants, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.own_random import own_random
+from ..live.packed import graph_constants
+from ..live.real_inputs import real_input
 from ..live.remaking import remade
 from ..live.repacking import repack
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..live.tensor_copies import Copies
+from ..table.attempts import PassOptions, eager, read, trace
+from ..table.forward import Pass, failed_frame
+from ..table.hints import forward_error, step_error
+from ..table.inputs import Example, realise
+from ..table.mode_setting import set_mode
+from ..table.modules import ModuleTree, tensors_in
 from ..trace.global_state import global_state_kept, one_pass
-from ..trace.hints import forward_error, step_error
-from ..trace.mode_setting import set_mode
-from ..trace.passes import Pass, failed_frame
 from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
-from ..trace.run import PassOptions, eager, read, trace
 from ..watch.free_blocks import free_blocks_taken
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks, addresses

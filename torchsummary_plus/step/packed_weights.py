@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..live import compat
-from ..live.modules import graph_constants, opened, packed_objects, unpacked
+from ..live.packed import graph_constants, opened, packed_objects, unpacked
 from ..live.repacking import repacked
 from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile

@@ -12,22 +12,21 @@ from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.exports import exporting
 from ..live.fakes import CPU
-from ..live.inputs import Example
-from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..live.tensor_copies import Copies
-from ..trace import rehearsal
+from ..table.attempts import eager
+from ..table.forward import Frame, Listener, Pass, deep_stack
+from ..table.inputs import Example
+from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import tensors_of
-from ..trace.passes import Frame, Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE
 from ..trace.real_kernels import run_really
-from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Rehearsal, TooLongError
-from ..trace.run import eager
-from . import saved_storages
+from . import rehearsal, saved_storages
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled
+from .rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Rehearsal, TooLongError
 from .runner import Steps
 from .saved_storages import SavedStorages, TooLargeError
 from .step import Step

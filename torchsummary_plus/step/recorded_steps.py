@@ -11,16 +11,16 @@ from torch import Tensor
 
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
-from ..live.inputs import Example, realise
 from ..live.remaking import remade
 from ..live.structures import all_tensors, once
 from ..live.threads import in_pass
-from ..trace.cuda_engine import CudaEngine
-from ..trace.embeddings import Embeddings
-from ..trace.hints import forward_error, step_error
-from ..trace.passes import failed_frame
+from ..table.attempts import Embeddings
+from ..table.forward import failed_frame
+from ..table.hints import forward_error, step_error
+from ..table.inputs import Example, realise
 from ..trace.questions import OUTSIDE
 from .account import PriorTensor
+from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode

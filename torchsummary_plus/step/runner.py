@@ -14,13 +14,13 @@ from torch.optim import optimizer as optimizers
 from ..data.errors import UnsupportedError
 from ..data.memory_records import SUMMED, UNTRAINED, WITHOUT_GRAPH
 from ..live import compat
-from ..live.inputs import Example
 from ..live.interrupts import safe_point
-from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import offloaded
 from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..live.threads import in_pass, is_beside
-from ..trace.passes import Pass
+from ..table.forward import Pass
+from ..table.inputs import Example
+from ..table.modules import ModuleTree, tensors_in
 from ..trace.questions import OUTSIDE
 from .account import Account, PriorTensor
 from .flattened import flattened

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..live.stored import all_stored
+from ..table.forward import Frame, Listener
 from ..trace.kernels import tensors_of, written
-from ..trace.passes import Frame, Listener
 
 LARGEST = 1 << 30
 """Most bytes that a real step may hold besides what existed before it."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..live.copying import Copier
-from ..live.modules import ModuleTree
+from ..table.modules import ModuleTree
 from .account import PriorTensor
 from .step import Step
 

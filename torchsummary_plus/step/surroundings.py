@@ -19,12 +19,12 @@ from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
 from ..live.function_caches import without_cached_tensors
 from ..live.graphs import SavedByGraphs
-from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import Away
 from ..live.reach import Reached
 from ..live.remaking import Change
 from ..live.versions import since
-from ..trace.copies import copied_tree
+from ..table.environments import copied_tree
+from ..table.modules import ModuleTree, tensors_in
 from ..trace.names import names_replaced
 from ..trace.questions import OUTSIDE
 from .account import PriorTensor

@@ -11,16 +11,16 @@ from ..data.capability import Capability
 from ..data.memory_records import MemoryLog
 from ..live.compat import import_for_optimizers
 from ..live.cuda_as_cpu import cuda_as_cpu
-from ..live.inputs import Example
-from ..live.modules import ModuleTree
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..table.attempts import eager
+from ..table.forward import Listener
+from ..table.inputs import Example
+from ..table.modules import ModuleTree
 from ..trace.guesses import Guesses
-from ..trace.passes import Listener
 from ..trace.questions import Zeros
-from ..trace.rehearsal import Rehearsal, rehearse
-from ..trace.run import eager
 from .draws import Draws
 from .real_steps import RealStep, measured_step, rehearse_step
+from .rehearsal import Rehearsal, rehearse
 from .step import Step
 
 

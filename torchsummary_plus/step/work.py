@@ -9,7 +9,7 @@ from ..data.kernel_records import Kernel
 from ..data.memory_records import Moment
 from ..ops.macs import multiply_adds
 from ..ops.traffic import kernels_of
-from ..trace.passes import Frame, Listener
+from ..table.forward import Frame, Listener
 
 
 class _Clock(Protocol):

@@ -186,7 +186,6 @@ def step_time(
     )
 
 
-
 def _passes(log: MemoryLog, info: StepInfo) -> Iterator[tuple[bool, float]]:
     """Yield for each kernel whether it is of a generation's further tokens, and how many times it runs.
 

@@ -18,8 +18,8 @@ from ..live import compat
 from ..live.copying import INERT
 from ..live.fake_values import Access
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
-from ..live.inputs import MASK
 from ..live.meta_storages import MetaStorages
+from ..live.real_inputs import MASK
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled
 from ..ops.shapes.foreach import writes_alike

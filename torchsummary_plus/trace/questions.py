@@ -20,7 +20,6 @@ from ..live.fakes import CPU, DataDependentError, defer_refusal
 from ..live.masks import masks_of
 from .guesses import Guesses, loads_data
 from .kernels import tensors_of
-from .passes import Frame, module_of
 from .result_sizes import INDEX, LARGEST, fakes_of, on_zeros
 from .value_dependence import asks_values
 
@@ -202,12 +201,6 @@ class Answers:
             f"{operator.removeprefix('aten::')} in {_place(module, paths)}, {count} times: {how}"
             for (module, operator, how), count in self.notes.items()
         )
-
-
-def asking_module(frame: Frame | None) -> int:
-    """Return the number of the module whose forward is active, or ``OUTSIDE``."""
-    module = module_of(frame)
-    return OUTSIDE if module is None else module
 
 
 def _place(module: int, paths: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
-from ..live.inputs import MASK, real_input
 from ..live.masks import masks_of, note_true
 from ..live.meta_storages import alone
+from ..live.real_inputs import MASK, real_input
 from ..live.tensor_copies import Copies
 from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written

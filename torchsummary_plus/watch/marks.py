@@ -18,7 +18,7 @@ from ..data.memory_records import KV_CACHE
 from ..live import compat
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
-from ..trace.passes import Frame, Listener
+from ..table.forward import Frame, Listener
 from ..trace.questions import OUTSIDE
 
 SIGN = "torchsummary_plus "

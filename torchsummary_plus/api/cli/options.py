@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ...data.choices import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import ForwardError, InputError, choice_error
 from ...data.units import describe
-from ...render.columns import COLUMNS, DEFAULT_COLUMNS
-from ...render.lines import STYLES
-from ...render.rows import REPEATS
+from ...render.columns import COLUMNS
 from ...results.views import Views
+from ...table.chosen import REPEATS
+from ...table.columns import default_names
+from ...table.lines import STYLES
 from .output import show
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--columns",
         metavar="NAME[,NAME...]",
-        help=f"any of {', '.join(COLUMNS)}; default: {','.join(DEFAULT_COLUMNS)}",
+        help=f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}",
     )
     group.add_argument("--functional", action="store_true", help="also show functional operations")
     group.add_argument("-o", "--output", metavar="FILE", help="also save to a file: .md, .tex, .csv, .json, .html, ...")

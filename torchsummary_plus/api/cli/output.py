@@ -12,7 +12,7 @@ from typing import Any
 from ...data.errors import InputError, SummaryError
 from ...data.units import visible
 from ...data.warned import LeftOutWarning
-from ...render.printing import printable
+from ...formats.printing import printable
 
 
 def fail(error: SummaryError, code: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...live.modules import opened
+from ...live.packed import opened
 from .registry import names, register_formula
 
 

@@ -11,19 +11,20 @@ from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
-from ...live.modules import calls_in_script
+from ...live.packed import calls_in_script
 from ...live.stored import is_transformed
 from ...live.threads import all_in_pass
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
-from ...trace.cuda_engine import CudaEngine
+from ...table.forward import Pass
 from ...trace.guesses import note_at_one
 from ...trace.kernels import tensors_of
-from ...trace.passes import Pass
-from ...trace.questions import OUTSIDE, ZEROS, Answers, asking_module
+from ...trace.questions import OUTSIDE, ZEROS, Answers
 from ...trace.result_sizes import on_zeros
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
+from ..rehearsal import asking_module
+from .cuda_engine import CudaEngine
 from .functions import StepFunctions, note_node
 from .gpu_node_numbers import number_of
 from .inline import is_on

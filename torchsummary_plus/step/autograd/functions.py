@@ -18,16 +18,16 @@ from ...live import compat
 from ...live.autocast import cast_functions
 from ...live.device_indices import on_numbered_gpus
 from ...live.fakes import Fake
-from ...live.inputs import MASK
+from ...live.real_inputs import MASK
 from ...live.threads import in_pass
-from ...trace.cuda_engine import CudaEngine
+from ...table.forward import Pass
 from ...trace.lengths import longest_target
-from ...trace.passes import Pass
-from ...trace.questions import array_question, asking_module
-from ...trace.rehearsal import MAKERS, READS, read_out
+from ...trace.questions import array_question
 from ...trace.state import Composite
 from ...trace.wrapped_numbers import NUMBER_BYTES
+from ..rehearsal import MAKERS, READS, asking_module, read_out
 from .casting import cast_grid
+from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cuda_function
 from .encoder import cast_encoder_layer
 from .extremes import extreme_function

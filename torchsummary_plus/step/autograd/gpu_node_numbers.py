@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from torch.autograd.function import BackwardCFunction
 
 from ...live import compat
-from ...trace.cuda_engine import nodes_of, reached
+from .cuda_engine import nodes_of, reached
 
 _ORIGINAL: dict[Any, int] = {}
 """The original numbers of nodes that are renumbered while a backward runs."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ...live import compat
 from ...live.fakes import follow_renewals
-from ...trace.cuda_engine import ACCUMULATES
-from ...trace.passes import Pass
+from ...table.forward import Pass
+from .cuda_engine import ACCUMULATES
 
 
 class RenewedViews:

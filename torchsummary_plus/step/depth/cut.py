@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...live.modules import ModuleTree
-from ...live.stacks import largest_stack
+from ...table.modules import ModuleTree
+from .stacks import largest_stack
 from .tokens import Stack
 
 FEWEST = 3

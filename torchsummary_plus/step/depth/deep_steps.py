@@ -13,17 +13,17 @@ from ...data.capability import Capability
 from ...data.errors import SummaryError
 from ...data.memory_records import MemoryLog
 from ...live.copying import Copier
-from ...live.inputs import Example
-from ...live.modules import ModuleTree
-from ...live.stacks import largest_stack
 from ...ops.scratch.cuda.cudnn.queries import Cudnn
+from ...table.forward import Listener
+from ...table.inputs import Example
+from ...table.modules import ModuleTree
 from ...trace.global_state import one_pass
-from ...trace.passes import Listener
 from ..draws import Draws
 from ..fake_steps import record_step
 from ..step import Step
 from .cut import FEWEST, WORTH
 from .growth import grown
+from .stacks import largest_stack
 from .tokens import NotRepeatingError, Stack
 
 

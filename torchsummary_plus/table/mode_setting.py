@@ -12,11 +12,11 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live.fakes import Fake, is_plain
-from ..live.modules import ModuleTree, class_name
 from ..live.stored import all_stored
-from .kernels import written
-from .passes import Pass
-from .real_kernels import Kernel, run_really  # noqa: F401 - a doctest uses it
+from ..trace.kernels import written
+from ..trace.real_kernels import Kernel, run_really  # noqa: F401 - a doctest uses it
+from .forward import Pass
+from .modules import ModuleTree, class_name
 
 
 def set_mode(tree: ModuleTree, training: bool, kernel: Kernel) -> None:

@@ -13,13 +13,11 @@ import torch
 from ..data.errors import InputError
 from ..data.integers import is_integer
 from ..data.units import describe
-from . import compat
-from .copying import Copier
+from ..live import compat
+from ..live.copying import Copier
+from ..live.real_inputs import MASK
+from ..live.structures import all_tensors, first_tensor
 from .modules import ModuleTree
-from .structures import all_tensors, first_tensor
-
-MASK = 1 << 21
-"""Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
 
 MOST_BYTES = (1 << 63) - 1
 """The largest storage that torch can describe."""
@@ -393,14 +391,3 @@ def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
     if type(value) is dict:
         return {name: _map_sized(item, change) for name, item in value.items()}
     return value
-
-
-def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a real input: uniform in [0, 1) for floating-point dtypes, else zeros. No global RNG is advanced."""
-    if device.type == "meta":
-        return torch.empty(tuple(shape), dtype=dtype, device=device)
-    if dtype.is_floating_point or dtype.is_complex:
-        wide = torch.float32 if dtype.itemsize < 4 else dtype
-        generator = torch.Generator("cpu").manual_seed(0)
-        return torch.rand(tuple(shape), dtype=wide, generator=generator, device="cpu").to(device=device, dtype=dtype)
-    return torch.zeros(tuple(shape), dtype=dtype, device=device)

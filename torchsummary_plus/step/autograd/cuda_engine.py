@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from ..data.errors import UnsupportedError
-from ..live import compat
-from ..live.cuda_guard import Slot
-from ..live.stored import is_transformed
-from .passes import Pass
+from ...data.errors import UnsupportedError
+from ...live import compat
+from ...live.cuda_guard import Slot
+from ...live.stored import is_transformed
+from ...table.forward import Pass
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"
 

@@ -11,9 +11,9 @@ from typing import Any
 from ..data.errors import InputError, choice_error
 from ..data.integers import integer
 from ..data.units import describe
-from ..report.report import Report, Row
+from ..formats.table import WIDEST
 from .lines import STYLES, Line
-from .table import WIDEST
+from .rows import Report, Row
 
 REPEATS = ("fold", "show")
 

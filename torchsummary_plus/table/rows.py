@@ -9,6 +9,8 @@ from fractions import Fraction
 
 from ..data.memory_records import RowMemory
 from ..data.records import (
+    FROM_INPUT,
+    RETURNED,
     Adapter,
     Call,
     Experts,
@@ -23,7 +25,6 @@ from ..data.records import (
     Unregistered,
     tensors,
 )  # fmt: skip
-from .contradictions import flow_contradiction, rows_contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,3 +445,27 @@ def _storage_bytes(counted: list[ParameterSpec], without: list[ParameterSpec] | 
     """Return the bytes of the distinct storages of some parameters, except those shared with ``without``."""
     excluded = {number for p in without or () for number, _ in p.storages}
     return sum({number: n for p in counted for number, n in p.storages if number not in excluded}.values())
+
+
+def rows_contradiction(rows: Sequence[Row]) -> str:
+    """Return what is wrong in rows that were read, which are listed as a tree in pre-order; "" if nothing is."""
+    around: list[int | None] = [None]
+    for place, row in enumerate(rows):
+        while around and around[-1] != row.parent:
+            around.pop()
+        if row.index != place or not around or row.depth != len(around) - 1 or (row.parent is None) != (place == 0):
+            return f"row {place} is not where its parent and depth say"
+        if row.called != (row.finished is not None) or not (row.user is None or 0 <= row.user < len(rows)):
+            return f"row {place} has the end of another's call, or is used by no row"
+        figures = (row.num_params, row.trainable_params, row.total_params, row.own_mult_adds, row.mult_adds)
+        outside = (row.unregistered_params, row.uninitialised_params)
+        if min(*figures, *outside, row.output_bytes, row.active_params, row.param_bytes) < 0:
+            return f"a count of row {place} is negative"
+        around.append(place)
+    return "" if rows else "it has no rows"
+
+
+def flow_contradiction(flow: Flow, rows: Sequence[Row]) -> str:
+    """Return what is wrong in a flow between rows that was read; "" if nothing is."""
+    owners = [owner for owner in flow.owners if owner not in (FROM_INPUT, RETURNED)]
+    return "" if all(0 <= owner < len(rows) and rows[owner].called for owner in owners) else "a step belongs to no call"

@@ -7,17 +7,15 @@ from functools import partial
 import torch
 from torch import nn
 
-from ..live.inputs import Example, realise
-from ..live.modules import ModuleTree
 from ..live.own_random import own_random
 from ..live.remaking import remade
-from .copies import copied_tree
-from .environments import RealEnvironment
-from .global_state import global_state_kept
+from ..trace.global_state import global_state_kept
+from ..trace.real_kernels import run_really
+from .environments import RealEnvironment, copied_tree
+from .forward import Pass, deep_stack, originals_of, put_back
 from .hints import forward_error
-from .passes import Pass, deep_stack
-from .real_kernels import run_really
-from .watched_forward import originals_of, put_back
+from .inputs import Example, realise
+from .modules import ModuleTree
 
 
 def materialised(tree: ModuleTree, example: Example) -> ModuleTree:

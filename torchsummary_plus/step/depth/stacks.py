@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..data.integers import is_integer
-from .modules import CONTAINERS
-from .structures import inner_names, is_wrapper
+from ...data.integers import is_integer
+from ...live.structures import inner_names, is_wrapper
+from ...table.modules import CONTAINERS
 
 
 @dataclass(frozen=True)

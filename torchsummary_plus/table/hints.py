@@ -14,10 +14,10 @@ from torch import nn
 
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..live.fakes import DataDependentError, Fake, UnfakeableError
-from ..live.inputs import as_tensors
-from ..live.modules import ModuleTree, class_name
 from ..live.structures import first_tensor, shapes_text
-from .passes import Frame, Pass, failed_frame, module_frame
+from .forward import Frame, Pass, failed_frame, module_frame
+from .inputs import as_tensors
+from .modules import ModuleTree, class_name
 
 
 def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:

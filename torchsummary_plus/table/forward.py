@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 from threading import RLock, get_ident
+from types import MethodType
 from typing import Any
 
 import torch
@@ -20,14 +23,13 @@ from ..live import compat
 from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.interrupts import safe_point
-from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from ..live.unguarded import composite_kernel
-from .kernels import tensors_of
-from .real_kernels import Kernel
-from .state import State
-from .watched_forward import stand_ins
-from .wrapped_numbers import number_bytes
+from ..trace.kernels import tensors_of
+from ..trace.real_kernels import Kernel
+from ..trace.state import State
+from ..trace.wrapped_numbers import number_bytes
+from .modules import ModuleTree
 
 
 class Frame:
@@ -409,3 +411,72 @@ def deep_stack() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+CallForward = Callable[[Callable[..., Any], Any, Any], Any]
+"""``call(forward, args, kwargs)``, which runs a module's own forward under watch."""
+
+
+def stand_ins(module: nn.Module, call: CallForward) -> dict[str, Any]:
+    """Return the instance attributes through which a module is watched.
+
+    A copy made during the pass has none of them and runs its own forward. They refer to the module weakly: it is freed
+    at once where a step replaces it.
+    """
+    if isinstance(module, torch.jit.ScriptModule) and not hasattr(module, "forward"):
+        return {}  # A traced model's submodule that was never called, such as one that holds packed weights.
+    own, known = module.forward, weakref.ref(module)
+    bound: Any = own.__func__ if isinstance(own, MethodType) and own.__self__ is module else None
+    if bound is not None:
+        own = partial(bound, weakref.proxy(module))
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
+            return own(*args, **kwargs) if bound is None else bound(known(), *args, **kwargs)
+        return call(own if bound is None else MethodType(bound, known()), args, kwargs)
+
+    watched.__wrapped__ = own  # type: ignore[attr-defined]
+    if isinstance(module, torch.jit.ScriptModule):
+        return {"forward": watched}
+    originals = originals_of(module)
+
+    def deep_copy(memo: dict[int, Any]) -> Any:
+        with _unwatched(known(), originals) as module:
+            return copy.deepcopy(module, memo)
+
+    def state() -> Any:
+        with _unwatched(known(), originals) as module:
+            own = module.__reduce_ex__(_PROTOCOL)[2]
+            return dict(own) if isinstance(own, dict) else own
+
+    return dict(zip(_REPLACED, (watched, deep_copy, state)))
+
+
+_REPLACED = "forward", "__deepcopy__", "__getstate__"
+"""The module's forward, and what :mod:`copy` and :mod:`pickle` look up on an instance before its class."""
+_PROTOCOL = 4
+"""The pickle protocol with which :mod:`copy` reads an object's state."""
+
+
+@contextmanager
+def _unwatched(module: nn.Module | None, originals: dict[str, Any]) -> Iterator[nn.Module]:
+    """Inside the block, let a module have its own attributes."""
+    assert module is not None
+    watching = originals_of(module)
+    put_back(module, originals)
+    try:
+        yield module
+    finally:
+        vars(module).update(watching)
+
+
+def originals_of(module: nn.Module) -> dict[str, Any]:
+    """Return the module's own instance attributes that :func:`stand_ins` replaces."""
+    return {name: vars(module)[name] for name in _REPLACED if name in vars(module)}
+
+
+def put_back(module: nn.Module, originals: dict[str, Any]) -> None:
+    """Remove the attributes of :func:`stand_ins` and restore a module's own."""
+    for name in _REPLACED:
+        vars(module).pop(name, None)
+    vars(module).update(originals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..data.errors import UnsupportedError
-from .passes import Frame, Listener
+from ..table.forward import Frame, Listener
 
 MOST_OPERATORS = 1_000_000
 """Most operators of a recording or a real pass: one or two minutes."""

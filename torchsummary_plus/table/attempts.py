@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,27 +17,25 @@ from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError, InputError, StepError, UnsupportedError
 from ..data.records import Run, Trace
 from ..live import compat
-from ..live.experts import find_adapters, find_experts, numbers_of_experts
 from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
-from ..live.inputs import Example, realise
-from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
-from .assumed_routing import BALANCED, Routers
-from .embeddings import Embeddings, NeedsIntegerError
+from ..trace.assumed_routing import BALANCED, Routers
+from ..trace.global_state import global_state_kept, one_pass
+from ..trace.names import names_replaced
+from ..trace.real_kernels import Kernel, run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment
+from .experts import Routing, find_adapters, find_experts, numbers_of_experts
 from .flow import Provenance
-from .global_state import global_state_kept, one_pass
+from .forward import Listener, Pass, deep_stack
 from .growing import GrewError, materialised
 from .hints import forward_error
+from .inputs import Example, realise
 from .mode_setting import set_mode
-from .names import names_replaced
-from .passes import Pass, deep_stack
-from .real_kernels import Kernel, run_really
-from .recorded_routing import Routing
+from .modules import ModuleTree, tensors_in
 from .recorder import Functions, Recorder
 
 Result = TypeVar("Result")
@@ -405,3 +403,42 @@ def quiet_refusals() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = original
+
+
+class NeedsIntegerError(Exception):
+    """An embedding received the sized input number ``index`` as floats."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class Embeddings(Listener):
+    """Asks for integers when a sized input without a dtype reaches an embedding as floats."""
+
+    def __init__(self, example: Example) -> None:
+        self.undecided = [sized.dtype is None for sized in example.sized()]
+        self.inputs: dict[int, int] = {}
+
+    def watch(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Remember the tensors made for the sized inputs, in order."""
+        self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(tensors) if self.undecided[i]}
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise :class:`NeedsIntegerError` for a sized input, RuntimeError for any other floating-point index."""
+        if id(func) in _EMBEDDINGS and args[1].is_floating_point():
+            index = self.inputs.get(args[1].untyped_storage()._cdata)
+            if index is not None:
+                raise NeedsIntegerError(index)
+            raise RuntimeError(f"Expected indices of scalar types Long, Int; got {args[1].dtype} for an embedding")
+
+
+_EMBEDDINGS = frozenset(
+    id(operator.default)
+    for operator in (
+        torch.ops.aten.embedding,
+        torch.ops.aten._embedding_bag,
+        torch.ops.aten._embedding_bag_forward_only,
+    )
+)
+"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""

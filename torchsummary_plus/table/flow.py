@@ -13,8 +13,8 @@ import torch
 from ..data.records import FROM_INPUT, RETURNED, Call, Flow, Link, TensorSpec, tensors
 from ..live.fakes import Fake
 from ..live.structures import all_tensors, describe_tensor
-from .kernels import tensors_of, written
-from .passes import Frame, Listener, module_of
+from ..trace.kernels import tensors_of, written
+from .forward import Frame, Listener, module_of
 
 Origin = tuple[int, int]
 """The step that produced a tensor, and which of its results the tensor is."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..report.report import Report
+from ..formats.table import Field, Table, TableRow
+from .chosen import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .columns import COLUMNS, Column, check_view, chosen_names
 from .lines import Line
-from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
-from .table import Cell, Field, Table, TableRow
+from .rows import Report
 from .totals import report_totals, unregistered_note, without_shape
 
 
@@ -57,7 +57,7 @@ def summary_table(
 def column_field(name: str, column: Column, report: Report) -> Field:
     """Return the field of a column of a report."""
     open_or_size = -1 if report.run.batch_size is None else report.run.batch_size
-    batch = None if column.data is None else open_or_size if column.has_batch else 0
+    batch = None if column.has_batch is None else open_or_size if column.has_batch else 0
     return Field(
         name, column.heading, column.unit, column.is_scaled, column.adds_up, width=column.flat_width, batch=batch
     )
@@ -65,13 +65,8 @@ def column_field(name: str, column: Column, report: Report) -> Field:
 
 def _row(report: Report, line: Line, names: Sequence[str], nested: bool) -> TableRow:
     row, zero = line.row, "--" if nested else "0"
-    cells = tuple(_cell(COLUMNS[name], line, report, zero) for name in names)
+    cells = tuple(COLUMNS[name].cell(line, report, zero) for name in names)
     if nested and row.total_params and not line.num_params and not line.stands_for_others:
         inside = f"{row.total_params:,}"
         cells = tuple(replace(c, inside=inside) if name == "num_params" else c for name, c in zip(names, cells))
     return TableRow(line.label, row.path, row.depth if nested else 0, cells, type=row.class_name)
-
-
-def _cell(column: Column, line: Line, report: Report, zero: str) -> Cell:
-    data = None if column.data is None else column.data(line)
-    return Cell(column.value(line, report), column.cell(line, report, zero), data=data)

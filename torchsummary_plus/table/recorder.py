@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from ..data.records import Call, ModuleSpec, Structure
 from ..live.structures import describe_arguments, describe_tensors, kinds_left, suspended_code
 from ..ops.macs import multiply_adds
-from .kernels import tensors_of
-from .passes import Frame, Listener, Pass
+from ..trace.kernels import tensors_of
+from .forward import Frame, Listener, Pass
 
 
 class _Record:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..live import compat
 from ..live.copying import Copier
 from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
-from ..live.inputs import MASK, real_input
-from ..live.modules import ModuleTree
-from ..live.offloading import away_as_fakes
-from .copies import copied_tree
-from .journal import WriteJournal
-from .kernels import SMALL, FakeKernels
-from .passes import Listener
-from .real_kernels import Kernel, run_really
+from ..live.offloading import AS_THEY_ARE, Away, absent, away_as_fakes, offloading, swap_offloaded
+from ..live.packed import own_attributes
+from ..live.real_inputs import MASK, real_input
+from ..live.remaking import remade
+from ..live.stored import stored
+from ..live.structures import inner_tensors, is_wrapper
+from ..trace.kernels import SMALL, FakeKernels
+from ..trace.real_kernels import Kernel, run_really
+from .forward import Listener
+from .modules import ModuleTree
 
 
 class Environment(AbstractContextManager["Environment"]):
@@ -150,3 +155,101 @@ class RealEnvironment(Environment):
         if tensor.device.type == "meta":
             return self.make(tensor.shape, tensor.dtype)
         return tensor.detach().to(self.device, copy=True)
+
+
+Change = Callable[[Tensor], Tensor]
+DEEPEST = 4
+"""Most levels of nested lists and dicts in which a module's own tensors are sought."""
+
+
+def copied_tree(
+    tree: ModuleTree, own: Change, other: Change, away: Away = AS_THEY_ARE, others: Sequence[nn.Module] = ()
+) -> tuple[ModuleTree, Copier]:
+    """Return the tree of a model's copy, and the copier for whatever else a pass needs.
+
+    ``own`` returns the replacement of a tensor that a module holds itself, ``other`` that of one inside an object; a
+    wrapper is rebuilt around those of its parts. Offloaded weights follow ``away``. ``others`` are other modules.
+    """
+    modules = [*tree.modules, *others]
+    held = [tensor for module in modules for tensor in held_by(module)]
+    known = set(map(id, held))
+    known.update(id(part) for tensor in held if is_wrapper(tensor) for part in inner_tensors(tensor))
+
+    def replaced(tensor: Tensor) -> Tensor:
+        if nn.parameter.is_lazy(tensor):
+            lazy: Callable[..., Tensor] = type(tensor)
+            return lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
+        make = own if id(tensor) in known else other
+        return remade(tensor, lambda part: make(part) if part is tensor else copier.of(part))
+
+    copier = Copier(replaced)
+    for module in modules:
+        for tensor in absent(module):
+            copier.note(tensor, away.missing(tensor))
+        hook = offloading(module)
+        if hook is not None:
+            copier.note(hook.weights_map, hook.weights_map)
+    for tensor in held:
+        copier.of(tensor)
+    copies = copier.modules(modules)
+    for module, state in compat.composable_states(modules):
+        compat.add_composable_state(copier.of(module), copier.of(state))
+    for copied in copies:
+        swap_offloaded(copied, away)
+    return tree.on(copies[: len(tree.modules)], copier.of), copier
+
+
+def held_by(module: nn.Module) -> Iterator[Tensor]:
+    """Yield a module's parameters, buffers and other attributes that are tensors, also in its lists and dicts."""
+    for tensors in (module._parameters, module._buffers):
+        yield from (tensor for tensor in tensors.values() if tensor is not None)
+    for _, value in own_attributes(module):
+        yield from _tensors_in(value, 0)
+
+
+def _tensors_in(value: Any, depth: int) -> Iterator[Tensor]:
+    kind = type(value)  # Isinstance would follow weak proxies, which may be dead.
+    if issubclass(kind, Tensor):
+        yield value
+    elif kind in (list, dict) and depth <= DEEPEST:
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item() if type(item) is weakref.ref else item, depth + 1)
+
+
+class WriteJournal(Listener):
+    """Saves a parameter's contents before a real pass first writes to it."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.by_storage: dict[int, list[torch.Tensor]] = {}
+        for p in self.parameters:
+            for part in stored(p):
+                if part.device.type != "meta":
+                    self.by_storage.setdefault(part.untyped_storage()._cdata, []).append(part)
+        self.contents: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Copy what the operator is about to write to, once per storage."""
+        schema = getattr(func, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return
+        for value in (*args, *kwargs.values()):
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
+                    storage = tensor.untyped_storage()._cdata
+                    if storage in self.by_storage and storage not in self.contents:
+                        original = self.by_storage[storage][0]
+                        self.contents[storage] = (original, _bytes_of(original).clone())
+
+    def undo(self) -> None:
+        """Restore every parameter's contents."""
+        with torch.no_grad():
+            for original, content in self.contents.values():
+                _bytes_of(original).copy_(content)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's whole storage as bytes."""
+    with compat.no_function():
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        return whole.set_(tensor.untyped_storage())

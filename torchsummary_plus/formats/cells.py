@@ -14,8 +14,7 @@ from typing import Any
 from ..data.errors import InputError, choice_error
 from ..data.integers import integer
 from ..data.units import BYTE_UNITS, COUNT_UNITS, OLD_MB, UNITS, describe, in_unit
-from .columns import ALIASES
-from .table import Cell, Field, Table
+from .table import ALIASES, Cell, Field, Table
 
 FIGURES = {"elements": "params", "mult-adds": "mult_adds", "flops": "mult_adds", "bytes": "bytes"}
 """The key of ``units=`` for the values of a column, by their unit."""
@@ -89,7 +88,7 @@ def cell_style(
 def written(tables: Iterable[Table], style: CellStyle) -> tuple[Table, ...]:
     """Return tables as a style writes them. Raises :class:`InputError` for a title of no column, total or figure.
 
-    >>> from torchsummary_plus.render.table import Total
+    >>> from torchsummary_plus.formats.table import Total
     >>> size = Total(Field("param_bytes", "Params size", "bytes", scaled=True), Cell(2_097_152, "2.00"))
     >>> (table,) = written([Table("", "", (), (), (size,))], CellStyle("MB"))
     >>> [(total.field.heading, total.cell.text) for total in table.totals]

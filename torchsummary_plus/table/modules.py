@@ -5,22 +5,23 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import prod
+from math import isfinite, prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from ..data.integers import is_integer
-from ..data.records import ModuleSpec, ParameterSpec
-from . import compat
-from .copying import INERT
-from .layers import layer_spec
-from .offloading import execution_device
-from .stored import stored
-from .structures import all_tensors, dtype_name, held_bytes, logical_shape
+from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
+from ..live import compat
+from ..live.copying import INERT
+from ..live.offloading import execution_device
+from ..live.packed import own_attributes, packed_parameters
+from ..live.stored import stored
+from ..live.structures import dtype_name, held_bytes, logical_shape
 
 CPU = torch.device("cpu")
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -207,13 +208,6 @@ class ModuleTree:
 
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
-_BOOKKEEPING = frozenset(vars(nn.Module()))
-
-
-def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
-    attributes = vars(module).items()
-    return [(name, value) for name, value in attributes if type(value) not in INERT and name not in _BOOKKEEPING]
 
 
 def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module | torch.Tensor]]:
@@ -281,83 +275,6 @@ def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
-    for name, value in _packed(module):
-        for position, tensor in enumerate(unpacked(value)):
-            yield f"{name}.{position}", tensor
-
-
-def packed_objects(module: nn.Module) -> list[Any]:
-    """Return the C++ objects that hold a quantized module's weights."""
-    return [value for _, value in _packed(module)]
-
-
-def held_by_script(module: nn.Module) -> list[torch.Tensor]:
-    """Return the tensors that a scripted module holds itself in C++, other than constants and packed weights."""
-    return all_tensors([*_scripted(module).values()])
-
-
-def _scripted(module: nn.Module) -> dict[str, Any]:
-    """Return a scripted module's attributes; a frozen one has none, because its weights are constants of its graph."""
-    script: Any = module if isinstance(module, torch.jit.ScriptModule) else None
-    kind = getattr(script, "_concrete_type", None)
-    return {} if kind is None else {name: script._c.getattr(name) for name in kind.get_attributes()}
-
-
-def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, value in _scripted(module).items() or own_attributes(module):
-        if issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
-            yield name, value
-
-
-_CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
-
-
-def graph_constants(module: nn.Module) -> list[torch.Tensor]:
-    """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
-    nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
-    value_kinds = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
-    readers = {"t": lambda node: node.t("value"), "ts": lambda node: node.ts("value"), "ival": _constant}
-    return all_tensors([readers[kind](node) for node, kind in zip(nodes, value_kinds) if kind in readers])
-
-
-def calls_in_script(module: nn.Module, operator: str) -> bool:
-    """Whether a scripted module calls an operator, such as "aten::linear", itself or in a submodule."""
-    return any(method.inlined_graph.findNode(operator) is not None for method in _methods(module))
-
-
-def _methods(module: nn.Module) -> list[Any]:
-    """Return a scripted module's methods; none of another module."""
-    if not isinstance(module, torch.jit.ScriptModule):
-        return []
-    return [compat.script_method(module._c, name) for name in compat.script_methods(module._c)]
-
-
-def _constant(node: Any) -> Any:
-    return node.output().toIValue()
-
-
-def unpacked(state: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a packed object unpacks to, and those of the objects within it."""
-    if isinstance(state, torch.Tensor):
-        yield state
-    elif isinstance(state, torch.ScriptObject):
-        yield from unpacked(opened(state))
-    elif isinstance(state, (list, tuple)):
-        for item in state:
-            yield from unpacked(item)
-
-
-def opened(packed: Any) -> Any:
-    """Return what a packed object unpacks to, or None if its library cannot, as QNNPACK for volumes."""
-    unpack = getattr(packed, "unpack", None) or getattr(packed, "__getstate__")  # noqa: B009 (typeshed knows neither)
-    try:
-        return unpack()
-    except RuntimeError:
-        return None
-
-
 def class_name(module: nn.Module) -> str:
     """Return a module's own name (``_get_name``), by default its class's; for a scripted module, its source class's."""
     if isinstance(module, torch.jit.ScriptModule):
@@ -390,3 +307,52 @@ def _whole_numbers(value: Any) -> tuple[int, ...] | None:
 def placed(device: torch.device) -> torch.device:
     """Return the device with its index."""
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
+
+
+UNDECLARED = {
+    "MultiheadAttention": ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn"),
+    "RNNCellBase": ("num_chunks",),
+}
+"""Constants of ``torch.nn`` classes that are missing from their ``__constants__``."""
+
+PLAIN = frozenset({bool, int, str, type(None)})
+
+
+def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerSpec | None:
+    """Return a module's settings and parameters; None for a class unknown to torch without parameters."""
+    kind = type(module)
+    declared = _KNOWN.get(kind)
+    if declared is None:
+        declared = _KNOWN[kind] = _declared(kind)
+    base, names = declared
+    settings = tuple((name, value) for name in names for is_plain, value in [_plain(module, name)] if is_plain)
+    known = [p for p in parameters if not p.is_uninitialised]
+    if not settings and not known:
+        return None
+    return LayerSpec(base, settings, tuple((p.name, p.shape, p.dtype) for p in known))
+
+
+_KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
+"""Cache by class, for as long as the class lives."""
+
+
+def _declared(kind: type) -> tuple[str, tuple[str, ...]]:
+    """Return the nearest class exported by ``torch.nn`` and the names of its constants."""
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("torch.nn.") and base is not nn.Module]
+    exported = [base.__name__ for base in bases if getattr(nn, base.__name__, None) is base]
+    if not exported:
+        return "", ()
+    declared = [name for base in bases for name in vars(base).get("__constants__", ())]
+    more = [name for base in bases for name in UNDECLARED.get(base.__name__, ())]
+    return exported[0], tuple(dict.fromkeys(declared + more))
+
+
+def _plain(module: nn.Module, name: str) -> tuple[bool, Setting]:
+    """Return whether an attribute is a plain value, and the value."""
+    value: Any = getattr(module, name, ...)
+    kind = type(value)
+    if kind in PLAIN or (kind is float and isfinite(value)):
+        return True, value
+    if isinstance(value, (tuple, list)) and all(type(item) is int for item in value):
+        return True, tuple(value)
+    return False, None

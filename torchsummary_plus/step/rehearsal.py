@@ -16,35 +16,35 @@ from torch.overrides import TorchFunctionMode
 
 from ..live.fakes import CPU
 from ..live.free_memory import free_bytes
-from ..live.inputs import Example, realise
 from ..live.masks import masks_of
-from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.own_random import own_random, rng_state
 from ..live.remaking import remade
 from ..live.repacking import repack
 from ..ops.macs import multiply_adds
-from .environments import RealEnvironment
-from .global_state import global_state_kept
-from .mode_setting import set_mode
-from .names import names_replaced
-from .operator_limit import MOST_OPERATORS
-from .passes import Frame, Listener, Pass, deep_stack
-from .questions import (
+from ..table.environments import RealEnvironment
+from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
+from ..table.inputs import Example, realise
+from ..table.mode_setting import set_mode
+from ..table.modules import ModuleTree
+from ..trace.global_state import global_state_kept
+from ..trace.names import names_replaced
+from ..trace.questions import (
     ARRAY,
+    OUTSIDE,
     PACK,
     PUTS,
     SCALARS,
     Question,
     array_question,
-    asking_module,
     asks,
     put_question,
     question,
     record,
 )
-from .real_kernels import run_really
-from .result_sizes import LARGEST
+from ..trace.real_kernels import run_really
+from ..trace.result_sizes import LARGEST
+from .operator_limit import MOST_OPERATORS
 
 LONGEST = 10**12
 """Multiply-adds at which a rehearsal is abandoned: about half a minute of float32 products on one core."""
@@ -71,6 +71,12 @@ MOST_INPUT_BYTES = 1 << 30
 TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
 
 WITHOUT_VALUES = "the model is on the meta device and has no values"
+
+
+def asking_module(frame: Frame | None) -> int:
+    """Return the number of the module whose forward is active, or ``OUTSIDE``."""
+    module = module_of(frame)
+    return OUTSIDE if module is None else module
 
 
 class TooLongError(Exception):

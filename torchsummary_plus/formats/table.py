@@ -15,6 +15,9 @@ WIDEST = 60
 """Maximum characters of a name or shape by default; HTML's columns are as wide."""
 
 
+ALIASES = {"params": "num_params", "macs": "mult_adds"}
+"""Other names of columns and figures."""
+
 UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "flops", "count", "ratio", "%", "ms", "")
 """Units of the values of a column; "" is text, which is left-aligned."""
 

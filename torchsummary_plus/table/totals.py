@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..data.records import Unregistered
 from ..data.units import mebibytes
-from ..report.report import Report
-from .table import Cell, Field, Total
+from ..formats.table import Cell, Field, Total
+from .rows import Report
 
 COUNTS = {
     "total_params": "Total params",

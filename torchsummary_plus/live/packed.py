@@ -1,0 +1,98 @@
+"""What a module holds besides its registered tensors and modules: attributes, packed weights, scripted tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import compat
+from .copying import INERT
+from .structures import all_tensors
+
+_BOOKKEEPING = frozenset(vars(nn.Module()))
+
+
+def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
+    attributes = vars(module).items()
+    return [(name, value) for name, value in attributes if type(value) not in INERT and name not in _BOOKKEEPING]
+
+
+def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
+    for name, value in _packed(module):
+        for position, tensor in enumerate(unpacked(value)):
+            yield f"{name}.{position}", tensor
+
+
+def packed_objects(module: nn.Module) -> list[Any]:
+    """Return the C++ objects that hold a quantized module's weights."""
+    return [value for _, value in _packed(module)]
+
+
+def held_by_script(module: nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that a scripted module holds itself in C++, other than constants and packed weights."""
+    return all_tensors([*_scripted(module).values()])
+
+
+def _scripted(module: nn.Module) -> dict[str, Any]:
+    """Return a scripted module's attributes; a frozen one has none, because its weights are constants of its graph."""
+    script: Any = module if isinstance(module, torch.jit.ScriptModule) else None
+    kind = getattr(script, "_concrete_type", None)
+    return {} if kind is None else {name: script._c.getattr(name) for name in kind.get_attributes()}
+
+
+def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in _scripted(module).items() or own_attributes(module):
+        if issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
+            yield name, value
+
+
+_CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
+
+
+def graph_constants(module: nn.Module) -> list[torch.Tensor]:
+    """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
+    nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
+    value_kinds = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
+    readers = {"t": lambda node: node.t("value"), "ts": lambda node: node.ts("value"), "ival": _constant}
+    return all_tensors([readers[kind](node) for node, kind in zip(nodes, value_kinds) if kind in readers])
+
+
+def calls_in_script(module: nn.Module, operator: str) -> bool:
+    """Whether a scripted module calls an operator, such as "aten::linear", itself or in a submodule."""
+    return any(method.inlined_graph.findNode(operator) is not None for method in _methods(module))
+
+
+def _methods(module: nn.Module) -> list[Any]:
+    """Return a scripted module's methods; none of another module."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    return [compat.script_method(module._c, name) for name in compat.script_methods(module._c)]
+
+
+def _constant(node: Any) -> Any:
+    return node.output().toIValue()
+
+
+def unpacked(state: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a packed object unpacks to, and those of the objects within it."""
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, torch.ScriptObject):
+        yield from unpacked(opened(state))
+    elif isinstance(state, (list, tuple)):
+        for item in state:
+            yield from unpacked(item)
+
+
+def opened(packed: Any) -> Any:
+    """Return what a packed object unpacks to, or None if its library cannot, as QNNPACK for volumes."""
+    unpack = getattr(packed, "unpack", None) or getattr(packed, "__getstate__")  # noqa: B009 (typeshed knows neither)
+    try:
+        return unpack()
+    except RuntimeError:
+        return None
