@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..data.units import one_line
-from ..formats.cells import meant
 from ..formats.table import Cell, TableRow
 from ..report.comparison import Compared
 from .comparison_tables import figures_table
