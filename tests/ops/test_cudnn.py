@@ -32,7 +32,7 @@ from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_driver import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.conv_backend import allows_tf32
+from torchsummary_plus.ops.backends import allows_tf32
 from torchsummary_plus.ops.scratch.cuda.cudnn import shared_object, worker_client
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards

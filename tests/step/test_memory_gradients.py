@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.step.test_memory_operators import SIDE, Through
 from tests.truth.releases import from_release
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
-from torchsummary_plus.ops.processor import multiplies
+from torchsummary_plus.ops.backends import multiplies
 
 pytestmark = pytest.mark.usefixtures("threads")
 

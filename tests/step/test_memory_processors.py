@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.truth.warm import python
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.ops import processor
+from torchsummary_plus.ops import backends as processor
 
 ROOT = Path(__file__).parents[2]
 IMAGE = (3, 20, 20)

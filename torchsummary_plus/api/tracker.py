@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from ..data.arguments import names_cures
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..formats.printing import printable
-from ..render.tracking_text import opening_text, point_text, table_head, table_row
+from ..render.tracking import opening_text, point_text, table_head, table_row
 from ..results.track_report import TrackReport
 from ..table.inputs import as_device
 from ..table.modules import class_name

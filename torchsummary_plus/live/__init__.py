@@ -2,7 +2,7 @@
 
 - What the user passes: ``structures``, ``packed``, ``modes``, ``compiled``.
 - Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``masks``, ``stored``, ``remaking``, ``real_inputs``.
-- Copies for a pass: ``copying``, ``tensor_copies``, ``offloading``, ``repacking``.
+- Copies for a pass: ``copying``, ``tensor_copies``, ``offloading``.
 - Inside a pass: ``autocast``, ``captures``, ``exports``, ``interrupts``, ``own_random``, ``threads``.
 - CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``recurrent_steps``, ``device_indices``, ``streams``,
   ``cuda_as_cpu``, ``cuda_statistics``. With one: ``cuda_driver``.

@@ -37,7 +37,7 @@ from ..data.kernel_records import (
     Kernel,
 )
 from ..data.registered import Registered
-from .conv_backend import allows_tf32
+from .backends import allows_tf32
 from .dtypes import HALVES
 from .macs import free
 from .macs.registry import base_name, names, registered

@@ -1,4 +1,7 @@
-"""Kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder creates."""
+"""Kernels of a rank's pass: collectives, which send nothing, a builder's tensors, and balanced routing of tokens.
+
+How many tokens each expert gets and each rank sends, only data decides: here, all get the same.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 from torch._ops import OpOverload
 
@@ -18,7 +22,6 @@ from ..trace.questions import Answers
 from . import compat
 from .agreed import AGREED, FROM_ONE, agreed
 from .kinds import RankLedger
-from .routing import COUNTS, balanced, exchanged
 
 COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
@@ -199,3 +202,43 @@ def _done(filled: list[Any]) -> Any:
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(tensors_of(filled))
     return compat.work_of(future).boxed()
+
+
+aten = torch.ops.aten
+
+
+def _bins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return the number of bins of a histogram; 0 if it depends on the data, or if elements have weights."""
+    arguments: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
+    if func is aten.histc.default:
+        return int(arguments.get("bins", 100))
+    return 0 if arguments.get("weights") is not None else int(arguments.get("minlength", 0))
+
+
+def balanced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return a histogram with all bins alike, the first ones by one more where they must; None for other operators.
+
+    >>> balanced(aten.bincount.default, (torch.empty(10, dtype=torch.long, device="meta"),), {"minlength": 4})
+    tensor([3, 3, 2, 2])
+    """
+    bins = _bins(func, args, kwargs) if func in COUNTS else 0
+    if not bins:
+        return None
+    each, more = divmod(args[0].numel(), bins)
+    counts = torch.full((bins,), each, dtype=torch.long)
+    counts[:more] += 1
+    return counts.to(args[0].dtype) if func is aten.histc.default else counts
+
+
+COUNTS = (aten.bincount.default, aten.histc.default)
+"""Operators by which routers count an expert's tokens."""
+
+
+def exchanged(counts: Tensor, ranks: int, rank: int) -> Tensor:
+    """Return what a rank receives if every rank sends these counts: its own part, from each of them.
+
+    >>> exchanged(torch.tensor([3, 3, 2, 2]), ranks=2, rank=0)
+    tensor([3, 3, 3, 3])
+    """
+    own = counts.chunk(ranks)[rank]
+    return own.repeat(ranks, *[1] * (counts.dim() - 1))

@@ -9,7 +9,7 @@ from math import sqrt
 
 from ..data.errors import UnsupportedError, choice_error
 from ..data.extras import need_extra
-from ..data.graph_records import GraphEdge, GraphNode
+from ..data.records import GraphEdge, GraphNode
 from ..data.units import one_line, size_text
 from .graph_text import carried_text, title_of
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ..data.errors import choice_error
-from ..data.graph_records import GraphEdge, GraphNode
+from ..data.records import GraphEdge, GraphNode
 from ..data.units import structure_text
 from ..formats.table import Cell, Field, Table, TableRow
 from .graph_text import called, carried_text, title_of

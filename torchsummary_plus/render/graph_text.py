@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..data.graph_records import GraphEdge, GraphNode
+from ..data.records import GraphEdge, GraphNode
 from ..data.units import structure_text
 
 

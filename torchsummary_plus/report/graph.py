@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from ..data.graph_records import GraphEdge, GraphNode
-from ..data.records import FROM_INPUT, Flow, Group, Structure, TensorSpec, tensors
+from ..data.records import FROM_INPUT, Flow, GraphEdge, GraphNode, Group, Structure, TensorSpec, tensors
 from ..table.rows import Report, Row
 from .graph_folding import folded
 

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..data.graph_records import GraphNode
-from ..data.records import TensorSpec
+from ..data.records import GraphNode, TensorSpec
 
 Edges = Mapping[tuple[int, int], list[TensorSpec]]
 

@@ -7,8 +7,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.errors import InputError, choice_error
-from ..data.graph_records import NODE_KINDS, GraphEdge, GraphNode
-from ..data.records import Run
+from ..data.records import NODE_KINDS, GraphEdge, GraphNode, Run
 from ..data.units import describe, one_line
 from ..formats.printing import printable
 from ..render.graph_tables import graph_tables

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..data.tracking_records import Tracking
 from ..formats.printing import printable
-from ..render.tracking_tables import tracking_tables
+from ..render.tracking import tracking_tables
 from .figures import Figures
 from .views import Columns, Depth, Views
 

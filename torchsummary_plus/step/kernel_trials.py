@@ -23,12 +23,11 @@ from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
 from ..live.masks import masks_of
 from ..live.own_random import draws, taking_generator
-from ..live.repacking import repacked
-from ..ops.conv_backend import takes_onednn
+from ..live.packed import repacked
+from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds
 from ..ops.macs.free import is_free
 from ..ops.macs.registry import FORMULAS, base_name
-from ..ops.processor import float32_precisions
 from ..ops.scratch.masks import masked_rows, written_rows
 from ..ops.scratch.registry import (
     SCRATCH,

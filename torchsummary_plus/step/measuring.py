@@ -19,10 +19,9 @@ from ..live import compat
 from ..live.modes import gradients
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.own_random import own_random
-from ..live.packed import graph_constants
+from ..live.packed import graph_constants, repack
 from ..live.real_inputs import real_input
 from ..live.remaking import remade
-from ..live.repacking import repack
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..live.tensor_copies import Copies

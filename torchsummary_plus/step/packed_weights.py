@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..live import compat
-from ..live.packed import graph_constants, opened, packed_objects, unpacked
-from ..live.repacking import repacked
+from ..live.packed import graph_constants, opened, packed_objects, repacked, unpacked
 from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile
 

@@ -19,8 +19,8 @@ from ..live.free_memory import free_bytes
 from ..live.masks import masks_of
 from ..live.offloading import is_complete
 from ..live.own_random import own_random, rng_state
+from ..live.packed import repack
 from ..live.remaking import remade
-from ..live.repacking import repack
 from ..ops.macs import multiply_adds
 from ..table.environments import RealEnvironment
 from ..table.forward import Frame, Listener, Pass, deep_stack, module_of

@@ -20,7 +20,7 @@ from ..live.fake_values import Access
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.meta_storages import MetaStorages
 from ..live.real_inputs import MASK
-from ..ops.conv_backend import settings
+from ..ops.backends import settings
 from ..ops.shapes import ruled
 from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import viewed

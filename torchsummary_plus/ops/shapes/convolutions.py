@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..conv_backend import keeps_last, keeps_last_on_cuda, takes_onednn
+from ..backends import keeps_last, keeps_last_on_cuda, takes_onednn
 from ..strides import contiguous
 from .registry import (
     Out,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...live.versions import since
+from ..backends import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from ..dtypes import HALVES
-from ..norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from .registry import (
     FLOATS,
     Out,

@@ -15,8 +15,8 @@ from ...live import compat
 from ...live.fakes import Fake, UnfakeableError
 from ...live.stored import is_transformed
 from ...live.versions import since
+from ...ops.backends import stands_for_cudnns
 from ...ops.dtypes import HALVES
-from ...ops.norm_backend import stands_for_cudnns
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.recurrent import SAVED, recurrence
 from ...ops.scratch.cuda.tensor_iterator import LAST_OFFSET

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, power_of_two_below
-from ...norm_backend import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
+from ...backends import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
 from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import copied, itemsize, nbytes, suggested
 from .allocations import Allocations, buffers, results

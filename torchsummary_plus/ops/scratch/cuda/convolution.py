@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ...conv_backend import allows_tf32
+from ...backends import allows_tf32
 from ..registry import Course, Result, Workspace, lasting, reserve, scratch
 from ..strided import Strided, copied, laid_out, strided
 from .allocations import Allocations, buffers, joined

@@ -5,18 +5,27 @@ Source: aten/src/ATen/native/Loss.cpp, aten/src/ATen/native/cuda/Loss.cu, and th
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 
 from ....data.capability import Capability
 from ...dtypes import result_type
-from ..losses import MEAN, pairs
 from ..registry import Alloc, Course, Result, reserve, scratch
 from ..sizes import INT64, itemsize, nbytes
 from .allocations import Allocations, copies, joined
 from .chips import chip_of
 from .reductions import sum_course
+
+MEAN = 1
+"""``Reduction::Mean``; 0 is none, 2 sum."""
+
+
+def pairs(x: Any, other: Any) -> int:
+    """Return the number of pairs of elements, one tensor broadcast to the other."""
+    return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
+
 
 SOURCE = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
 

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 
 import torch
 
-from ....conv_backend import allows_tf32
+from ....backends import allows_tf32
 from . import worker_client
 from .cards import Card
 from .heuristics import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces

@@ -9,7 +9,7 @@ from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....data.units import MIB
 from .....live.cuda_driver import capability_of
-from ....conv_backend import allows_tf32
+from ....backends import allows_tf32
 from . import worker_client
 from .backend import Kind
 from .cards import Card

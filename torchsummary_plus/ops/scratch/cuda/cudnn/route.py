@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from .....data.capability import Capability
-from ....conv_backend import takes_cudnn
+from ....backends import takes_cudnn
 from ...strided import Strided
 
 MANY = 2**31
