@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import random
 import types
@@ -193,3 +194,19 @@ def test_a_step_that_adds_layers_ends() -> None:
 def test_a_model_that_grows_in_every_forward_has_no_table() -> None:
     with pytest.raises(UnsupportedError, match="create them once, in __init__"):
         summary(Growing(1000), (16,), verbose=0)
+
+
+def test_a_table_leaves_nothing_to_the_garbage_collector() -> None:
+    """No cycle of references is left, neither of fakes nor of rows, so that they are freed at once."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()))
+    summary(model, (4,), verbose=0)
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        summary(model, (4,), verbose=0)
+        gc.collect()
+        left = [type(item) for item in gc.garbage if type(item).__module__.startswith("torchsummary_plus")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == []

@@ -105,7 +105,8 @@ class Copier:
         return self._copies.get(id(value))
 
     def clear(self) -> None:
-        """Drop all references, so that only the copies hold each other."""
+        """Drop all references, so that only the copies hold each other; it copies nothing afterwards."""
+        del self._tensor  # Which usually refers to this copier.
         self._copies.clear()
         self._originals.clear()
         self._scripts.clear()

@@ -153,6 +153,8 @@ def build_report(trace: Trace) -> Report:
     _count_parameters(trace, nodes)
     _find_users(trace, nodes)
     rows = _rows(nodes, _active_shares(trace))
+    for node in nodes:
+        node.children.clear()  # Parents and children refer to each other: now they are freed without the collector.
     counted = [p for node in nodes for p in node.counted]
     buffers = [b for node in nodes if node.first for b in node.module_buffers() if b.registered]
     pruned = [p.pruned for p in counted if p.pruned is not None]
