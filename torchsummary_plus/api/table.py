@@ -16,12 +16,13 @@ from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import describe
 from ..results.model_summary import ModelSummary, Presentation, as_summary
-from ..table.attempts import PassOptions, read, trace, unwrapped
+from ..table.attempts import PassOptions, read, trace
 from ..table.chosen import row_view
 from ..table.columns import check_view
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..table.modules import ModuleTree
 from ..table.rows import build_report
+from ..table.wrappers import unwrapped
 from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show
 from .public import public

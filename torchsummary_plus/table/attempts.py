@@ -37,6 +37,7 @@ from .inputs import Example, realise
 from .mode_setting import set_mode
 from .modules import ModuleTree, tensors_in
 from .recorder import Functions, Recorder
+from .wrappers import hooks_around, unwrapped, wrapped
 
 Result = TypeVar("Result")
 
@@ -100,12 +101,12 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
         return model
     with one_pass():
         tree = ModuleTree(unwrapped(model))
-        tree.left_out = _hooks_around(model)
+        tree.left_out = hooks_around(model)
         _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
         if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tensors_in(tree.modules)):
             left_out, tree = tree.left_out, materialised(tree, example)
             tree.left_out, tree.before = left_out, None
-        tree.called = _wrapped(model, tree.modules[0])
+        tree.called = wrapped(model, tree.modules[0])
         return tree
 
 
@@ -116,54 +117,6 @@ def _refuse_torch_fakes(tensors: Iterable[Tensor]) -> None:
             "the model or its input has fake tensors, which work only inside their own FakeTensorMode; build the "
             'model under torch.device("meta"), which takes no memory either, and pass input_size='
         )
-
-
-_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers.
-
-    A ``DataParallel`` without GPUs only calls its model: one with hooks stays, so that they run.
-    """
-    while (inside := _inside(model)) is not None:
-        model = inside
-    return model
-
-
-def _inside(model: nn.Module) -> nn.Module | None:
-    if isinstance(model, nn.DataParallel) and not model.device_ids and _has_hooks(model):
-        return None
-    inside = model.module if isinstance(model, _PARALLEL) else getattr(model, "_orig_mod", None)
-    return inside if isinstance(inside, nn.Module) else None
-
-
-def _has_hooks(model: nn.Module) -> bool:
-    return any(model.__dict__[hooks] for hooks in _HOOKS)
-
-
-def _hooks_around(model: nn.Module) -> tuple[str, ...]:
-    """Return a line for each wrapper around a model that has hooks of its own."""
-    lines = []
-    while (inside := _inside(model)) is not None:
-        if _has_hooks(model):
-            name = type(model).__name__
-            lines.append(f"hooks of the {name} around the model do not run; register them on the model inside")
-        model = inside
-    return tuple(lines)
-
-
-def _wrapped(model: nn.Module, inside: nn.Module) -> nn.Module:
-    """Return a copy of a model's wrappers that calls the module inside: a step may use their names and methods."""
-    if (next_inside := _inside(model)) is None:
-        return inside
-    called = _wrapped(next_inside, inside)
-    wrapper = object.__new__(type(model))
-    vars(wrapper).update(vars(model))
-    name = "module" if isinstance(model, _PARALLEL) else "_orig_mod"
-    vars(wrapper).update(_modules={**model._modules, name: called}, forward=called)
-    return wrapper
 
 
 class _Runner:
