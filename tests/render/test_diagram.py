@@ -29,8 +29,9 @@ FORMS = {
     "head": r"flowchart TB|classDiagram",
     "box": rf'class (?P<box>{ID})(\["(?P<label>{TEXT})"\])? {{',
     "part": rf'(?P<whole>{ID}) \*-- "(?P<times>\d+)" (?P<piece>{ID})',
-    "node": rf'(?P<node>{ID})(\(\["(?P<round>{TEXT})"\]\)|\["(?P<square>{TEXT})"\])',
+    "node": rf'(?P<node>{ID})(\(\["(?P<round>{TEXT})"\]\)|\["(?P<square>{TEXT})"\])(:::kind\d)?',
     "edge": rf'(?P<source>{ID}) -->(\|"(?P<carried>{TEXT})"\|)? (?P<target>{ID})',
+    "colour": r"classDef kind\d fill:#[0-9A-F]{6}4D",
     "group": rf'subgraph (?P<group>{ID})\["(?P<title>{TEXT})"\]',
     "turn": "direction TB",
     "end": "end|}",
@@ -66,7 +67,7 @@ def test_the_articles_class_diagram() -> None:
     """SimpleCNN has two convolutions and two linear layers; its ReLUs, created in ``forward``, are not parts."""
     result = summary(PooledCNN(), (1, 28, 28), verbose=0)
     assert (
-        result.to_mermaid()
+        result.to_mermaid("class")
         == """\
 classDiagram
     class PooledCNN {
@@ -131,7 +132,7 @@ def test_alike_blocks_are_drawn_once() -> None:
     result = summary(GPT2(Config(32, 12, 4, 50, 16)), (12,), verbose=0)
     titles = [parts["title"] for kind, parts in read(result.to_mermaid("flow")) if kind == "group"]
     assert titles == ["GPT2", "h: ModuleList", "0 to 11: Block x 12", "attn: Attention", "mlp: Sequential"]
-    lines = [parts["member"] for kind, parts in read(result.to_mermaid()) if kind == "member"]
+    lines = [parts["member"] for kind, parts in read(result.to_mermaid("class")) if kind == "member"]
     assert sum(line.startswith("Block 0 to 11, ") and line.endswith(" params each") for line in lines) == 1
 
 
@@ -152,7 +153,7 @@ def test_a_module_called_often_is_one_part_and_two_nodes() -> None:
     nodes = [parts["square"] for kind, parts in read(result.to_mermaid("flow")) if "square" in parts]
     first, others = "fc: Linear (call 1 of 100)<br/>[-1, 4]<br/>20 params", "fc: Linear x 99 (shared)<br/>[-1, 4]"
     assert [shown(node) for node in nodes] == [first, others]
-    assert [parts for kind, parts in read(result.to_mermaid()) if kind == "part"] == [
+    assert [parts for kind, parts in read(result.to_mermaid("class")) if kind == "part"] == [
         {"whole": "Shared", "times": "1", "piece": "Linear"}
     ]
 
@@ -209,7 +210,7 @@ def test_a_big_model_is_drawn_as_deep_as_mermaid_does(kind: str) -> None:
 
 def test_static_summaries_have_classes_and_no_flow() -> None:
     result = summary(PooledCNN(), verbose=0)
-    assert "forward" not in result.to_mermaid()
+    assert "forward" not in result.to_mermaid("class")
     with pytest.raises(InputError, match="nothing ran"):
         result.to_mermaid("flow")
     with pytest.raises(InputError, match="kind is 'sequence'; accepted: 'class', 'flow'"):
@@ -220,4 +221,5 @@ def test_static_summaries_have_classes_and_no_flow() -> None:
 
 def test_it_is_saved_by_its_suffix(tmp_path: Path) -> None:
     result = summary(PooledCNN(), (1, 28, 28), verbose=0)
-    assert result.save(tmp_path / "model.mmd", kind="flow").read_text() == result.to_mermaid("flow")
+    assert result.save(tmp_path / "model.mmd").read_text() == result.to_mermaid("flow") == result.to_mermaid()
+    assert result.save(tmp_path / "model.mmd", kind="class").read_text() == result.to_mermaid("class")

@@ -76,7 +76,7 @@ def odd_results() -> dict[str, Any]:
 def texts(result: Any) -> dict[str, str]:
     shown = {"str": str(result), "repr": repr(result)}
     for view in ("to_text", "to_markdown", "to_latex", "to_html", "to_mermaid", "to_dot", "to_svg"):
-        if hasattr(result, view) and not (view == "to_svg" and hasattr(result, "to_dot")):
+        if hasattr(result, view):
             data = getattr(result, view)()
             shown[view] = data if isinstance(data, str) else data.decode()
     return shown

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,10 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
+from examples.resnet import resnet18
 from tests.told import Told
 from tests.truth.graph_models import MODELS
 from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
 from torchsummary_plus import InputError, MissingExtraError, ModelGraph, ModelSummary, UnsupportedError, graph, summary
+from torchsummary_plus.data.units import one_line
+from torchsummary_plus.formats.text import NO_BREAK
+from torchsummary_plus.render.figure import CLASSES
+from torchsummary_plus.render.graph_text import colours
 
 SMALL = ("seq2seq", "mixture", "siamese", "dense")
 
@@ -187,21 +193,76 @@ def test_bad_requests_say_what_is_accepted() -> None:
         graph(Skip(), (8,)).to_dot(direction="up")
 
 
-def test_svg_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+class Residual(nn.Module):
+    """Reads its input twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        return self.inner(x) + sum(more, x)
+
+
+class Halves(nn.Module):
+    """Gives a block two halves, which are alike, and the same tensor twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.block = nn.Linear(4, 8), Residual()
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.wide(x).chunk(2, -1)
+        return self.block(left, right, left)
+
+
+def test_one_tensor_read_twice_is_on_an_edge_once() -> None:
+    assert {len(edge.tensors) for edge in graph(resnet18(), (3, 32, 32), depth=2).edges} == {1}
+    model = Halves()
+    for functional in (False, True):
+        assert [len(edge.tensors) for edge in graph(model, (4,), depth=1, functional=functional).edges] == [1, 2, 1]
+    result = summary(model, (4,), verbose=0)
+    assert ModelSummary.from_json(result.to_json()).graph(depth=1) == result.graph(depth=1)
+
+
+def test_boxes_have_the_colour_of_their_kind_and_a_legend_names_it() -> None:
+    drawing = graph(nn.Sequential(*(layer for _ in range(2) for layer in (nn.Linear(4, 4), nn.ReLU()))), (4,))
+    dot, mermaid = drawing.to_dot(), drawing.to_mermaid()
+    colour_of = dict(re.findall(r'BGCOLOR="(#\w+)">(\w+)<', dot))
+    assert list(colour_of.values()) == ["Linear", "ReLU"]
+    for node in drawing.nodes:
+        if node.kind == "module":
+            (line,) = re.findall(rf"^ +n{node.index} \[.*", dot, re.M)
+            assert colour_of[re.search(r'fillcolor="(#\w+)"', line)[1]] == node.class_name  # type: ignore[index]
+            (number,) = re.findall(rf"^ +n{node.index}\[.*:::kind(\d)$", mermaid, re.M)
+            assert f"classDef kind{number} fill:{list(colour_of)[int(number)]}" in mermaid
+    one = graph(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), (4,))
+    assert "BGCOLOR" not in one.to_dot() and "classDef" not in one.to_mermaid()
+    many = nn.Sequential(*(type(f"Layer{number}", (nn.Linear,), {})(4, 4) for number in range(9)), nn.Softmax(-1))
+    assert graph(many, (4,)).to_dot().count("BGCOLOR") == len(CLASSES)  # The others are white.
+
+
+def test_other_directions_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "graphviz", None)
     with pytest.raises(MissingExtraError, match=r'pip install "torchsummary_plus\[graph\]"'):
-        graph(Skip(), (8,)).to_svg()
+        graph(Skip(), (8,)).to_svg(direction="LR")
+
+
+NAMES = ('q"uote', "back\\slash", "new\nline", "<b>", "{x}", "a|b", "]]>", "&amp;")
 
 
 def hostile() -> ModelGraph:
     model = nn.Sequential()
-    for name in ('q"uote', "back\\slash", "new\nline", "<b>", "{x}", "a|b", "]]>", "&amp;"):
+    for name in NAMES:
         model.add_module(name, type(name, (nn.Linear,), {})(4, 4))
     return graph(model, (4,))
 
 
 def test_names_in_dot_mean_only_themselves() -> None:
     text = hostile().to_dot()
+    text, legend = re.split(r"(?<=label=)<(?=<TABLE)", text)
+    table = ElementTree.fromstring(legend[: legend.rindex(">\n}")])
+    assert [cell.text for cell in table.iter("TD")] == list(map(one_line, NAMES[: len(CLASSES)]))
     strings = re.findall(r'"(?:[^"\\]|\\.)*"', text)
     rest = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
     assert '"' not in rest and "\\" not in rest and "<" not in rest.replace("->", "")
@@ -218,24 +279,68 @@ def test_wider_edges_carry_more() -> None:
 needs_dot = pytest.mark.skipif(not shutil.which("dot"), reason="needs Graphviz's dot")
 
 
-@needs_dot
-def test_svg_shows_every_node_and_edge_in_both_schemes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [pytest.param("dot", marks=needs_dot), ""], ids=["graphviz", "own"])
+def test_svg_shows_every_node_and_edge(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("graphviz")
-    for drawing in (hostile(), graph(Skip(), (8,))):
-        root = ElementTree.fromstring(drawing.save(tmp_path / "graph.svg", overwrite=True).read_text())
-        kinds = [(group.get("class") or "none").split()[0] for group in root.iter("{http://www.w3.org/2000/svg}g")]
+    if not program:
+        monkeypatch.setenv("PATH", "")
+    for drawing in (hostile(), graph(Skip(), (8,)), graph(nn.Linear(4, 2), (4,)), graph(*_unet())):
+        text = drawing.save(tmp_path / "graph.svg", overwrite=True).read_text()
+        root = ElementTree.fromstring(text)
+        kinds = [group.get("class") for group in root.iter("{http://www.w3.org/2000/svg}g")]
         groups = sum(node.kind == "group" for node in drawing.nodes)
         assert kinds.count("node") == len(drawing.nodes) - groups and kinds.count("cluster") == groups
         assert kinds.count("edge") == len(drawing.edges)
-        style = "".join(element.text or "" for element in root.iter() if element.tag.endswith("style"))
-        assert "prefers-color-scheme: dark" in style
+        said = "".join(root.itertext()).replace(NO_BREAK, " ")
+        kinds = list(colours(drawing.nodes))
+        assert ' id="' not in text and (len(kinds) == 1 or all(one_line(kind) in said for kind in kinds))
 
 
-def test_svg_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unet() -> tuple[nn.Module, tuple[int, ...]]:
+    return MODELS["unet"][0](), (3, 16, 16)
+
+
+def test_a_drawing_of_our_own_crosses_no_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes are in the order of the calls, inside their frames; lines pass those that they do not connect."""
+    monkeypatch.setenv("PATH", "")
+    for model, size in (_unet(), (MODELS["inception"][0](), (3, 16, 16)), (resnet18(), (3, 32, 32))):
+        drawing = graph(model, size, functional=True)
+        root = ElementTree.fromstring(drawing.to_svg())
+        shapes = [group for group in root if group.get("class") in ("node", "cluster")]
+        boxes = {}
+        for node, group in zip(drawing.nodes, shapes):
+            x, y, width, height = (float(group.find("{*}rect").get(name)) for name in ("x", "y", "width", "height"))  # type: ignore
+            boxes[node.index] = (x, y, x + width, y + height)
+            if node.parent is not None:
+                frame = boxes[node.parent]
+                assert frame[0] < x and frame[1] < y and x + width < frame[2] and y + height < frame[3]
+        calls = [boxes[node.index] for node in drawing.nodes if node.kind != "group"]
+        assert all(above[3] < below[1] for above, below in pairwise(calls))
+        view = [float(number) for number in root.get("viewBox", "").split()]
+        for edge, group in zip(drawing.edges, [group for group in root if group.get("class") == "edge"]):
+            path = group.find("{*}path").get("d")  # type: ignore[union-attr]
+            corners = [float(number) for number in re.findall(r"-?[\d.]+", path)]
+            others = [box for index, box in boxes.items() if box in calls and index not in (edge.source, edge.target)]
+            if path.count("H"):
+                x, (low, high) = corners[2], sorted((corners[1], corners[3]))
+                assert all(not (box[1] < high and low < box[3]) or box[2] < x for box in others)
+                assert x < view[0] + view[2]
+            else:
+                x, (low, high) = 0.0, (corners[1], corners[2])
+                assert all(box[3] <= low or high <= box[1] for box in others)
+
+
+def test_a_direction_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("graphviz")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UnsupportedError, match="`dot` is not on PATH"):
-        graph(Skip(), (8,)).to_svg()
+        graph(Skip(), (8,)).to_svg(direction="LR")
+
+
+def test_a_notebook_shows_the_drawing_and_the_tables_below() -> None:
+    drawing = graph(Skip(), (8,))
+    page = drawing._repr_mimebundle_()["text/html"]
+    assert page.index("<svg") < page.index("</svg>") < page.index("<table") and page.count("<table") == 2
 
 
 def test_a_module_whose_parts_are_read_but_not_called_is_connected_itself() -> None:

@@ -214,11 +214,15 @@ RETURNED = -2
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A tensor that step ``source`` of a pass produces and step ``target`` reads, as the latter sees it."""
+    """A tensor that step ``source`` of a pass produces and step ``target`` reads, as the latter sees it.
+
+    ``result`` numbers the tensors that the source produces: links with the same one read the same tensor.
+    """
 
     source: int
     target: int
     tensor: TensorSpec
+    result: int = 0
 
 
 @dataclass(frozen=True, slots=True)

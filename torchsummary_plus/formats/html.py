@@ -67,17 +67,21 @@ class _Row:
     cells: list[_Cell]
 
 
-def fragment(tables: Iterable[Table]) -> str:
-    """Return tables as an HTML fragment with its CSS and JavaScript."""
-    drawn = [table_html(table) for table in tables]
+def fragment(tables: Iterable[Table], drawing: str = "") -> str:
+    """Return tables, below a drawing as SVG if there is one, as an HTML fragment with its CSS and JavaScript."""
+    drawn = [figure_html(drawing), *map(table_html, tables)]
     css, script = markup(source("table.css")), markup(source("table.js"))
     return template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
 
 
-def page(title: str, tables: Iterable[Table]) -> str:
-    """Return tables as a complete HTML page."""
-    content = markup(fragment(tables))
-    return template("page.html.jinja").render(title=title, content=content)
+def figure_html(drawing: str) -> Markup:
+    """Return a drawing as a figure that scrolls; "" for none."""
+    return markup(f'<figure class="tsp-graph">{drawing}</figure>\n' if drawing else "")
+
+
+def page(title: str, content: str) -> str:
+    """Return an HTML fragment as a complete page."""
+    return template("page.html.jinja").render(title=title, content=markup(content))
 
 
 def table_html(table: Table, totals_first: bool = False) -> Markup:

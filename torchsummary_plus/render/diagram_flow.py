@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import structure_text
 from ..report.graph import graph_of
 from ..table.rows import Report
 from .diagram_text import counted, safe
-from .graph_text import carried_text, title_of
+from .graph_text import TINT, carried_text, colours, kind_of, title_of
 
 
 def flow_lines(report: Report, depth: int) -> list[str]:
@@ -17,9 +17,15 @@ def flow_lines(report: Report, depth: int) -> list[str]:
     return graph_lines(*graph_of(report, depth))
 
 
-def graph_lines(nodes: Iterable[GraphNode], edges: Sequence[GraphEdge]) -> list[str]:
-    """Return the lines of a flowchart. An edge shows the shape it carries if the node it comes from does not."""
+def graph_lines(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[str]:
+    """Return the lines of a flowchart, with boxes coloured by kind if there are several kinds.
+
+    An edge shows the shape it carries if the node it comes from does not.
+    """
     lines = ["flowchart TB"]
+    of_kind = colours(nodes)
+    of_kind = of_kind if len(of_kind) > 1 else {}
+    kinds = {kind: number for number, kind in enumerate(of_kind)}
     shown: dict[int, GraphNode] = {}
     open_groups: list[int] = []
     for node in nodes:
@@ -32,12 +38,13 @@ def graph_lines(nodes: Iterable[GraphNode], edges: Sequence[GraphEdge]) -> list[
             lines += [f'{pad}subgraph s{node.index}["{_title(node)}"]', f"{pad}    direction TB"]
             open_groups.append(node.index)
         else:
-            lines.append(f"{pad}{_name(node)}{_node(node)}")
+            number = kinds.get(kind_of(node))
+            lines.append(f"{pad}{_name(node)}{_node(node)}{'' if number is None else f':::kind{number}'}")
     lines += ["    " * (level + 1) + "end" for level in range(len(open_groups) - 1, -1, -1)]
     for edge in edges:
         source, target = shown[edge.source], shown[edge.target]
         lines.append(f"    {_name(source)} -->{_carried(edge, source)} {_name(target)}")
-    return lines
+    return [*lines, *(f"    classDef kind{n} fill:{colour}{TINT}" for n, colour in enumerate(of_kind.values()))]
 
 
 def _name(node: GraphNode) -> str:

@@ -1,17 +1,15 @@
-"""A graph -> Graphviz DOT, and from that SVG."""
+"""A graph -> Graphviz DOT."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
+import html
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
-from ..data.errors import UnsupportedError, choice_error
-from ..data.extras import need_extra
+from ..data.errors import choice_error
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import one_line, size_text
-from .graph_text import carried_text, title_of
+from .graph_text import TINT, carried_text, colours, kind_of, title_of
 
 WIDEST = 5.0
 """The width in points of the edge that carries most."""
@@ -24,75 +22,82 @@ WIDTHS: dict[str, Callable[[GraphEdge, Mapping[int, GraphNode]], int]] = {
 
 DIRECTIONS = ("TB", "LR", "BT", "RL")
 
-FILLS = {"input": "#e9eef7", "output": "#e9eef7", "function": "#f4f4f4", "module": "#ffffff", "shared": "#fff4d6"}
+LEGEND = 4
+"""The kinds in a row of the legend."""
 
 
 def dot_text(
-    name: str, nodes: Iterable[GraphNode], edges: Sequence[GraphEdge], width: str | None = None, direction: str = "TB"
+    name: str, nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: str | None = None, direction: str = "TB"
 ) -> str:
     """Return a graph in Graphviz's DOT language. Raises :class:`InputError` for an unknown width or direction."""
-    if width is not None and width not in WIDTHS:
-        raise choice_error("width", width, WIDTHS)
     if direction not in DIRECTIONS:
         raise choice_error("direction", direction, DIRECTIONS)
-    by_index = {node.index: node for node in nodes}
+    wide, colour_of = edge_widths(nodes, edges, width), colours(nodes)
     lines = [
         f"digraph {_quoted(name)} {{",
         f"  graph [rankdir={direction}, bgcolor=transparent, fontname=Helvetica, fontsize=11]",
         "  graph [nodesep=0.25, ranksep=0.3]",
-        "  node [shape=box, style=filled, fillcolor=white, fontname=Helvetica, fontsize=11, height=0.3, margin=0.1]",
+        "  node [shape=box, style=filled, fillcolor=transparent, fontname=Helvetica, fontsize=11]",
+        "  node [height=0.3, margin=0.1]",
         "  edge [fontname=Helvetica, fontsize=9, arrowsize=0.6]",
     ]
     open_groups: list[int] = []
-    for node in by_index.values():
+    for node in nodes:
         while open_groups and open_groups[-1] != node.parent:
             open_groups.pop()
             lines.append("  " * (len(open_groups) + 1) + "}")
         pad = "  " * (len(open_groups) + 1)
         if node.kind == "group":
-            kind = "group shared" if _is_shared(node) else "group"
             lines.append(f"{pad}subgraph cluster_{node.index} {{")
-            lines.append(f'{pad}  label={_quoted(title_of(node))}; labeljust=l; style=rounded; class="{kind}"')
+            lines.append(f"{pad}  label={_quoted(title_of(node))}; labeljust=l; style=rounded")
             open_groups.append(node.index)
         else:
-            lines.append(f"{pad}{_id(node.index)} [{_attributes(node)}]")
+            lines.append(f"{pad}{_id(node.index)} [{_attributes(node, colour_of)}]")
     lines += ["  " * level + "}" for level in range(len(open_groups), 0, -1)]
-    wide = {} if width is None else _widths(edges, by_index, WIDTHS[width])
     for number, edge in enumerate(edges):
         more = f", penwidth={wide[number]:.2f}, arrowsize={max(0.4, 0.7 - wide[number] / 12):.2f}" if wide else ""
         label = _quoted(carried_text(edge))
         tip = _quoted(f"{carried_text(edge)}, {size_text(edge.nbytes)}")
         lines.append(f"  {_id(edge.source)} -> {_id(edge.target)} [label={label}, edgetooltip={tip}{more}]")
-    return "\n".join([*lines, "}", ""])
+    return "\n".join([*lines, *_legend(colour_of), "}", ""])
 
 
-def _widths(
-    edges: Sequence[GraphEdge],
-    nodes: Mapping[int, GraphNode],
-    amount: Callable[[GraphEdge, Mapping[int, GraphNode]], int],
-) -> dict[int, float]:
-    """Return each edge's width in points: the square root of its share of the largest, at least 0.5."""
-    amounts = [amount(edge, nodes) for edge in edges]
+def edge_widths(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: str | None) -> list[float]:
+    """Return each edge's width in points: the square root of its share of the largest, at least 0.5; [] without one.
+
+    Raises :class:`InputError` for an unknown one.
+    """
+    if width is None:
+        return []
+    if width not in WIDTHS:
+        raise choice_error("width", width, WIDTHS)
+    by_index = {node.index: node for node in nodes}
+    amounts = [WIDTHS[width](edge, by_index) for edge in edges]
     most = max(amounts, default=0) or 1
-    return {number: max(0.5, WIDEST * sqrt(value / most)) for number, value in enumerate(amounts)}
+    return [max(0.5, WIDEST * sqrt(value / most)) for value in amounts]
 
 
-def _attributes(node: GraphNode) -> str:
-    shared = _is_shared(node)
+def _attributes(node: GraphNode, colour_of: Mapping[str, str]) -> str:
     lines = [title_of(node)]
     if node.kind in ("input", "output"):
-        return f'label={_quoted(lines[0])}, shape=ellipse, fillcolor="{FILLS[node.kind]}", class="{node.kind}"'
+        return f"label={_quoted(lines[0])}, shape=ellipse"
     if node.num_params:
         lines.append(f"{node.num_params:,} param{'' if node.num_params == 1 else 's'}")
-    fill = FILLS["shared" if shared else node.kind]
+    colour = colour_of.get(kind_of(node))
+    fill = f', fillcolor="{colour}{TINT}"' if colour else ""
     shape = ', style="filled,rounded"' if node.kind == "function" else ""
-    kind = f"{node.kind} shared" if shared else node.kind
     tip = _quoted(f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {size_text(node.output_bytes)}")
-    return f'label={_quoted(*lines)}, fillcolor="{fill}", tooltip={tip}, class="{kind}"{shape}'
+    return f"label={_quoted(*lines)}, tooltip={tip}{fill}{shape}"
 
 
-def _is_shared(node: GraphNode) -> bool:
-    return node.shared or node.calls > 1
+def _legend(colour_of: Mapping[str, str]) -> list[str]:
+    """Return the lines of a graph's label that names the colours, if there are several."""
+    cells = [f'<TD BGCOLOR="{colour}{TINT}">{html.escape(one_line(kind))}</TD>' for kind, colour in colour_of.items()]
+    rows = ["".join(cells[start : start + LEGEND]) for start in range(0, len(cells), LEGEND)]
+    if len(cells) < 2:
+        return []
+    table = "".join(f"<TR>{row}</TR>" for row in rows)
+    return [f'  labelloc=t; label=<<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="4" COLOR="#8C959F">{table}</TABLE>>']
 
 
 def _id(index: int) -> str:
@@ -106,52 +111,3 @@ def _quoted(*lines: str) -> str:
     "a \"b\"\nc\\n"
     """
     return '"' + "\\n".join(one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
-
-
-STYLE = """<style>
-text { fill: #1f2328; stroke: none }
-.node path, .node polygon, .node ellipse { stroke: #57606a }
-.cluster path, .cluster polygon { stroke: #8c959f; fill: none }
-.edge path { stroke: #57606a; fill: none }
-.edge polygon { stroke: #57606a; fill: #57606a }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 }
-  .node path, .node polygon, .node ellipse { stroke: #8b949e; fill: #161b22 }
-  .node.function path, .node.function polygon { fill: #21262d }
-  .node.input ellipse, .node.output ellipse { fill: #1c2a41 }
-  .node.shared path, .node.shared polygon { fill: #3d2f0d }
-  .cluster path, .cluster polygon { stroke: #6e7681 }
-  .edge path { stroke: #8b949e }
-  .edge polygon { stroke: #8b949e; fill: #8b949e }
-}
-@media print { text { fill: #000 } }
-</style>
-"""
-"""Colours of both schemes; a reader without styles sees those that Graphviz writes."""
-
-
-def svg_text(dot: str) -> str:
-    """Return a drawing of a DOT graph as SVG that follows the reader's light or dark scheme.
-
-    Raises :class:`MissingExtraError` without the package graphviz, :class:`UnsupportedError` without its program.
-    """
-    graphviz = need_extra("graphviz", "graph")
-    try:
-        drawn = graphviz.Source(dot).pipe(format="svg", encoding="utf-8")
-    except graphviz.ExecutableNotFound as error:
-        raise UnsupportedError(
-            "Graphviz's program `dot` is not on PATH: install Graphviz (apt install graphviz, brew install graphviz, "
-            "https://graphviz.org/download), or use to_dot() or to_mermaid(), which need no program"
-        ) from error
-    _, opening, rest = str(drawn).partition("<svg")
-    head, end, body = rest.partition(">\n")
-    return _unique(opening + head + end + STYLE + body)
-
-
-def _unique(svg: str) -> str:
-    """Number the ids, so that they are unique on a page with several drawings."""
-    number = next(_drawings)
-    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>graph{number}-", svg)
-
-
-_drawings = count(1)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import structure_text
+from .figure import CLASSES
+
+FUNCTION, FUNCTIONS = "function", "#6E7781"
+"""The kind of all boxes of functions, and its colour."""
+
+TINT = "4D"
+"""The opacity of a box's colour, in hexadecimal, which leaves its text readable on white and on black paper."""
 
 
 def title_of(node: GraphNode) -> str:
@@ -36,6 +44,22 @@ def carried_text(edge: GraphEdge) -> str:
     """
     shapes = Counter(map(structure_text, edge.tensors))
     return ", ".join(shape if number == 1 else f"{number} x {shape}" for shape, number in shapes.items())
+
+
+def kind_of(node: GraphNode) -> str:
+    """Return what the colour of a box stands for: the class of a module, or that it is a function."""
+    return FUNCTION if node.kind == "function" else node.class_name
+
+
+def colours(nodes: Iterable[GraphNode]) -> dict[str, str]:
+    """Return the colour of each kind of box that has one: functions, and the most frequent classes of modules.
+
+    >>> colours([GraphNode(1, 0, "module", "fc", "fc", "Linear"), GraphNode(2, 0, "function", "", "add", "add")])
+    {'Linear': '#0072B2', 'function': '#6E7781'}
+    """
+    counts = Counter(kind_of(node) for node in nodes if node.kind in ("module", "function"))
+    functions = {FUNCTION: FUNCTIONS} if counts.pop(FUNCTION, 0) else {}
+    return {**dict(zip([name for name, _ in counts.most_common()], CLASSES)), **functions}
 
 
 def called(node: GraphNode) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..data.units import numbered
-from ..formats.html import markup, source, table_html, template
+from ..formats.html import figure_html, markup, source, table_html, template
 from ..formats.table import Table
 from ..memory.estimate import Estimate
 from .html_memory import NARROW, peak_tiles, timeline
@@ -24,9 +24,10 @@ class Section:
     html: Markup
 
 
-def tables_section(title: str, tables: Iterable[Table]) -> Section:
-    """Return a section of tables, each below its totals."""
-    return Section(title, markup("\n").join(table_html(table, totals_first=True) for table in tables))
+def tables_section(title: str, tables: Iterable[Table], drawing: str = "") -> Section:
+    """Return a section of tables, each below its totals, and all below a drawing as SVG if there is one."""
+    drawn = (table_html(table, totals_first=True) for table in tables)
+    return Section(title, figure_html(drawing) + markup("\n").join(drawn))
 
 
 def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:

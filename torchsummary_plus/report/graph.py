@@ -45,7 +45,8 @@ def _shown(report: Report, depth: int | None) -> tuple[list[Row], list[int]]:
 def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tuple[int, int], list[TensorSpec]]:
     """Return the tensors between ``leaves``, inputs and output, by the row that each row is folded into (``home``).
 
-    Operators that other rows run between their nested calls are passed through.
+    A tensor that one of them reads several times counts once. Operators that other rows run between their nested calls
+    are passed through.
     """
     input_nodes = iter(range(OUTPUT - 1, -len(flow.owners) - 2, -1))
     shown: list[int | None] = []
@@ -55,7 +56,7 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
         else:
             shown.append(home[owner] if home[owner] in leaves else None)
     origins: list[dict[int, None]] = [{} if node is None else {node: None} for node in shown]
-    edges: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
+    edges: defaultdict[tuple[int, int], dict[tuple[int, int, TensorSpec], TensorSpec]] = defaultdict(dict)
     for link in sorted(flow.links, key=lambda link: link.target):
         node = shown[link.target]
         if node is None:
@@ -63,8 +64,8 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
             continue
         for source in origins[link.source]:
             if source != node:
-                edges[source, node].append(link.tensor)
-    return dict(edges)
+                edges[source, node][link.source, link.result, link.tensor] = link.tensor
+    return {ends: list(read.values()) for ends, read in edges.items()}
 
 
 def _inputs(report: Report) -> list[GraphNode]:

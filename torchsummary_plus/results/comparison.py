@@ -145,9 +145,6 @@ class Comparison(Compared, Views, Figures):
         """Return the tables as an HTML fragment; by default only the parameter columns of many models."""
         return super().to_html(**self._fitting(look))
 
-    def _html_page(self, **look: Unpack[ShownLook]) -> str:
-        return super()._html_page(**self._fitting(look))
-
     def _fitting(self, look: ShownLook) -> ShownLook:
         """Return a look whose columns fit on a page: only parameters for many models, unless others are chosen."""
         if len(self.entries) > MANY and self.view.col_names is None:

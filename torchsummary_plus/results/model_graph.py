@@ -18,16 +18,21 @@ from ..table.rows import Report
 from .views import Columns, Depth, Views, register_format
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..formats.table import Table
+    from ..render.html_report import Section
+    from .views import ShownLook
 
 
 @dataclass(frozen=True, repr=False)
 class ModelGraph(Views):
     """The result of :func:`graph`: a model's nodes and edges as immutable data.
 
-    :meth:`to_mermaid`, :meth:`to_dot` and :meth:`to_svg` draw it. An edge means that its target reads a tensor that its
-    source produced. The main table has a row per node, with the columns ``kind``, ``connected_to``, ``output_size``,
-    ``num_params``, ``mult_adds``, ``output_bytes`` and ``repeats``; the second has a row per edge.
+    :meth:`to_mermaid`, :meth:`to_dot` and :meth:`to_svg` draw it, and a notebook shows the drawing. An edge means that
+    its target reads a tensor that its source produced. The main table has a row per node, with the columns ``kind``,
+    ``connected_to``, ``output_size``, ``num_params``, ``mult_adds``, ``output_bytes`` and ``repeats``; the second has a
+    row per edge.
 
     >>> from torch import nn
     >>> from torchsummary_plus import graph
@@ -75,13 +80,29 @@ class ModelGraph(Views):
         return dot_text(self.name, self.nodes, self.edges, width, direction)
 
     def to_svg(self, *, width: str | None = None, direction: str = "TB") -> str:
-        """Return the drawing of :meth:`to_dot` as SVG; it follows the reader's light or dark scheme.
+        """Return a drawing as SVG, which follows the reader's light or dark scheme.
 
-        Raises :class:`MissingExtraError` without the package graphviz, :class:`UnsupportedError` without its program.
+        Graphviz draws :meth:`to_dot` if the extra "graph" and its program are installed, else the calls are one below
+        the other in their order. Only Graphviz draws in other directions: they raise :class:`MissingExtraError` without
+        the extra, :class:`UnsupportedError` without the program.
         """
-        from ..render.graph_dot import svg_text
+        from ..render.graph_svg import column_svg, graphviz_svg, has_graphviz
 
-        return svg_text(self.to_dot(width=width, direction=direction))
+        dot = self.to_dot(width=width, direction=direction)
+        if direction == "TB" and not has_graphviz():
+            return column_svg(self.nodes, self.edges, width)
+        return graphviz_svg(dot)
+
+    def to_html(self, **look: Unpack[ShownLook]) -> str:
+        """Return the drawing, and the tables below it, as an HTML fragment for any page; see :meth:`to_svg`."""
+        from ..formats.html import fragment
+
+        return fragment(self.tables(**look), self.to_svg())
+
+    def _sections(self) -> tuple[Section, ...]:
+        from ..render.html_report import tables_section
+
+        return (tables_section(self.name, self.tables(), self.to_svg()),)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return graph_tables(self.name, self.nodes, self.edges, None if isinstance(columns, EllipsisType) else columns)

@@ -222,16 +222,17 @@ class ModelSummary(Report, Views, Figures):
 
         return draw_layers(self, by, top, self.view.with_look(None, depth, None)[1], place)
 
-    def to_mermaid(self, kind: str = "class", depth: int | None = None) -> str:
+    def to_mermaid(self, kind: str | None = None, depth: int | None = None) -> str:
         """Return the model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block.
 
-        ``kind`` is "class" (a box per module class; one class with different contents has several) or "flow" (the calls
-        in order; repeated blocks are drawn once, with their number). ``depth`` limits the nesting; None draws as deep
-        as Mermaid can. Raises :class:`InputError`, also for the flow of a static summary.
+        ``kind`` is "flow" (the calls in order; repeated blocks are drawn once, with their number) or "class" (a box per
+        module class; one class with different contents has several); None is the flow, or the classes if nothing ran.
+        ``depth`` limits the nesting; None draws as deep as Mermaid can. Raises :class:`InputError`, also for the flow
+        of a static summary.
 
         >>> from torch import nn
         >>> from torchsummary_plus import summary
-        >>> print(summary(nn.Sequential(nn.Linear(8, 4)), (8,), verbose=0).to_mermaid("flow"), end="")
+        >>> print(summary(nn.Sequential(nn.Linear(8, 4)), (8,), verbose=0).to_mermaid(), end="")
         flowchart TB
             given(["input [-1, 8]"])
             subgraph s0["Sequential"]
@@ -244,7 +245,7 @@ class ModelSummary(Report, Views, Figures):
         """
         from ..render.diagram import mermaid_text
 
-        return mermaid_text(self, kind, depth)
+        return mermaid_text(self, kind or ("class" if self.run.kind == "none" else "flow"), depth)
 
     def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
         """Return the graph of the calls down to ``depth``, without running the model again.

@@ -268,9 +268,7 @@ class Views(ABC):
         """Return a page with :meth:`to_html`'s fragment."""
         from ..formats.html import page
 
-        look.setdefault("style", self._html_style)
-        tables = self.tables(**look)
-        return page(tables[0].title, tables)
+        return page(self._headline()[0], self.to_html(**look))
 
     def to_html_report(
         self, path: str | Path, overwrite: bool = True, *, compare: Views | Iterable[Views] = ()

@@ -214,10 +214,12 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]
     steps = sorted({step for step in step_of if step >= 0})
     number = {step: index for index, step in enumerate(steps)}
     links: dict[Read, Link] = {}
+    results: defaultdict[int, dict[Origin, int]] = defaultdict(dict)
     for origin, step, tensor in reads:
         source, target = step_of[origin[0]], step_of[step]
         if source >= 0 and target >= 0 and source != target:
-            links.setdefault((origin, target, tensor), Link(number[source], number[target], tensor))
+            result = results[source].setdefault(origin, len(results[source]))
+            links.setdefault((origin, target, tensor), Link(number[source], number[target], tensor, result))
     return Flow(tuple(owners[step] for step in steps), tuple(links.values()))
 
 
