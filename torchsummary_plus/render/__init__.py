@@ -4,8 +4,8 @@
   comparison (``comparison_tables``), a graph (``graph_tables``, ``graph_text``), a tracker (``tracking``) or a weight
   file (``weights_table``). Columns of a model's table: ``columns``, ``connections``.
 - Pages: ``html_report``, ``html_memory``.
-- Drawings: ``diagram``, ``diagram_classes``, ``diagram_flow``, ``diagram_text``, ``graph_dot``, ``graph_svg``; plots with
-  ``figure``: ``bars``, ``comparison_bars``, ``timeline``, ``tracking_plot``, ``treemap``.
+- Drawings: ``diagram``, ``diagram_classes``, ``diagram_flow``, ``diagram_text``, ``graph_dot``, ``graph_svg``; plots
+  with ``figure``: ``bars``, ``comparison_bars``, ``timeline``, ``tracking_plot``, ``treemap``.
 - Arithmetic written out: ``explain``, ``explain_layers``, ``explain_registry``, ``explanation``, ``arithmetic``,
   ``batch_formula``.
 """
