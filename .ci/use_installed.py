@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import importlib
+import importlib.util
 import io
 import re
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torchsummary_plus
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 DOCTESTED = ("torchsummary_plus.api.table", "torchsummary_plus.api.memory", "torchsummary_plus.data.units")
 
 
@@ -27,7 +28,8 @@ def check_home() -> None:
 
 
 def check_readme() -> None:
-    """Run the README's Python blocks in order; a text block is the output of the block above it."""
+    """Run the README's Python blocks in order, without this folder's examples, and compare what they print."""
+    assert importlib.util.find_spec("examples") is None
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", (HERE / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     names: dict[str, object] = {}
     shown = 0
@@ -60,9 +62,10 @@ def check_report() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
+    sys.path = [place for place in sys.path if Path(place or ".").resolve() != HERE]
     check_home()
     check_readme()
+    sys.path.insert(0, str(HERE))
     check_doctests()
     check_report()
     print("The installed package does what the README says.")

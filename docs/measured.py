@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from benchmarks.cpu.report import Row, percentile, rows
 from docs.generated import with_part
-from docs.measured_cuda import cuda_table
+from docs.measured_cuda import cpu_build_table, cuda_table
 
 PAGE = Path(__file__).parent / "how_right.md"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
@@ -26,8 +26,15 @@ def measured_table(folder: Path) -> str:
 
 
 def with_measurements(page: str) -> str:
-    """Return a page with the table of the CPU's recordings and that of CUDA's between their markers."""
-    return with_part(with_part(page, "measured", measured_table(DATA)), "measured on CUDA", cuda_table(DATA))
+    """Return a page with the tables of the recordings between their markers."""
+    parts = {
+        "measured": measured_table(DATA),
+        "measured on CUDA": cuda_table(DATA),
+        "measured with a CPU build": cpu_build_table(DATA),
+    }
+    for name, text in parts.items():
+        page = with_part(page, name, text)
+    return page
 
 
 def recording_text(data: dict[str, Any]) -> str:

@@ -16,6 +16,8 @@ from benchmarks.cpu.report import percentile
 
 HEAD = ("GPU", "steps", "exact", "within 1 %", "median", "95 %", "reserved: within 2 %", "within 5 %", "95 %")
 SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}
+CARDS = ("A100", "T4")
+"""The GPUs whose recordings ``benchmarks.freeze`` predicts again."""
 FAILED = 1.0
 """The error of a configuration without a prediction."""
 
@@ -25,6 +27,29 @@ def cuda_table(folder: Path) -> str:
     recordings = [json.loads(path.read_text()) for path in sorted(folder.glob("gpu_truth_*.json"))]
     recordings.sort(key=lambda recording: recording["runtime"] != "CUDA")
     return "\n\n".join(_tables(recordings)) or "Nothing has been compared yet."
+
+
+def cpu_build_table(folder: Path) -> str:
+    """Return a Markdown table of the peaks that a CPU build of torch predicts (``benchmarks.freeze --part cuda``)."""
+    errors = cpu_build_errors(folder)
+    rows = {**errors, "all": [error for every in errors.values() for error in every]}
+    limits = (0.0, 0.01, 0.05)
+    lines = [(name, str(len(every)), *(share(every, within) for within in limits)) for name, every in rows.items()]
+    head = ("recorded steps", "count", "exact", "within 1 %", "within 5 %")
+    return tabulate(lines, head, tablefmt="github", colalign=("left", *("right",) * (len(head) - 1)))
+
+
+def cpu_build_errors(folder: Path) -> dict[str, list[float]]:
+    """Return the relative errors of these peaks, by GPU and set of models."""
+    predicted = json.loads((folder / "frozen_cuda.json").read_text())
+    errors: dict[str, list[float]] = {}
+    for card in CARDS:
+        for path in sorted(folder.glob(f"gpu_truth_noop_{card.lower()}_*.json"), reverse=True):
+            recording = json.loads(path.read_text())
+            peaks = {f"{card} {record['name']}": record.get("peak_bytes") for record in recording["records"]}
+            name = f"{card}: {SETS[recording.get('set', 'own')]}"
+            errors[name] = [abs(predicted[key][0] - peak) / peak for key, peak in peaks.items() if key in predicted]
+    return errors
 
 
 def _tables(recordings: list[dict[str, Any]]) -> Iterator[str]:

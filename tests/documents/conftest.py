@@ -1,4 +1,4 @@
-"""A browser for the tests of a file."""
+"""A browser for the tests of a file, and torch as a CPU build of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from torchsummary_plus.ops.scratch.cuda.cudnn import library
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +18,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with chromium(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
         assert complaints(browser) == []
+
+
+@pytest.fixture
+def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cuDNN, as in a CPU build: the pages show what is printed there (docs/memory_reference.md, cuDNN)."""
+    library.cudnn_library.cache_clear()
+    monkeypatch.setattr(library, "cudnn_path", lambda: None)
+    yield
+    library.cudnn_library.cache_clear()

@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.peers.compared import answer
 from benchmarks.peers.questions import ROWS
-from benchmarks.peers.tools import DOCUMENTED, TOOLS, Plus
-from docs.compared import PAGE, RECORD, page
+from benchmarks.peers.tool import Tool
+from benchmarks.peers.tools import DOCUMENTED, TOOLS, Info, Plus, Summary
+from docs.compared import BRIEF, PAGE, README, RECORD, page, with_brief
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,8 @@ def record() -> dict[str, Any]:
 
 def test_the_page_is_generated_from_the_record(record: dict[str, Any]) -> None:
     assert PAGE.read_text(encoding="utf-8") == page(record), "python -m docs.compared writes it"
+    readme = README.read_text(encoding="utf-8")
+    assert readme == with_brief(readme, record), "python -m docs.compared writes it"
 
 
 def test_every_tool_answered_every_question(record: dict[str, Any]) -> None:
@@ -36,3 +39,11 @@ def test_what_the_record_says_of_this_package_is_so(record: dict[str, Any]) -> N
     recorded = record[Plus.name]["answers"]
     for key in list(ROWS)[::3]:
         assert answer(Plus(), key) == recorded[key], key
+
+
+@pytest.mark.parametrize("kind", [Summary, Info])
+def test_what_the_readme_and_the_first_table_say_of_others_is_so(kind: type[Tool], record: dict[str, Any]) -> None:
+    """All but the question whose errors need a limit on memory."""
+    pytest.importorskip(kind.package)
+    asked = [key for key in BRIEF if key != "huge"]
+    assert {key: answer(kind(), key) for key in asked} == {key: record[kind.name]["answers"][key] for key in asked}

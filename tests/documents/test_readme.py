@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import runpy
 import shlex
-from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from benchmarks.cpu.report import rows
 from docs.columns import PAGE, with_columns
+from docs.measured import DATA
+from docs.measured_cuda import cpu_build_errors
+from docs.measured_cuda import error as cuda_error
 from docs.outputs import with_outputs
-from examples.resnet import BasicBlock
-from torchsummary_plus import MemoryEstimate, ModelSummary, __version__, graph
+from torchsummary_plus import MemoryEstimate, ModelSummary, __version__
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.ops.scratch.cuda.cudnn import library
 from torchsummary_plus.render.columns import COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -50,15 +53,6 @@ def test_images_are_there_and_small() -> None:
     assert images and all(0 < image.stat().st_size < 200_000 for image in images)
 
 
-@pytest.fixture
-def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cuDNN, as in a CPU build: the pages show what is printed there (docs/memory.md, cuDNN)."""
-    library.cudnn_library.cache_clear()
-    monkeypatch.setattr(library, "cudnn_path", lambda: None)
-    yield
-    library.cudnn_library.cache_clear()
-
-
 @pytest.mark.usefixtures("cpu_build", "kept_workspaces")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
@@ -83,16 +77,42 @@ def test_the_readme_shows_what_its_python_prints() -> None:
     assert ("python", "text") in pairwise(kinds)
 
 
-def test_the_readme_draws_its_graph() -> None:
-    """GitHub renders the Mermaid block: it is what the Python above it draws."""
-    drawn = graph(BasicBlock(64, 64, 1, None), (64, 56, 56)).to_mermaid()
-    assert [text for kind, text in blocks(README) if kind == "mermaid"] == [drawn.rstrip("\n") + "\n"]
+def test_the_readmes_first_screen_is_short_and_in_order() -> None:
+    screen = README.partition("## Documentation\n")[0]
+    assert len(re.findall(r"\S*\w\S*", re.sub(r"<[^>]*>", "", screen))) <= 600
+    parts = ["pip install", "Layer (type)", "Fits: yes", "<picture>", "predicted / measured", "torchinfo 1.8.0"]
+    places = [screen.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "GiB" in screen and not re.search(r"\b(MiB|MB|GB)\b", screen)
 
 
-def test_a_screen_of_the_readme_compares_fits_and_draws() -> None:
-    screen = README.partition("## Compare, fit, draw\n")[2].partition("\n## ")[0]
-    assert all(word in screen for word in ("Training peak", "fits in 4 GiB: yes", "flowchart"))
-    assert len(screen.splitlines()) < 80
+def test_the_readmes_python_needs_only_the_package() -> None:
+    """``.ci/wheel`` runs it in an empty folder."""
+    tree = ast.parse("".join(text for kind, text in blocks(README) if kind == "python"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"torch", "torchsummary_plus"}
+    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
+
+
+def test_the_readmes_prediction_equals_its_measurement() -> None:
+    table = README.partition("predicted / measured\n")[2].partition("\npredicted:")[0]
+    figures = re.findall(r"^.+\(GiB\) +(\S+) +(\S+) +(\S+)$", table, flags=re.MULTILINE)
+    assert len(figures) > 8
+    assert all(predicted == measured and difference == "0.00" for predicted, measured, difference in figures)
+
+
+def test_the_readmes_accuracy_is_that_of_the_recordings() -> None:
+    cpu = [json.loads(path.read_text()) for path in DATA.glob("cpu_truth_*.json")]
+    counts = [[row.measured == row.predicted for row in rows(recording)] for recording in cpu]
+    assert f"all {len(counts[0]):,} recorded peaks" in README and all(map(all, counts))
+    errors = [error for every in cpu_build_errors(DATA).values() for error in every]
+    exact, near = (sum(error <= limit for error in errors) for limit in (0.0, 0.01))
+    assert f"{exact} of {len(errors)} recorded peaks exactly and {near} within 1 %" in README
+    recordings = [json.loads(path.read_text()) for path in DATA.glob("gpu_truth_*.json")]
+    for runtime, limit, words in (("no-op", 0.0, "all {} exactly"), ("CUDA", 0.008, "all {} are within 0.8 %")):
+        records = [record for told in recordings if told["runtime"] == runtime for record in told["records"]]
+        compared = [abs(cuda_error(record, "peak_bytes")) for record in records if "predicted" in record]
+        assert words.format(len(compared)) in README and max(compared) <= limit
 
 
 @pytest.mark.parametrize("command", commands())
@@ -119,7 +139,7 @@ def test_the_table_of_columns_is_that_of_the_registry() -> None:
 
 @pytest.mark.parametrize(("page", "title", "result"), [
     ("numbers.md", "Totals", ModelSummary),
-    ("memory.md", "What comes back", MemoryEstimate),
+    ("memory_reference.md", "What comes back", MemoryEstimate),
 ])  # fmt: skip
 def test_every_field_that_is_explained_is_there(page: str, title: str, result: type) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
