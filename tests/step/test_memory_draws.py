@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import estimate_memory, max_batch_size, measure_memory
-from torchsummary_plus.step import task
+from torchsummary_plus.step import fake_steps
 
 numpy = pytest.importorskip("numpy")
 
@@ -132,8 +132,8 @@ def test_a_real_pass_that_draws_nothing_runs_once(monkeypatch: pytest.MonkeyPatc
             return self.layer(x[x[:, 0] > 0])  # type: ignore[no-any-return]
 
     calls = []
-    whole = task.rehearse
-    monkeypatch.setattr(task, "rehearse", lambda *arguments: calls.append(1) or whole(*arguments))
+    whole = fake_steps.rehearse
+    monkeypatch.setattr(fake_steps, "rehearse", lambda *arguments: calls.append(1) or whole(*arguments))
     estimate = estimate_memory(Masked(), input_data=torch.randn(16, 8), mode="eval")
     assert len(calls) == 1 and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from torch import Tensor
 
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
-from ..step.streamed_ledger import StreamedLedger
+from ..step.ledger import Ledger
 
 GRADIENTS = "gradients"
 Labelling = Callable[[str], AbstractContextManager[None]]
@@ -17,7 +17,7 @@ Classify = Callable[[list[Tensor], str], None]
 """Records existing tensors under a kind."""
 
 
-class RankLedger(StreamedLedger):
+class RankLedger(Ledger):
     """A ledger that records tensors under the kind of the part of torch that allocates them."""
 
     new_kind: str | None = None
@@ -34,13 +34,13 @@ class RankLedger(StreamedLedger):
     def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
         """Return the live bytes in storages without a kind, other than those of ``tensors``."""
         of_tensors = {self.number_of(tensor) for tensor in tensors}
-        others = {number for number, _ in self._live.values() if self.kinds[number] is None} - of_tensors
-        return sum(self.nbytes[number] for number in others)
+        others = {number for number, _ in self._live.values() if self.entries[number].kind is None} - of_tensors
+        return sum(self.entries[number].nbytes for number in others)
 
     def begun(self) -> None:
         """Treat everything live now as existing from the start, and forget earlier events."""
         live = sorted(number for number, _ in self._live.values())
-        self.events = [(0, number, self.nbytes[number]) for number in live if self.nbytes[number]]
+        self.events = [(0, number, nbytes) for number in live if (nbytes := self.entries[number].nbytes)]
         self.moments = self.moments[:1]
         self.doubts.clear()
         self.workspaces.forget()

@@ -2,8 +2,8 @@
 
 - The step: ``step`` describes it, ``runner`` runs its phases, with ``losses``, ``optimizers``, ``eight_bit``,
   ``generation`` and ``caches``; it reports to an ``account``.
-- On fakes: ``task`` says what to record, ``fake_steps`` records it with ``recorded_steps``, ``ledger`` and
-  ``streamed_ledger``; ``workspace`` applies the rules of ``ops/scratch``, ``kernel_trials`` runs kernels without one,
+- On fakes: ``fake_steps`` records it attempt by attempt, with ``recorded_steps`` and ``ledger``;
+  ``workspace`` applies the rules of ``ops/scratch``, ``kernel_trials`` runs kernels without one,
   in ``smaller_calls`` if need be, ``work`` counts multiply-adds.
 - For real: ``real_steps``, ``rehearsal``, ``measuring``, ``saved_storages``; ``cpu_log_on_gpu`` where only the CPU's
   kernels could run.

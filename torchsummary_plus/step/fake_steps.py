@@ -1,12 +1,12 @@
-"""A model's training or inference steps -> their memory events on fake tensors; the model is restored."""
+"""A model's training or inference steps -> their memory events on fake tensors, attempt by attempt."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..live.offloading import Away, is_complete
 from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..table.attempts import Embeddings, NeedsIntegerError, eager, read, real_inputs_first
+from ..table.attempts import Embeddings, NeedsIntegerError, eager, read
 from ..table.experts import numbers_of_experts
 from ..table.forward import Listener, Pass, deep_stack
 from ..table.growing import GrewError, materialised
@@ -38,7 +38,7 @@ from ..table.modules import ModuleTree, placed, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.global_state import global_state_kept, one_pass
 from ..trace.guesses import Guesses
-from ..trace.questions import OUTSIDE, Answers
+from ..trace.questions import OUTSIDE, Answers, Zeros
 from ..trace.real_kernels import run_really
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
@@ -48,27 +48,90 @@ from .compiling import refused_to_torch
 from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
 from .if_used import IfUsed
+from .ledger import Ledger
 from .operator_limit import OperatorLimit, too_long
 from .optimizers import fakes_in_foreach
-from .real_steps import ForwardTangents, SparseResults
+from .real_steps import ForwardTangents, RealStep, SparseResults, measured_step, rehearse_step
 from .recorded_steps import RecordedSteps, follow_meta_storages
-from .rehearsal import TOO_MANY_VALUES
+from .rehearsal import TOO_MANY_VALUES, Rehearsal, rehearse
 from .runner import with_loss
 from .step import Step
 from .step_copy import StepCopy
-from .streamed_ledger import StreamedLedger
 from .surroundings import UNSEEN, Surroundings
-from .task import Task
 from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
 from .work import Work
 
 
-class _NeedsValuesError(Exception):
+@dataclass(frozen=True)
+class Task:
+    """What to record: a model's steps on an example and a device, and the answers of real passes so far.
+
+    ``guesses`` answer the rest once no real pass is left to ask.
+    """
+
+    tree: ModuleTree
+    example: Example
+    step: Step
+    device: torch.device
+    capability: Capability
+    cudnn: Cudnn
+    listeners: Sequence[Listener]
+    rehearsal: Rehearsal | None = None
+    real: RealStep | None = None
+    guesses: Guesses | None = None
+    draws: Draws = field(default_factory=Draws)
+    zeros: Zeros = "none"
+    """How many zeros the products of elements contain that are differentiated."""
+    grows: bool = False
+    """Whether a step adds modules although a first forward has run."""
+    for_cuda: bool = False
+    """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
+    failure: ForwardError | StepError | None = None
+    """The failure of the first attempt with guesses."""
+
+    @property
+    def has_real_step(self) -> bool:
+        """Whether a real step has run."""
+        return self.real is not None and self.real.journal is not None
+
+    def rehearsed_step(self) -> RealStep:
+        """Return the real step's answers, from the one step that runs."""
+        if self.real is not None:
+            return self.real
+        if self.step.mode == "train":
+            import_for_optimizers()
+        with cuda_as_cpu(self.for_cuda), self.draws.seeded():
+            return rehearse_step(self.tree, self.example, self.step)
+
+    def measured(self, real: RealStep) -> MemoryLog:
+        """Return the log of a real step on the CPU that has been rehearsed."""
+        with cuda_as_cpu(self.for_cuda):
+            return measured_step(self.tree, self.example, self.step, real)
+
+    def rehearsed_forward(self) -> Rehearsal:
+        """Run a real forward on a copy of the model."""
+        with eager(), cuda_as_cpu(self.for_cuda), self.draws.seeded():
+            return rehearse(self.tree, self.example, self.step.mode == "train", self.step.autocast)
+
+    def redrawn(self, draws: Draws) -> Task:
+        """Return the task with other random numbers, also in its real pass if that drew any."""
+        task = replace(self, draws=draws)
+        if self.rehearsal is None or not self.rehearsal.drew:
+            return task
+        real = replace(task, real=None).rehearsed_step() if self.has_real_step else None
+        return replace(task, rehearsal=task.rehearsed_forward() if real is None else real.rehearsal)
+
+
+class NeedsValuesError(Exception):
     """An operator depends on values, in a forward or ``outside``, that no real pass has supplied yet."""
 
     def __init__(self, outside: bool) -> None:
         super().__init__()
         self.outside = outside
+
+
+Setback = NeedsIntegerError | CompilerNeededError | GrewError | NeedsValuesError | ForwardError | StepError
+"""Why an attempt gives no log."""
 
 
 def record_step(
@@ -87,10 +150,8 @@ def record_step(
     ``cudnn`` supplies the workspaces of convolutions; without it they come from a table. ``draws`` seeds the step, and
     is told whether random numbers decide what runs.
 
-    The step is recorded again after the first run of an operator imported parts of torch, whose frames keep tensors
-    alive; with integers for a sized input that reaches an embedding; with a copy of a model whose lazy parameters took
-    shape; and with the answers of a real forward or step where operators ask for values. If the step cannot run on
-    fakes, the log is that of a real step.
+    A step that fails is recorded again as :data:`ATTEMPTS` say, and where the first run of an operator imported parts
+    of torch, whose frames keep tensors alive.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
     with one_pass():
@@ -99,60 +160,68 @@ def record_step(
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
         task = Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners, draws=draws or Draws())
         task = replace(task, for_cuda=place.type == "cuda")
-        return real_inputs_first(tree, example, lambda inputs: _recorded(replace(task, example=inputs)))
+        failed: ForwardError | StepError | None = None
+        for inputs in (example, example.complex_instead(tree)):
+            try:
+                if inputs is not None:
+                    return _recorded(replace(task, example=inputs))
+            except (ForwardError, StepError) as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed from failed.__cause__
 
 
 def _recorded(task: Task) -> MemoryLog:
-    """Record a task, repeating it with what each attempt found out."""
+    """Record a task; after a setback, the first of :data:`ATTEMPTS` that it calls for gives the next task, or a log."""
     import_for_steps()
-    first: ForwardError | StepError | None = None
     if task.step.optimizer is not None:
         import_for_hooked()
-    asks_outside: bool | None = None
     while True:
-        if asks_outside is not None:
-            # Not inside the handler, whose error keeps frames alive: those of a checkpoint have hooks.
-            task = _rehearsed(task, asks_outside)
-            measured, asks_outside = _measured_loop(task), None
-            if measured is not None:
-                return measured
         try:
-            imported = len(sys.modules)
-            sparse, tangents = SparseResults(), ForwardTangents()
-            watched = replace(task, listeners=(*task.listeners, sparse, tangents))
-            log = _record(watched)
-            log = log if len(sys.modules) == imported else _record(watched)
-            measured = next(
-                (_measured_because(task, listener.why) for listener in (sparse, tangents) if listener.seen), None
-            )
-            if measured is not None:
-                return measured
-            log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
-            if any(line.endswith(OTHER_FORMULA) for line in log.assumptions):
-                log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
-            return _with_draws(task, _with_others(task, log))
-        except NeedsIntegerError as needed:
-            task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
-        except CompilerNeededError:
-            import_for_optimizers()
-        except GrewError:
-            task = _after_growth(task)
-        except _NeedsValuesError as needed:
-            asks_outside = needed.outside
+            return _completed(task)
         except (ForwardError, StepError) as error:
-            can_run_really = is_complete(task.tree.modules)
-            if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not can_run_really:
-                task = _rehearsed(task, False)
-                continue
-            first = first or error
-            guesses = None if task.guesses is None or _fails_alike(task, first) else task.guesses.after_failure()
-            if guesses is None:
-                return _otherwise(task, first)
-            task = replace(task, guesses=guesses)
+            setback: Setback = error
+        except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
+            setback = error.with_traceback(None)  # Its frames keep tensors alive: those of a checkpoint have hooks.
+        attempts = (attempt(task, setback) for kinds, attempt in ATTEMPTS if isinstance(setback, kinds))
+        following = next(result for result in attempts if result is not None)
+        if isinstance(following, MemoryLog):
+            return following
+        task = following
 
 
-def _after_growth(task: Task) -> Task:
-    """Return the task with the modules that a first forward creates; those of later calls are only allocations."""
+def _completed(task: Task) -> MemoryLog:
+    """Record a task on fakes, with the logs under other guesses and draws, or measure it if fakes misrepresent it."""
+    imported = len(sys.modules)
+    sparse, tangents = SparseResults(), ForwardTangents()
+    watched = replace(task, listeners=(*task.listeners, sparse, tangents))
+    log = _record(watched)
+    log = log if len(sys.modules) == imported else _record(watched)
+    for listener in (sparse, tangents):
+        measured = _measured_because(task, listener.why) if listener.seen else None
+        if measured is not None:
+            return measured
+    log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
+    if any(line.endswith(OTHER_FORMULA) for line in log.assumptions):
+        log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
+    log = _with_others(task, log)
+    redrawn = task.rehearsal is not None and task.rehearsal.drew
+    return with_other_draws(log, task.draws, lambda draws: _record(task.redrawn(draws)), redrawn)
+
+
+def _with_integers(task: Task, setback: NeedsIntegerError) -> Task:
+    """With integers for the sized input that reaches an embedding."""
+    return replace(task, example=task.example.with_dtype(setback.index, torch.long))
+
+
+def _with_compiler(task: Task, _: Setback) -> Task:
+    """With torch's compiler imported before the step."""
+    import_for_optimizers()
+    return task
+
+
+def _with_new_modules(task: Task, _: Setback) -> Task:
+    """With the modules that a first forward creates; those of later calls are only allocations."""
     if task.tree.before is None:
         with suppress(ForwardError):
             grown = materialised(task.tree, task.example)
@@ -172,14 +241,24 @@ def _measured_because(task: Task, why: str) -> MemoryLog | None:
     return replace(log, assumptions=(f"measured in a real step on the CPU, because {why}", *log.assumptions))
 
 
-def _measured_loop(task: Task) -> MemoryLog | None:
-    """Return a real step's log if a fake one would take minutes, otherwise None.
+def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog:
+    """With a real pass's answers: a forward's for inference, the steps' for training, as weights change.
 
-    For an inference that keeps no output, one step is measured, since all are equal.
-    Raises :class:`UnsupportedError` if no real step can run either.
+    If the steps cannot run, a forward answers, unless something outside it asks. If the pass reads too many values,
+    return a real step's log; for an inference that keeps no output, of one step, since all are equal. Raises
+    :class:`UnsupportedError` if no real step can run either.
     """
+    trains = task.step.mode == "train"
+    real = task.rehearsed_step() if trains or setback.outside else task.real
+    if task.rehearsal is None and not setback.outside and (real is None or real.journal is None):
+        task = replace(task, rehearsal=task.rehearsed_forward(), real=real, guesses=None if trains else Guesses())
+    else:
+        real = real or task.rehearsed_step()
+        rehearsal = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
+        rehearsal = replace(rehearsal, failure=real.rehearsal.failure)
+        task = replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
     if task.rehearsal is None or not task.rehearsal.is_loop:
-        return None
+        return task
     if task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None:
         task = replace(task, step=replace(task.step, steps=1))
     real = task.rehearsed_step()
@@ -189,6 +268,16 @@ def _measured_loop(task: Task) -> MemoryLog | None:
     if task.device.type == "cuda":
         return by_other_kernels(log, task.capability, why)
     return replace(log, assumptions=(why, *log.assumptions))
+
+
+def _with_other_guesses(task: Task, setback: ForwardError | StepError) -> Task | None:
+    """With the last guess inverted, unless a real step on the user's own data failed alike."""
+    first = task.failure or setback
+    real = task.real.error if task.real is not None and task.example.is_data else None
+    if task.guesses is None or (real is not None and has_same_text(real, first)):
+        return None
+    guesses = task.guesses.after_failure()
+    return None if guesses is None else replace(task, guesses=guesses, failure=first)
 
 
 def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
@@ -201,48 +290,19 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     if any(line.endswith(NO_ZERO) for line in log.assumptions):
         tasks += [replace(task, zeros="some"), replace(task, zeros="several")]
     others, unrouted = [], []
-    for variant, other in _completed(tasks):
+    for variant, other in _recordings(tasks):
         others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if variant.zeros == "some" else other)
         if variant.guesses is not None and not variant.guesses.routing and not variant.guesses.least:
             unrouted += [replace(variant, guesses=guess) for guess in variant.guesses.alternatives()]
-    others += [other for _, other in _completed(unrouted)]
+    others += [other for _, other in _recordings(unrouted)]
     return replace(log, others=(*log.others, *others))
 
 
-def _completed(tasks: Sequence[Task]) -> Iterator[tuple[Task, MemoryLog]]:
+def _recordings(tasks: Sequence[Task]) -> Iterator[tuple[Task, MemoryLog]]:
     """Yield the tasks whose steps complete, with their logs."""
     for task in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             yield task, _record(task)
-
-
-def _with_draws(task: Task, log: MemoryLog) -> MemoryLog:
-    """Add the logs of other random numbers if they may decide what runs."""
-    known = task.rehearsal
-    redrawn = known is not None and known.drew
-    return with_other_draws(log, task.draws, lambda draws: _record(task.redrawn(draws)), redrawn)
-
-
-def _fails_alike(task: Task, error: ForwardError | StepError) -> bool:
-    """Whether a real step on the user's own data failed with the same error."""
-    real = task.real.error if task.real is not None and task.example.is_data else None
-    return real is not None and has_same_text(real, error)
-
-
-def _rehearsed(task: Task, outside: bool) -> Task:
-    """Add a real pass's answers to the task: a forward's for inference, the steps' for training, as weights change.
-
-    If the steps cannot run, a forward answers, unless something outside it asks.
-    """
-    step = task.step
-    trains = step.mode == "train"
-    real = task.rehearsed_step() if trains or outside else task.real
-    if task.rehearsal is None and not outside and (real is None or real.journal is None):
-        return replace(task, rehearsal=task.rehearsed_forward(), real=real, guesses=None if trains else Guesses())
-    real = real or task.rehearsed_step()
-    rehearsal = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
-    rehearsal = replace(rehearsal, failure=real.rehearsal.failure)
-    return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
 def _first_sentence(text: str) -> str:
@@ -254,8 +314,9 @@ def _first_sentence(text: str) -> str:
     return re.split(r"\.\s+(?=[A-Z])", text.splitlines()[0])[0]
 
 
-def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
-    """Return the log if the step cannot run on fakes: the CPU's for a GPU, a real step's for the CPU; or raise."""
+def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLog:
+    """On the CPU's kernels for a GPU, and in a real step for the CPU; raises the first failure if that fails too."""
+    error = task.failure or setback
     if is_about_shards(error.original):
         raise error from error.__cause__
     why = f"the step cannot run on fake tensors ({_first_sentence(str(error))})"
@@ -264,7 +325,7 @@ def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
     if task.device.type == "cuda":
         try:
             with cuda_as_cpu():
-                log = _recorded(replace(task, device=CPU, guesses=None))
+                log = _recorded(replace(task, device=CPU, guesses=None, failure=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
         return by_other_kernels(log, task.capability, f"estimated with the CPU's kernels: {why}")
@@ -277,7 +338,19 @@ def _otherwise(task: Task, error: ForwardError | StepError) -> MemoryLog:
     return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
 
 
+ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...] = (
+    (NeedsIntegerError, _with_integers),
+    (CompilerNeededError, _with_compiler),
+    (GrewError, _with_new_modules),
+    (NeedsValuesError, _with_real_values),
+    ((ForwardError, StepError), _with_other_guesses),
+    ((ForwardError, StepError), _by_other_kernels),
+)
+"""What follows a setback, from top to bottom; None passes on to the next attempt."""
+
+
 def _record(task: Task) -> MemoryLog:
+    """Record the steps once. Raises a :data:`Setback`."""
     tree, device = task.tree, task.device
     surroundings = Surroundings(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
@@ -292,7 +365,7 @@ def _record(task: Task) -> MemoryLog:
         kernels = StepKernels(device, answers)
         kernels.keeps_places = tree.is_split() and device.type == "cuda"
         kernels.others_stay = tree.device().type == device.type == "cuda"
-        ledger = StreamedLedger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
+        ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         if task.for_cuda:
             ledger.workspaces.keeps = "cuda"
         spread = {tensor.device.index for tensor in tree.tensors() if tensor.device.type == device.type == "cuda"}
@@ -319,7 +392,17 @@ def _record(task: Task) -> MemoryLog:
         steps.if_used = if_used
         if surroundings.has_idle_scaler and device.type == "cuda":
             steps.notes[IDLE_SCALER] = None
-        log = _run_steps(steps, task, answers, embeddings)
+        log = None
+        try:
+            log = steps.record(task.example, embeddings)
+        except (NeedsIntegerError, CompilerNeededError, SummaryError):
+            raise
+        except Exception as error:
+            has_no_values = isinstance(error, DataDependentError) and not is_complete(task.tree.modules)
+            if task.guesses is not None or (answers.refused is None and not has_no_values):
+                raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
+        if log is None or (answers.refused is not None and task.guesses is None):
+            raise NeedsValuesError(answers.refused == OUTSIDE)
         task.draws.note(answers)
         if tree.size() != size and not task.grows:
             raise GrewError
@@ -368,18 +451,3 @@ def _copied(stack: ExitStack, task: Task, surroundings: Surroundings, kernels: S
         return stack.enter_context(surroundings.copied(own, other, away, moved, again))
     except RuntimeError as error:
         raise forward_error(error, Pass(task.tree, run_really, []), ()) from error
-
-
-def _run_steps(steps: RecordedSteps, task: Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
-    """Run the steps and return their log; raises :class:`_NeedsValuesError`, or the failure as a user should see it."""
-    try:
-        log = steps.record(task.example, embeddings)
-    except (NeedsIntegerError, CompilerNeededError, SummaryError):
-        raise
-    except Exception as error:
-        if answers.refused is not None and task.guesses is None:
-            raise _NeedsValuesError(answers.refused == OUTSIDE) from error
-        raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
-    if answers.refused is not None and task.guesses is None:
-        raise _NeedsValuesError(answers.refused == OUTSIDE)
-    return log

@@ -14,7 +14,7 @@ from ..live.stored import all_stored
 from ..table.forward import Listener
 from ..trace.kernels import tensors_of
 from .account import PriorTensor
-from .streamed_ledger import StreamedLedger
+from .ledger import Ledger
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
 """Operators that read a tensor in CPU memory together with tensors on a GPU."""
@@ -26,7 +26,7 @@ class IfUsed(Listener):
     A tensor in CPU memory is on the GPU only if an operator takes it together with tensors there.
     """
 
-    def __init__(self, ledger: StreamedLedger, moved: bool = False) -> None:
+    def __init__(self, ledger: Ledger, moved: bool = False) -> None:
         self.ledger = ledger
         self.moved = moved
         """Whether the steps run on a GPU and the model is elsewhere, as are the tensors."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice, repeat
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..data.capability import AMPERE, Capability
 from ..data.memory_records import (
+    HELD_TO_THE_END,
     KV_CACHE,
     Doubt,
     MemoryLog,
@@ -25,6 +26,7 @@ from ..data.memory_records import (
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.stored import all_stored
+from ..live.streams import Streams
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
@@ -34,21 +36,48 @@ from ..trace.node_modules import NodeModules
 from ..trace.questions import OUTSIDE
 from .autograd.gpu_node_numbers import number_of
 from .autograd.saved_numbers import SavedNumbers
-from .workspace import Place, Workspaces
+from .workspace import Workspaces
 
 GATHERED = "aten::cat"
 """How a line-searching optimizer concatenates all gradients."""
 SHAPES_ONLY = "prims::"
 """Operators with which torch itself computes shapes on meta, as when it adds a tangent of zeros (BinaryOps.cpp)."""
+ACCUMULATING = 1 << 62
+"""Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A storage; its fields are those of :class:`StorageSpec`, with its stream, and its bytes as torch knows them."""
+
+    nbytes: int
+    kind: str | None
+    owner: int
+    band: float
+    stream: int
+    raw_bytes: int
+    lesser: tuple[int, ...] = ()
+    assumed: bool = False
+    empties: bool = False
+    elsewhere: bool = False
+
+    def spec(self) -> StorageSpec:
+        """Return the entry as plain data."""
+        sizes = self.lesser, self.band
+        return StorageSpec(self.nbytes, self.kind, self.owner, *sizes, self.assumed, self.empties, self.elsewhere)
 
 
 class Ledger(Listener):
-    """Records what is allocated and freed during a step, and for which module.
+    """Records what is allocated and freed during a step, for which module, and in which stream.
 
     A storage is known by weak reference, so its entry is freed when torch frees it. Its owner is the innermost module
     at its allocation: in the forward the active call, in the backward the autograd node, whose sequence number tells in
-    which call it was created.
+    which call it was created. A backward begins each node on the stream of its forward (``Node::stream`` in
+    torch/csrc/autograd/function.h); hooks may switch to others.
     """
+
+    held = HELD_TO_THE_END
+    """The assumption about memory that other streams use too."""
 
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
@@ -57,18 +86,10 @@ class Ledger(Listener):
         self.step = 0
         self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
         self.events: list[tuple[int, int, int]] = []
-        self.nbytes: list[int] = []
-        self.kinds: list[str | None] = []
-        self.owners: list[int] = []
-        self.bands: list[float] = []
-        self.lesser: dict[int, tuple[int, ...]] = {}
-        """For optional scratch memory: the smaller sizes its kernel can run with instead, in order."""
-        self.emptying: set[int] = set()
-        """Scratch memory after which the allocator's cache is emptied."""
+        self.entries: list[Entry] = []
         self.new_inputs: set[int] = set()
         """Inputs first seen during a step: targets that the loss created."""
         self.doubts: list[Doubt] = []
-        self.assumed: set[int] = set()
         self.assuming: float | None = None
         """While an optimizer with assumed iterations steps: the band of its gathered gradients; else None."""
         self.calls: list[ModuleCall] = []
@@ -81,28 +102,70 @@ class Ledger(Listener):
         """Whether a backward runs a node's formula rather than Python code, such as a checkpoint's forward."""
         self.gpus: set[int] = set()
         """The numbers of the GPUs that tensors are on."""
-        self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
         self.node_modules = NodeModules()
+        self._switches: list[tuple[int, int]] = [(0, 0)]
+        """The sequence number of the next autograd node and the current stream, at the start and at each switch."""
+        self._depth = 1
+        """The number of active stream contexts when the phase began."""
+        if Streams.active is not None:
+            Streams.active.follower = self
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
         self.numbers.settle()
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
+        self._depth = 1 if Streams.active is None else len(Streams.active.stack)
+
+    def switched(self, stream: int) -> None:
+        """Note that a stream is the current one from now on."""
+        self._switches.append((compat.sequence_number(), stream))
+
+    def handed_over(self, tensor: torch.Tensor, stream: int) -> None:
+        """Note that ``record_stream`` gives a tensor to a stream."""
+        number = self.number_of(tensor) if self.is_here(tensor) else -1
+        if number >= 0 and self.entries[number].stream != stream:
+            self.entries[number].elsewhere = True
+
+    def _stream(self) -> int:
+        """Return the current stream: in the backward that of the node's forward."""
+        streams = Streams.active
+        if streams is None or len(self._switches) == 1:
+            return 0
+        is_switched = self.phase != "backward" or len(streams.stack) > self._depth
+        node = None if is_switched else compat.current_node()
+        number = ACCUMULATING if node is None else number_of(node)
+        if number >= ACCUMULATING:
+            return streams.current
+        return self._switches[bisect_right(self._switches, (number, ACCUMULATING)) - 1][1]
+
+    def join(self, tensors: Sequence[torch.Tensor], owner: int) -> None:
+        """Record existing tensors as one block, as long as each has a storage of its own that is not recorded yet."""
+        with compat.no_function():
+            storages = {self._storage(tensor)._cdata: self._storage(tensor) for tensor in filter(self.is_here, tensors)}
+        if len(storages) < len(tensors) or not storages.keys().isdisjoint(self._live):
+            return
+        rest = sum(storage.nbytes() for storage in storages.values())
+        for storage in storages.values():
+            self._record(storage, owner, rest)
+            rest = 0
+
+    def number_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor's storage; -1 if it is not recorded."""
+        return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Record existing tensors, or set the kind of those already recorded."""
         with compat.no_function():
             for tensor in filter(self.is_here, all_stored(tensors)):
-                storage = self._storage(tensor)
-                known = self._live.get(storage._cdata)
-                number = self._record(storage, owner) if known is None else known[0]
-                self.kinds[number] = kind
+                number = self.number_of(tensor)
+                number = self._record(self._storage(tensor), owner) if number < 0 else number
+                self.entries[number].kind = kind
                 if kind == "inputs" and self.phase != "setup":
                     self.new_inputs.add(number)
                 if owner != OUTSIDE:
-                    self.owners[number] = owner
+                    self.entries[number].owner = owner
 
     def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
         """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` records it first.
@@ -113,14 +176,13 @@ class Ledger(Listener):
         number, _ = self._live.pop(storage._cdata, (-1, None))
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
             number = self.was_there(storage.nbytes() if storage.resizable() else 0, "buffers", OUTSIDE)
-            self._raw_bytes[number] = storage.nbytes()
+            self.entries[number].raw_bytes = storage.nbytes()
         if number >= 0:
             self.watch(meta, number)
 
     def was_there(self, nbytes: int, kind: str, owner: int) -> int:
         """Record bytes held since before the steps, and return their number."""
         number = self._number(nbytes, owner, kind)
-        self._raw_bytes[number] = nbytes
         self._before.append(number)
         return number
 
@@ -128,15 +190,14 @@ class Ledger(Listener):
         """Record a resized storage's new block, then release its old one."""
         storage = self.standing_for(storage)
         number, _ = self._live.get(storage._cdata, (-1, None))
-        if number < 0 or self._raw_bytes[number] == storage.nbytes():
-            return
         nbytes = storage.nbytes()
-        new = self._number(nbytes, self.owners[number], self.kinds[number])
-        self._raw_bytes[new] = nbytes
+        if number < 0 or (entry := self.entries[number]).raw_bytes == nbytes:
+            return
+        new = self._number(nbytes, entry.owner, entry.kind)
         self.watch(storage, new)
         if nbytes:
             self.event(new, nbytes)
-        if self.nbytes[number]:
+        if entry.nbytes:
             self.event(number, 0)
 
     def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -171,10 +232,9 @@ class Ledger(Listener):
         number = self._call_of.pop(frame.index, None)
         if number is not None:
             with compat.no_function():
-                here = filter(self.is_here, all_stored(all_tensors(output)))
-                entries = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
-                outputs = tuple(dict.fromkeys(known[0] for known in entries if known is not None))
-            self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
+                here = map(self.number_of, filter(self.is_here, all_stored(all_tensors(output))))
+                outputs = dict.fromkeys(output for output in here if output >= 0)
+            self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=tuple(outputs))
 
     def _owner(self, frame: Frame | None) -> int:
         """Return the module of the current operator: that of the active call, else of its autograd node."""
@@ -182,17 +242,7 @@ class Ledger(Listener):
         if module is not None:
             return module
         node = compat.current_node() if self.phase == "backward" else None
-        if node is None:
-            return OUTSIDE
-        return self.module_of_node(number_of(node))
-
-    def module_of_node(self, node: int) -> int:
-        """Return the number of the module that created an autograd node, by the node's sequence number."""
-        return self.node_modules.of(node)
-
-    def place(self) -> Place:
-        """Return the thread and the stream whose library handles apply."""
-        return self.phase == "backward", 0
+        return OUTSIDE if node is None else self.node_modules.of(number_of(node))
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record an operator's results, scratch memory and lasting workspaces."""
@@ -200,14 +250,15 @@ class Ledger(Listener):
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
+        results = tensors_of(out)
         on_meta = name.startswith(SHAPES_ONLY)
-        sizes = repeat(0) if on_meta else iter(self.workspaces.reserves(name, args, kwargs, out))
-        lasting = self.workspaces.lasting(name, args, kwargs, out, self.place())
-        band = self.workspaces.band(RESERVES, name)
+        sizes = [0] * len(results) if on_meta else [*self.workspaces.reserves(name, args, kwargs, out)]
+        sizes += [None] * len(results)
+        lasting = self.workspaces.lasting(name, args, kwargs, out, (self.phase == "backward", self._stream()))
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = self.numbers.saved_bytes(args) if by_node else 0
         course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out)
-        self._record_course(course, tensors_of(out), sizes, owner, band, name, lasting, saved)
+        self._record_course(course, results, sizes, owner, name, lasting, saved)
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)
         doubt, lasting_bytes = self.workspaces.take_doubt()
@@ -220,9 +271,8 @@ class Ledger(Listener):
         self,
         course: Course,
         results: Sequence[torch.Tensor],
-        sizes: Iterator[int | None],
+        sizes: Sequence[int | None],
         owner: int,
-        band: float,
         name: str,
         lasting: Sequence[int],
         saved: int,
@@ -232,54 +282,45 @@ class Ledger(Listener):
         Lasting workspaces are requested where the course says so, else at its end. Where a rule says that a result's
         size is not the fake's, the measured size counts: the rule may be of another release.
         """
-        nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
+        band, error = self.workspaces.band(RESERVES, name), self.workspaces.band(SCRATCH, name)
         later = {step.result for step in course if isinstance(step, Result)}
         for place, result in enumerate(results):
             if place not in later:
-                self._record_results([result], iter(nbytes[place : place + 1]), owner, band)
-        error = self.workspaces.band(SCRATCH, name)
+                self._record_result(result, sizes[place], owner, band)
         buffers: list[int | None] = []
         for step in course:
             if isinstance(step, Result):
-                ruled = nbytes[step.result]
-                nbytes_of_result = ruled if step.nbytes is None else step.nbytes
-                self._record_results(results[step.result : step.result + 1], iter([nbytes_of_result]), owner, band)
+                size = sizes[step.result] if step.nbytes is None else step.nbytes
+                if step.result < len(results):
+                    self._record_result(results[step.result], size, owner, band)
             elif isinstance(step, Alloc):
                 is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
                 is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)
-                number = self._record_scratch(step.nbytes, owner, band_here) if is_new else None
+                number = self._allocate(step.nbytes, owner, band_here) if is_new else None
                 buffers.append(None if step.lasts else number)
             elif isinstance(step, Free):
-                self._give(buffers, step.buffer)
+                number, buffers[step.buffer] = buffers[step.buffer], None
+                if number is not None:
+                    self.event(number, 0)
             elif isinstance(step, Workspace):
-                self._record_workspace(step, owner, error)
+                if step.nbytes:
+                    number = self._allocate(step.nbytes, owner, max(step.band, error))
+                    self.entries[number].lesser, self.entries[number].empties = step.lesser, step.empties
+                    self.event(number, 0)
             else:
                 self._record_lasting(lasting, owner, name)
                 lasting = ()
         self._record_lasting(lasting, owner, name)
-        for buffer in range(len(buffers)):
-            self._give(buffers, buffer)
-
-    def _record_workspace(self, step: Workspace, owner: int, error: float) -> None:
-        if not step.nbytes:
-            return
-        number = self._record_scratch(step.nbytes, owner, max(step.band, error))
-        if step.lesser:
-            self.lesser[number] = step.lesser
-        if step.empties:
-            self.emptying.add(number)
-        self.event(number, 0)
-
-    def _give(self, buffers: list[int | None], buffer: int) -> None:
-        number, buffers[buffer] = buffers[buffer], None
-        if number is not None:
-            self.event(number, 0)
+        for number in buffers:
+            if number is not None:
+                self.event(number, 0)
 
     def _record_lasting(self, sizes: Sequence[int], owner: int, name: str) -> None:
         for nbytes in sizes:
-            self.event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
+            self._allocate(nbytes, owner, self.workspaces.band(LASTING, name))
 
-    def _record_scratch(self, nbytes: int, owner: int, band: float) -> int:
+    def _allocate(self, nbytes: int, owner: int, band: float = 0.0) -> int:
+        """Record memory of a kernel, and return its number."""
         number = self._number(nbytes, owner, "workspace", band)
         self.event(number, nbytes)
         return number
@@ -290,8 +331,7 @@ class Ledger(Listener):
             return super().number(frame, func, nbytes)
         owner = self._owner(frame)
         self.moments.append(Moment(func.name(), owner, self.phase, self.step))
-        number = self._number(nbytes, owner, "workspace")
-        self.event(number, nbytes)
+        number = self._allocate(nbytes, owner)
         return lambda: self.event(number, 0)
 
     def _record_number(self, storage: torch.UntypedStorage) -> None:
@@ -299,17 +339,13 @@ class Ledger(Listener):
         if storage._cdata not in self._live:
             self._record(storage, self.moments[-1].module)
 
-    def _record_results(
-        self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
-    ) -> None:
-        for tensor in results:
-            nbytes = next(sizes, None)
-            if self.is_here(tensor):
-                storage = self._storage(tensor)
-                if storage._cdata not in self._live:
-                    self._record(storage, owner, nbytes if storage.resizable() else 0, band)
-                else:
-                    self.resized(storage)
+    def _record_result(self, tensor: torch.Tensor, nbytes: int | None, owner: int, band: float) -> None:
+        if self.is_here(tensor):
+            storage = self._storage(tensor)
+            if storage._cdata not in self._live:
+                self._record(storage, owner, nbytes if storage.resizable() else 0, band)
+            else:
+                self.resized(storage)
 
     def is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has memory on the ledger's device, in a storage of its own.
@@ -328,21 +364,18 @@ class Ledger(Listener):
         self.events.append((len(self.moments) - 1, storage, nbytes))
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
-        if self.assuming is not None and self.phase == "optimizer":
-            self.assumed.add(len(self.nbytes))
-            band = max(band, self.assuming if self.moments[-1].operator == GATHERED else 0.0)
-        self.nbytes.append(nbytes)
-        self.kinds.append(kind)
-        self.owners.append(owner)
-        self.bands.append(band)
-        return len(self.nbytes) - 1
+        assumed = self.assuming is not None and self.phase == "optimizer"
+        if assumed and self.moments[-1].operator == GATHERED:
+            band = max(band, self.assuming or 0.0)
+        self.entries.append(Entry(nbytes, kind, owner, band, self._stream(), nbytes, assumed=assumed))
+        return len(self.entries) - 1
 
     def _record(
         self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0
     ) -> int:
         nbytes = storage.nbytes() if true_bytes is None else true_bytes
         number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
-        self._raw_bytes[number] = storage.nbytes()
+        self.entries[number].raw_bytes = storage.nbytes()
         self.watch(storage, number)
         if nbytes:
             self.event(number, nbytes)
@@ -356,16 +389,14 @@ class Ledger(Listener):
     def _free(self, key: int) -> None:
         self.numbers.settle()
         number, _ = self._live.pop(key)
-        if self.nbytes[number]:
+        if self.entries[number].nbytes:
             self.event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
         self.numbers.settle()
-        every = range(len(self.nbytes))
-        lesser = (self.lesser.get(number, ()) for number in every)
-        assumed, emptying = (map(which.__contains__, every) for which in (self.assumed, self.emptying))
-        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed, emptying))
+        if any(entry.elsewhere for entry in self.entries):
+            assumptions += (self.held,)
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         tried = sorted(self.workspaces.tried.items())
         assumptions += tuple(f"{name}, {count} times: scratch memory measured on zeros" for name, count in tried)
@@ -373,12 +404,14 @@ class Ledger(Listener):
         if len(self.gpus) > 1:
             names = ", ".join(f"cuda:{index}" for index in sorted(self.gpus))
             assumptions += (f"the step uses {names}, whose memory is counted together, as if on one GPU",)
-        initial = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
+        initial = [(0, number, nbytes) for number in self._before if (nbytes := self.entries[number].nbytes)]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
         calls = returned([call.later(len(initial)) for call in self.calls])
         doubts = tuple(replace(doubt, event=doubt.event + len(initial)) for doubt in self.doubts)
         events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
+        storages, streams = tuple(entry.spec() for entry in self.entries), tuple(entry.stream for entry in self.entries)
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
+        log = replace(log, streams=streams if any(streams) else ())
         return there_from_the_start(log, self.new_inputs)

@@ -277,7 +277,7 @@ class RealSteps(Steps):
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.copy.give_hooks()
             self.copy.settle()
-            output = self._run_all(args, kwargs)
+            output = self.run_all(args, kwargs)
             self.marks.stop()
             del output
 

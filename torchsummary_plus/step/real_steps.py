@@ -109,15 +109,6 @@ class _NoAccount:
         """Ignore the phase."""
 
 
-class _QuietSteps(Steps):
-    """Steps without an account."""
-
-    def run(self, args: Any, kwargs: Any) -> None:
-        self.copy.give_hooks()
-        self.copy.settle()
-        self._run_all(args, kwargs)
-
-
 def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """Run the steps for real on CPU copies of the tensors they reach; everything is restored.
 
@@ -134,13 +125,15 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
             watch = Pass(copy.tree, run_really, [journal, recorder])
             watch.install()
-            steps = _QuietSteps(watch, CPU, _NoAccount(), copy)
+            steps = Steps(watch, CPU, _NoAccount(), copy)
             args, kwargs = own_arguments(example, steps, CPU)
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in copy.prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
             with watch, ReadsRecorded(watch, recorder):
-                steps.run(args, kwargs)
+                copy.give_hooks()
+                copy.settle()
+                steps.run_all(args, kwargs)
             return RealStep(recorder.rehearsal(), journal)
     except (TooLongError, TooLargeError) as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))

@@ -27,12 +27,12 @@ from .autograd.functions import StepFunctions, failed_node, functions_as_without
 from .autograd.gpu_node_numbers import DeviceNumbers
 from .convergence import not_converging
 from .if_used import IfUsed
+from .ledger import Ledger
 from .runner import Steps
 from .step_copy import StepCopy
-from .streamed_ledger import StreamedLedger
 
 
-def follow_meta_storages(kernels: StepKernels, ledger: StreamedLedger) -> None:
+def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
     """Connect a ledger to the storages that stand for real ones, and record those that existed before the steps.
 
     The ledger can then query whether an engine formula or Python code is running, and whether the graph is retained.
@@ -48,7 +48,7 @@ def follow_meta_storages(kernels: StepKernels, ledger: StreamedLedger) -> None:
 
 
 @contextmanager
-def resizing_watched(kernels: StepKernels, ledger: StreamedLedger) -> Iterator[None]:
+def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
     """Record resized storages again, since no operator visible to a mode resizes them."""
     kind: Any = torch.UntypedStorage
     resize = kind.resize_
@@ -72,7 +72,7 @@ class RecordedSteps(Steps):
     if_used: IfUsed
     """Listens for the first use of tensors that count only from then on."""
 
-    def __init__(self, kernels: StepKernels, ledger: StreamedLedger, copy: StepCopy) -> None:
+    def __init__(self, kernels: StepKernels, ledger: Ledger, copy: StepCopy) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
@@ -119,16 +119,11 @@ class RecordedSteps(Steps):
             del parameters, inputs, tensor
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
-            output = self._run_all(args, kwargs)
+            output = self.run_all(args, kwargs, engine.drop_unreferenced)
             paths = tuple(self.tree.paths)
             log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             del output
         return log
-
-    def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
-        super()._once(args, kwargs, optimizer)
-        if self.kernels.engine is not None:
-            self.kernels.engine.drop_unreferenced()
 
     def _input(self, tensor: Tensor) -> Tensor:
         known = self.copy.known(tensor)

@@ -126,48 +126,54 @@ class Steps:
         left_out = self.tree.left_out if self.step.train_step is None else ()
         return (*self.notes, *self.tree.own_modes, *left_out, *others)
 
-    def _run_all(self, args: Any, kwargs: Any) -> Any:
-        """Run all steps and return the output that the loop keeps from the last one."""
+    def run_all(self, args: Any, kwargs: Any, after: Callable[[], object] = lambda: None) -> Any:
+        """Run all steps and ``after`` each; return the output that the loop keeps from the last one."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
+            after()
         output, self.output = self.output, None
         return output
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
+        """Run one step; of several micro-batches, each loss is divided by their number, as trainers do."""
         if self.step.train_step is not None:
             self.doing = "train_step"
             with self._autocast():
                 self.step.train_step(self.tree.called, *args, **kwargs)
-        elif optimizer is not None and needs_closure(optimizer):
-            self._step_by_closure(args, kwargs, optimizer)
-        elif self._run_micro_batches(args, kwargs):
+            return
+        if optimizer is not None and needs_closure(optimizer):
             self.doing = "optimizer"
-            if optimizer is not None:
-                self._step_optimizer(args, kwargs, optimizer)
-                optimizer.zero_grad()
-            else:
-                for module in (self.model, *self.loss_modules[:1]):
-                    module.zero_grad()
-
-    def _run_micro_batches(self, args: Any, kwargs: Any) -> bool:
-        """Run the forward and backward of each micro-batch, which add to the gradients; False for inference.
-
-        Of several, each loss is divided by their number before its backward, as trainers do.
-        """
+            optimizer.step(self._closure(args, kwargs, optimizer))
+            optimizer.zero_grad()
+            return
         for _ in range(self.step.micro_batches):
             self.account.enter("forward", self.account.step)
             loss = self._forward(args, kwargs)
             if loss is None:
-                return False
+                return
             if self.step.micro_batches > 1:
                 loss = loss / self.step.micro_batches
             self.doing = "backward"
             loss.backward()
             with self._phase("backward"):
                 del loss
-        return True
+        self.doing = "optimizer"
+        if optimizer is None:
+            for module in (self.model, *self.loss_modules[:1]):
+                module.zero_grad()
+            return
+        under_way = len(self.stepping)
+        try:
+            optimizer.step()
+        except Exception as error:
+            if "closure" not in str(error):  # Some, as SAM, need one for existing gradients too.
+                raise
+            while len(self.stepping) > under_way:
+                self.stepping.pop().close()
+            optimizer.step(self._closure(args, kwargs, optimizer))
+        optimizer.zero_grad()
 
     def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""
@@ -204,27 +210,7 @@ class Steps:
         if left:
             self.notes[left] = None
 
-    def _step_optimizer(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
-        """Run one optimizer step on existing gradients, with a closure if it requires one, as SAM does."""
-        under_way = len(self.stepping)
-        try:
-            optimizer.step()
-        except Exception as error:
-            if "closure" not in str(error):
-                raise
-            while len(self.stepping) > under_way:
-                self.stepping.pop().close()
-            closure: Any = self._closure(args, kwargs, optimizer)
-            optimizer.step(closure)
-
-    def _step_by_closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
-        """Run one optimizer step that runs forward and backward itself, any number of times."""
-        closure: Any = self._closure(args, kwargs, optimizer)
-        self.doing = "optimizer"
-        optimizer.step(closure)
-        optimizer.zero_grad()
-
-    def _closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    def _closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the closure that an optimizer calls for gradients and the loss."""
 
         def closure() -> Any:
