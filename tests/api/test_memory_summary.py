@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.memory.test_memory_footprint import Tied
-from torchsummary_plus.api import progress
+from torchsummary_plus.api import step_request
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.api.table import summary
@@ -204,14 +204,14 @@ def test_the_shell_refuses_with_2(
 def test_a_bar_shows_to_those_who_watch_and_want_it(
     watched: bool, wanted: bool, shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "SECONDS", 0)
-    monkeypatch.setattr(progress, "_is_watched", lambda: watched)
+    monkeypatch.setattr(step_request, "SECONDS", 0)
+    monkeypatch.setattr(step_request, "_is_watched", lambda: watched)
     max_batch_size(Scaled(), (16,), 1 << 18, device="cpu", progress=wanted)
     assert ("operators" in capsys.readouterr().err) is shown
 
 
 def test_without_tqdm_there_is_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_is_watched", lambda: True)
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    monkeypatch.setattr(step_request, "_is_watched", lambda: True)
+    monkeypatch.setattr(step_request, "find_spec", lambda name: None)
     assert estimate_memory(Scaled(), (16,), 2).peak_bytes > 0
     assert capsys.readouterr().err == ""

@@ -10,8 +10,7 @@ import torch
 
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.autocast import kernel_cast_within
-from torchsummary_plus.watch.profiled import changes
-from torchsummary_plus.watch.quiet_profile import QuietProfile
+from torchsummary_plus.watch.profiled import QuietProfile, changes
 
 COMPOSITES = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 ARGUMENTS: dict[str, Any] = {

@@ -19,7 +19,7 @@ from torchsummary_plus.data.errors import StepError
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.cuda_guard import Slot
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.memory.footprint import Footprint
+from torchsummary_plus.memory.attribution import Footprint
 from torchsummary_plus.step.autograd.cuda_engine import CudaEngine
 
 no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a card has a guard of its own")

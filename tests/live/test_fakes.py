@@ -25,9 +25,8 @@ from torchsummary_plus.live.fakes import (
 from torchsummary_plus.live.meta_storages import MetaStorages
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
-from torchsummary_plus.trace import recipes
-from torchsummary_plus.trace.kernels import FakeKernels
-from torchsummary_plus.trace.recipes import View, from_recipe
+from torchsummary_plus.trace import kernels
+from torchsummary_plus.trace.kernels import FakeKernels, View, from_recipe
 
 CUDA = torch.device("cuda", 0)
 
@@ -132,7 +131,7 @@ def test_an_error_where_a_fake_is_made_leaves_torch_as_it_was(
         raise RuntimeError("no fake")
 
     fake = new_fake((4,), torch.float32, CPU)
-    for place in (fakes, meta_storages, recipes):
+    for place in (fakes, meta_storages, kernels):
         monkeypatch.setattr(place, "wrap", failing)
     with pytest.raises(RuntimeError, match="no fake") as caught:
         make(fake)

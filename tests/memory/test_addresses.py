@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchsummary_plus.data.units import MIB
-from torchsummary_plus.memory.addresses import RESERVATION, DriverOrder
+from torchsummary_plus.memory.allocator import RESERVATION, DriverOrder
 
 STEPS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 99)), max_size=80)
 """An allocation of so many MiB, and a number that chooses one to free, if it is odd."""

@@ -13,8 +13,16 @@ from torch import nn
 
 from torchsummary_plus import max_batch_size
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, MOST_TRACES, OPEN, Search, largest
-from torchsummary_plus.memory.scaling import at_batch, scales
+from torchsummary_plus.memory.capacity import (
+    LARGEST_BATCH,
+    MOST_BISECTED,
+    MOST_TRACES,
+    OPEN,
+    Search,
+    at_batch,
+    largest,
+    scales,
+)
 
 Law = Callable[[int], list[int]]
 """The bytes that are live together, by the batch."""

@@ -22,7 +22,7 @@ from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import least
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, AtMost, Rule, Workspace
-from torchsummary_plus.step import kernel_trials, saved_storages
+from torchsummary_plus.step import kernel_trials, real_steps
 from torchsummary_plus.step.workspace import LARGEST_LASTING
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -115,7 +115,7 @@ def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
         options: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
         truth = measure(model, (ids.view(-1, 4),), "train", optimizer=optimizer).peak_bytes
         assert estimate_memory(model, **options).peak_bytes == truth
-        monkeypatch.setattr(saved_storages, "LARGEST", 0)
+        monkeypatch.setattr(real_steps, "MOST_BYTES", 0)
         estimate = estimate_memory(model, **options)
         monkeypatch.undo()
         low, high = estimate.peak_range

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.truth.memory_truth import storage_bytes
 from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.memory.attribution import Footprint
 from torchsummary_plus.memory.estimate import ModuleMemory
-from torchsummary_plus.memory.footprint import Footprint
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 

@@ -23,9 +23,9 @@ from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.data.errors import ForwardError, StepError
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.capacity import at_batch, scales
 from torchsummary_plus.memory.estimate import build_estimate
 from torchsummary_plus.memory.gpus import FEWEST
-from torchsummary_plus.memory.scaling import at_batch, scales
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 ROOT = Path(__file__).parents[2]

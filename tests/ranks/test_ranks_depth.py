@@ -19,9 +19,9 @@ from torchsummary_plus.live.versions import since
 from torchsummary_plus.ranks import micro_batches
 from torchsummary_plus.ranks.filled import filled
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
-from torchsummary_plus.step.depth import cut
-from torchsummary_plus.step.depth.growth import grown
-from torchsummary_plus.step.depth.stacks import largest_stack
+from torchsummary_plus.step import deep_steps
+from torchsummary_plus.step.deep_steps import largest_stack
+from torchsummary_plus.step.growth import grown
 
 WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": False}
 needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")
@@ -169,7 +169,7 @@ def logs_that_are_grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         logs.append(len(partial_logs))
         return log
 
-    monkeypatch.setattr(cut, "WORTH", SHAPE.depth)
+    monkeypatch.setattr(deep_steps, "WORTH", SHAPE.depth)
     monkeypatch.setattr("torchsummary_plus.ranks.record.grown", counted)
     return logs
 
@@ -234,7 +234,7 @@ class Widening(nn.Module):
 
 def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimate_memory(Widening, (8,), 4, world_size=2, optimizer="sgd", progress=False)
-    monkeypatch.setattr(cut, "WORTH", 7)
+    monkeypatch.setattr(deep_steps, "WORTH", 7)
     estimate = estimate_memory(Widening, (8,), 4, world_size=2, optimizer="sgd", progress=False)
     assert (estimate.peak_bytes, estimate.log.events) == (whole.peak_bytes, whole.log.events)
 
@@ -277,8 +277,8 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
     settings: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
     whole = estimate_memory(model, (16,), 2, **settings)
     taken: list[int] = []
-    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.grown", _counting(taken))
+    monkeypatch.setattr("torchsummary_plus.step.deep_steps.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.deep_steps.grown", _counting(taken))
     estimate = estimate_memory(model, (16,), 2, **settings)
     assert taken == [SHAPE.depth]
     assert (estimate.at_peak, estimate.by_module) == (whole.at_peak, whole.by_module)
@@ -289,8 +289,8 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
 
 def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.step.depth.deep_steps.grown", _counting(taken))
+    monkeypatch.setattr("torchsummary_plus.step.deep_steps.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.deep_steps.grown", _counting(taken))
     model = Llama(SHAPE)
     last = lambda _: torch.optim.AdamW(model.layers[-1].parameters())  # noqa: E731
     estimate_memory(model, (16,), 2, dtypes=torch.long, optimizer=last, progress=False)

@@ -19,7 +19,7 @@ from tests.ranks.plugins import under_accelerate
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.memory.attribution import GATHERS_AHEAD, held_back, run_log
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
-from torchsummary_plus.step.depth.cut import Cut
+from torchsummary_plus.step.deep_steps import Cut
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_many_equal_layers_are_estimated_from_few(monkeypatch: pytest.MonkeyPatc
         cut.append(len(self.left.names))
 
     monkeypatch.setattr(Cut, "make", noted)
-    monkeypatch.setattr("torchsummary_plus.step.depth.cut.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.deep_steps.WORTH", 7)
     build = partial(sharded, model=Deep, use_orig_params=True)
     few = estimated(build)
     assert max(cut) < 7

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import MemoryEstimate, estimate_memory
-from torchsummary_plus.step.flattened import flattened
+from torchsummary_plus.step.runner import flattened
 
 LAYER = 3_158_016
 """The bytes of the weights of two layers of a GRU of width 256."""

@@ -30,7 +30,7 @@ from torchsummary_plus import (
     measure_memory,
 )
 from torchsummary_plus.data.memory_records import KINDS
-from torchsummary_plus.watch.quiet_profile import without_notes
+from torchsummary_plus.watch.profiled import without_notes
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -13,7 +13,7 @@ from tests.truth.memory_truth import cpu_deltas, highest
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError, StepError
 from torchsummary_plus.live.stored import all_stored
-from torchsummary_plus.step import saved_storages
+from torchsummary_plus.step import real_steps
 
 WIDTH = 64
 ROWS = 32
@@ -153,7 +153,7 @@ def test_on_a_card_it_is_that_of_the_cpu_and_said_to_be() -> None:
 def test_a_step_that_is_too_large_to_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ForwardError, match=r"only a real step can provide, but the model is on the meta device"):
         estimate_memory(Pooled().to("meta"), (WIDTH,), ROWS)
-    monkeypatch.setattr(saved_storages, "LARGEST", 1000)
+    monkeypatch.setattr(real_steps, "MOST_BYTES", 1000)
     with pytest.raises(StepError, match=r"\(Ragged\) failed(.|\n)*more than 1,000 bytes"):
         estimate_memory(Ragged(), (WIDTH,), ROWS)
 

@@ -18,7 +18,7 @@ from tests.step.step_parts import WIDTH, block, rows, squared
 from tests.truth.warm import python
 from torchsummary_plus import MemoryEstimate, StepError, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
-from torchsummary_plus.step import rehearsal
+from torchsummary_plus.step import real_steps
 from torchsummary_plus.step.optimizers import NAMES
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -180,7 +180,7 @@ class Fitted(nn.Module):
 @pytest.fixture
 def without_real_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """No real step is short enough to run."""
-    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 0)
+    monkeypatch.setattr(real_steps, "LONGEST_STEP", 0)
 
 
 def lbfgs(**options: Any) -> Any:

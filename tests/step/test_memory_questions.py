@@ -14,8 +14,8 @@ from tests.told import Told
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError, StepError, UnsupportedError
-from torchsummary_plus.step import operator_limit, rehearsal
-from torchsummary_plus.step.rehearsal import TOO_MANY_VALUES
+from torchsummary_plus.step import real_steps
+from torchsummary_plus.step.real_steps import TOO_MANY_VALUES
 
 WIDTH = 64
 
@@ -213,7 +213,7 @@ def test_what_a_real_step_writes_is_put_back() -> None:
 
 
 def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
+    monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
     estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
     assert "assumed to be False" in estimate.assumptions[0]
 
@@ -253,7 +253,7 @@ class Suppressed(nn.Module):
 def test_a_loop_over_values_is_measured_rather_than_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Suppressed(), torch.rand(1, 1, 8, 8)
     recorded = estimate_memory(model, input_data=x, mode="eval")
-    monkeypatch.setattr(rehearsal, "MOST_ANSWERS", 60)
+    monkeypatch.setattr(real_steps, "MOST_ANSWERS", 60)
     predicted, measured = (call(model, input_data=x, mode="eval") for call in (estimate_memory, measure_memory))
     assert predicted.peak_bytes == measured.peak_bytes == recorded.peak_bytes
     assert any(TOO_MANY_VALUES in told for told in predicted.assumptions)
@@ -277,27 +277,27 @@ class Looped(nn.Module):
 def test_a_loop_over_elements_ends_with_an_error_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    monkeypatch.setattr(operator_limit, "MOST_OPERATORS", 30)
+    monkeypatch.setattr(real_steps, "MOST_OPERATORS", 30)
     with pytest.raises(UnsupportedError, match=r"more than 30 operators.* measure_memory"):
         estimate_memory(Looped(), (8,), 2, device=device, optimizer="sgd")
 
 
 def test_a_loop_that_is_too_long_to_measure_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "MOST_ANSWERS", 10)
-    monkeypatch.setattr(rehearsal, "MOST_MEASURED", 60)
+    monkeypatch.setattr(real_steps, "MOST_ANSWERS", 10)
+    monkeypatch.setattr(real_steps, "MOST_MEASURED", 60)
     with pytest.raises(UnsupportedError, match="values of tensors, and a real step was abandoned: it calls more"):
         estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 8, 8), mode="eval")
 
 
 def test_a_loop_whose_profile_does_not_fit_the_free_memory_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "MOST_ANSWERS", 10)
-    monkeypatch.setattr(rehearsal, "free_bytes", lambda: 2 * rehearsal.PROFILE_BYTES * 60)
+    monkeypatch.setattr(real_steps, "MOST_ANSWERS", 10)
+    monkeypatch.setattr(real_steps, "free_bytes", lambda: 2 * real_steps.PROFILE_BYTES * 60)
     with pytest.raises(UnsupportedError, match="more than 60 operators, whose profile would take half of the free mem"):
         estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 8, 8), mode="eval")
 
 
 def test_a_real_forward_ends_at_as_many_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "MOST_OPERATORS", 20)
+    monkeypatch.setattr(real_steps, "MOST_OPERATORS", 20)
     with pytest.raises(ForwardError, match="a real forward was abandoned: it calls more than 20 operators"):
         estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 4, 4), mode="eval")
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.step import surroundings, workspace
+from torchsummary_plus.step import step_copy, workspace
 
 
 class Recurrent(nn.Module):
@@ -59,7 +59,7 @@ def test_a_release_that_hides_saved_tensors_says_what_is_not_counted(monkeypatch
     def step(model: nn.Module, x: Tensor) -> None:
         (model(x) + state[0].detach()).sum().backward()
 
-    monkeypatch.setattr(surroundings, "since", lambda release: False)
-    assert any(surroundings.UNSEEN in said for said in estimate_memory(model, (8,), 4, train_step=step).assumptions)
+    monkeypatch.setattr(step_copy, "since", lambda release: False)
+    assert any(step_copy.UNSEEN in said for said in estimate_memory(model, (8,), 4, train_step=step).assumptions)
     state[0] = torch.zeros(4, 8)
     assert not estimate_memory(model, (8,), 4, train_step=step).assumptions

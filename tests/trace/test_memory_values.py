@@ -14,7 +14,7 @@ from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError
 from torchsummary_plus.live.real_inputs import real_input
-from torchsummary_plus.step import rehearsal
+from torchsummary_plus.step import real_steps
 
 WIDTH = 64
 DEVICES = ("cpu", "cuda")
@@ -149,7 +149,7 @@ def test_the_experts_of_later_steps_are_those_of_changed_weights() -> None:
 def test_without_a_real_step_the_range_has_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, x = Experts(), rows()
-    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 0)
+    monkeypatch.setattr(real_steps, "LONGEST_STEP", 0)
     estimate = estimate_memory(model, input_data=x, loss=loss, optimizer=lambda ps: torch.optim.SGD(ps, 10.0))
     low, high = estimate.peak_range
     assert "nonzero in the model itself, 8 times: sizes taken from a real forward" in estimate.assumptions
@@ -258,8 +258,8 @@ def test_a_value_that_nothing_tells_is_an_error_with_its_place_and_cause(device:
 
 
 def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "LONGEST", 1000)
-    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
+    monkeypatch.setattr(real_steps, "LONGEST", 1000)
+    monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
     estimate = estimate_memory(Experts(), (WIDTH,), 8, loss=torch.sum)
     assert all(assumption.endswith("same number of tokens, on every rank") for assumption in estimate.assumptions)
     with pytest.raises(ForwardError, match="more than 1,000 multiply-adds"):

@@ -19,8 +19,7 @@ from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
 from torchsummary_plus.step.measuring import _missed
 from torchsummary_plus.watch.history import AllocatorHistory, happened, requests
-from torchsummary_plus.watch.profiled import Change, ProfileReader, changes, with_frees, with_requests
-from torchsummary_plus.watch.quiet_profile import QuietProfile
+from torchsummary_plus.watch.profiled import Change, ProfileReader, QuietProfile, changes, with_frees, with_requests
 
 ODD = 1000
 """Bytes that are not a multiple of a block's."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchsummary_plus.data.rounding import MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.data.units import MIB
-from torchsummary_plus.watch.free_blocks import free_blocks_taken, requests_that_fill
+from torchsummary_plus.watch.history import free_blocks_taken, requests_that_fill
 
 SEGMENTS = st.lists(
     st.tuples(

@@ -24,7 +24,7 @@ from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.data.tracking_records import TensorGroup
 from torchsummary_plus.data.units import in_unit
 from torchsummary_plus.render.figure import in_units
-from torchsummary_plus.watch.objects import watched_objects
+from torchsummary_plus.watch.population import watched_objects
 
 matplotlib.use("agg")
 

@@ -23,10 +23,9 @@ from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
 from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
-from .progress import progress_bar
 from .public import public
 from .step_options import StepOptions, device_of_limit, memory_to_fit
-from .step_request import StepRequest
+from .step_request import StepRequest, progress_bar
 
 SKIPPED_BAND = 0.04
 """The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up."""

@@ -20,7 +20,7 @@ from ..data.units import in_common_unit
 from ..live.structures import all_tensors
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary
-from ..watch.live_peak import LivePeak
+from ..watch.meters import LivePeak
 from .memory import estimate_memory
 from .table import summary
 

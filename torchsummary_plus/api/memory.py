@@ -34,10 +34,9 @@ from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from .generation import estimate_generation
 from .habits import check_model
-from .progress import progress_bar
 from .public import public
 from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
-from .step_request import StepRequest, Ticks
+from .step_request import StepRequest, Ticks, progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

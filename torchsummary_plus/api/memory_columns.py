@@ -9,7 +9,7 @@ from typing import Any
 from ..data.errors import InputError
 from ..data.memory_records import RowMemory
 from ..data.records import Trace
-from ..memory.footprint import module_memory
+from ..memory.attribution import module_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..table.inputs import Example
 from ..table.modules import ModuleTree

@@ -1,9 +1,13 @@
-"""A request for a step's memory, and how it is traced and turned into an estimate."""
+"""A request for a step's memory, how it is traced and turned into an estimate, and its progress bar."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
@@ -17,7 +21,7 @@ from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.depth.deep_steps import record_deep_step
+from ..step.deep_steps import record_deep_step
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -90,3 +94,34 @@ class Ticks(Listener):
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Advance the progress bar."""
         self.tick(self.what)
+
+
+SECONDS = 1.0
+"""Seconds before a bar appears."""
+
+
+@contextmanager
+def progress_bar(title: str, unit: str, wanted: bool = True) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call after each ``unit`` of work, with the name of the current task."""
+    if not (wanted and _is_watched() and find_spec("tqdm")):
+        yield lambda _: None
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tqdm's, in a notebook without widgets: it falls back to text.
+        from tqdm.auto import tqdm
+    with tqdm(desc=title, unit=f" {unit}", delay=SECONDS, leave=False) as bar:
+        present = ""
+
+        def advance(what: str) -> None:
+            nonlocal present
+            if what != present:
+                present = what
+                bar.set_postfix_str(what, refresh=False)
+            bar.update()
+
+        yield advance
+
+
+def _is_watched() -> bool:
+    """Return whether this runs in a notebook or at a terminal."""
+    return "ipykernel" in sys.modules or sys.stderr.isatty()

@@ -17,13 +17,12 @@ from ..memory.capacity import SharedSearch
 from ..memory.estimate import least, log_fits, room_of_log
 from ..memory.gpus import COMMON, find_gpu
 from ..results.what_if import GpuFit, Setting, WhatIf
-from ..step.eight_bit import EIGHT_BIT, PAGED
+from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
 from .memory import check_batch
-from .progress import progress_bar
 from .public import public
 from .step_options import StepOptions, takes_step_arguments
-from .step_request import StepRequest
+from .step_request import StepRequest, progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -28,10 +28,8 @@ from ..live.modes import gradients
 from ..live.stored import all_stored
 from ..live.versions import since
 from ..step.autograd.cuda_engine import CudaEngine
-from ..step.depth.cut import FEWEST, Cut
-from ..step.depth.deep_steps import takes_all_layers_alike
-from ..step.depth.growth import Proved, UnprovedError, grown
-from ..step.depth.tokens import NotRepeatingError
+from ..step.deep_steps import FEWEST, Cut, takes_all_layers_alike
+from ..step.growth import NotRepeatingError, Proved, UnprovedError, grown
 from ..step.optimizers import fakes_in_foreach, optimizer_maker
 from ..step.recorded_steps import follow_meta_storages, resizing_watched
 from ..step.step import Step
@@ -44,8 +42,7 @@ from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
 from ..trace.global_state import global_state_kept, one_pass
-from ..trace.guesses import Guesses
-from ..trace.questions import Answers
+from ..trace.questions import Answers, Guesses
 from . import compat, gloo  # noqa: F401 - gloo registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone

@@ -10,8 +10,8 @@ from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS
 from ..data.units import common_unit, in_unit, mebibytes
 from ..formats.table import Cell, Field, Table, TableRow
+from ..memory.attribution import parents
 from ..memory.estimate import Estimate, ModuleMemory
-from ..memory.footprint import parents
 from ..table.columns import check_layout
 from .memory_text import kind_label, place, sentences, title, verdict
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..data.units import in_unit, size_text
+from ..memory.attribution import parents
 from ..memory.estimate import Estimate, ModuleMemory
-from ..memory.footprint import parents
 from .memory_text import kind_label
 
 SMALLEST = 1 / 350

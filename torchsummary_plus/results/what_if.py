@@ -9,7 +9,7 @@ from ..data.errors import choice_error
 from ..data.step_words import a_gpu
 from ..data.units import in_common_unit
 from ..formats.printing import printable
-from ..memory.fit import IN_PIECES
+from ..memory.estimate import IN_PIECES
 from ..render.what_if_table import what_if_table
 from .figures import Figures
 from .memory_estimate import MemoryEstimate

@@ -37,29 +37,32 @@ from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, placed, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.global_state import global_state_kept, one_pass
-from ..trace.guesses import Guesses
-from ..trace.questions import OUTSIDE, Answers, Zeros
-from ..trace.real_kernels import run_really
+from ..trace.kernels import run_really
+from ..trace.questions import OUTSIDE, Answers, Guesses, Zeros
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
+from .autograd.formulas import NO_ZERO, WITH_ZEROS, ZEROS_BAND
 from .autograd.functions import OTHER_FORMULA, REFLECTORS_BAND
-from .autograd.products import NO_ZERO, WITH_ZEROS, ZEROS_BAND
-from .compiling import refused_to_torch
+from .compiling import CompilerNeededError, compiler_left_out, import_for_hooked, refused_to_torch
 from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .draws import Draws, with_other_draws
-from .if_used import IfUsed
-from .ledger import Ledger
-from .operator_limit import OperatorLimit, too_long
+from .ledger import IfUsed, Ledger, Work
 from .optimizers import fakes_in_foreach
-from .real_steps import ForwardTangents, RealStep, SparseResults, measured_step, rehearse_step
+from .real_steps import (
+    TOO_MANY_VALUES,
+    ForwardTangents,
+    OperatorLimit,
+    RealStep,
+    Rehearsal,
+    SparseResults,
+    measured_step,
+    rehearse,
+    rehearse_step,
+    too_long,
+)
 from .recorded_steps import RecordedSteps, follow_meta_storages
-from .rehearsal import TOO_MANY_VALUES, Rehearsal, rehearse
-from .runner import with_loss
 from .step import Step
-from .step_copy import StepCopy
-from .surroundings import UNSEEN, Surroundings
-from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
-from .work import Work
+from .step_copy import UNSEEN, StepCopy, Surroundings, with_loss
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ proportional to the size (three sizes may show another line), those at its own s
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +43,6 @@ from ..ops.scratch.registry import (
     most_bytes,
 )
 from ..trace.kernels import change_tensors, tensors_of
-from ..watch.block_sizes import block_sizes
 from .smaller_calls import Call, Shortened, extrapolated, shortened
 
 AT_ONCE, AT_ONCE_WORK = 1 << 19, 3 * 10**8
@@ -669,3 +669,28 @@ def _overload(name: str) -> OpOverload | None:
 
 
 _operator = cache(_overload)
+
+
+@contextmanager
+def block_sizes() -> Iterator[list[int]]:
+    """Yield a list that on exit has the bytes of every allocated block in order, negative where a block was freed.
+
+    The garbage collector is off meanwhile: what it frees is not the code's.
+    """
+    sizes: list[int] = []
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        compat.start_legacy_profile(_CONFIG)
+        try:
+            yield sizes
+        finally:
+            threads = compat.end_legacy_profile()
+    finally:
+        if collects:
+            gc.enable()
+    sizes += (event.cpu_memory_usage() for events in threads for event in events if event.kind() == "memory_alloc")
+
+
+_CONFIG = compat.legacy_config(compat.legacy_state.CPU, False, True, False, False, False, compat.profiler_extras())
+"""A profile of memory, without shapes, stacks, operations and modules."""

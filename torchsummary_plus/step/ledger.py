@@ -1,16 +1,19 @@
-"""A listener that records a step's memory: each storage's allocation and release, by operator, module and phase."""
+"""Listeners that record a step: each storage's allocation and release, by operator, module and phase; its work."""
 
 from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from ..data.capability import AMPERE, Capability
+from ..data.kernel_records import Kernel
 from ..data.memory_records import (
     HELD_TO_THE_END,
     KV_CACHE,
@@ -22,20 +25,24 @@ from ..data.memory_records import (
     in_order,
     returned,
     there_from_the_start,
-)  # fmt: skip
+)
+from ..data.rounding import MIN_BLOCK
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.stored import all_stored
 from ..live.streams import Streams
 from ..live.structures import all_tensors, cached_tensors
+from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
+from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
-from ..trace.node_modules import NodeModules
 from ..trace.questions import OUTSIDE
+from ..watch.marks import NodeModules
 from .autograd.gpu_node_numbers import number_of
 from .autograd.saved_numbers import SavedNumbers
+from .step_copy import PriorTensor
 from .workspace import Workspaces
 
 GATHERED = "aten::cat"
@@ -415,3 +422,108 @@ class Ledger(Listener):
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
         log = replace(log, streams=streams if any(streams) else ())
         return there_from_the_start(log, self.new_inputs)
+
+
+_ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
+"""Operators that read a tensor in CPU memory together with tensors on a GPU."""
+
+
+class IfUsed(Listener):
+    """Records a package's tensors once an operator receives them, or once the steps let go of them.
+
+    A tensor in CPU memory is on the GPU only if an operator takes it together with tensors there.
+    """
+
+    def __init__(self, ledger: Ledger, moved: bool = False) -> None:
+        self.ledger = ledger
+        self.moved = moved
+        """Whether the steps run on a GPU and the model is elsewhere, as are the tensors."""
+        self.counted: list[int] = []
+        """The bytes of each storage counted because of its use."""
+        self._waiting: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
+
+    def wait(self, holding: PriorTensor) -> None:
+        """Follow a tensor until it is used."""
+        for tensor in all_stored([holding.tensor]):
+            storage = tensor.untyped_storage()
+            key, nbytes = storage._cdata, storage.nbytes() if self.ledger.is_here(tensor) else 0
+            if self.ledger.number_of(tensor) < 0:
+                self._waiting[key] = weakref.ref(storage, self._release(key, nbytes)), holding.kind, holding.owner
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record what an operator is about to use."""
+        if not self._waiting:
+            return
+        tensors = tensors_of((*args, *kwargs.values()))
+        crosses = isinstance(func, OpOverload) and func._schema.name in _ACROSS
+        meets_card = not crosses and any(map(self.ledger.is_here, tensors))
+        for tensor in tensors:
+            if tensor.layout is torch.strided and (self.ledger.is_here(tensor) or (meets_card and tensor.dim())):
+                storage = tensor.untyped_storage()
+                _, kind, owner = self._waiting.pop(storage._cdata, (None, "", 0))
+                if kind:
+                    self.ledger.watch(storage, self.ledger.was_there(storage.nbytes(), kind, owner))
+                    self.counted.append(storage.nbytes())
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Return a note if tensors that nothing moves with the model count as on the steps' device from the start."""
+        if not self.moved or sum(self.counted) <= MIN_BLOCK:
+            return ()
+        return (
+            f"tensors outside the model, {sum(self.counted):,} bytes, are assumed to be on the GPU before the steps",
+        )
+
+    def settle(self) -> None:
+        """Stop following; the steps are over."""
+        self._waiting.clear()
+
+    def _release(self, key: int, nbytes: int) -> Callable[[object], None]:
+        """Return a callback for a storage's release: it records the storage as held until then."""
+
+        def released(_: object) -> None:
+            _, kind, owner = self._waiting.pop(key, (None, "", 0))
+            if kind and nbytes:
+                self.ledger.event(self.ledger.was_there(nbytes, kind, owner), 0)
+
+        return released
+
+
+class _Clock(Protocol):
+    """The current phase and step, the moments so far, and the device whose memory is recorded."""
+
+    phase: str
+    step: int
+    moments: list[Moment]
+    backend: str
+
+
+class Work(Listener):
+    """Counts the multiply-adds of the last step by phase; operators between phases count as the forward's.
+
+    ``kernels`` are those of the last step; the clock has recorded an operator's moment before.
+
+    A backward is counted as it runs: a frozen weight has no gradient, and costs nothing.
+    """
+
+    def __init__(self, clock: _Clock, steps: int) -> None:
+        self.clock = clock
+        self.steps = steps
+        self.step = -1
+        self.mult_adds: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self.kernels: list[Kernel] = []
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Add the operator's multiply-adds to its phase; a new step starts over."""
+        if self.clock.step != self.step:
+            self.step = self.clock.step
+            self.mult_adds, self.unknown, self.kernels = Counter(), Counter(), []
+        count = multiply_adds(func, args, kwargs, out)
+        if count is None:
+            self.unknown[str(func)] += 1
+        elif count:
+            phase = self.clock.phase
+            self.mult_adds[phase if phase in ("backward", "optimizer") else "forward"] += count
+        if self.step < self.steps - 1:
+            return
+        self.kernels += kernels_of(len(self.clock.moments) - 1, func, args, kwargs, out, count or 0, self.clock.backend)

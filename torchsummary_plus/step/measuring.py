@@ -32,20 +32,26 @@ from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.global_state import global_state_kept, one_pass
+from ..trace.kernels import run_really
 from ..trace.questions import OUTSIDE
-from ..trace.real_kernels import run_really
-from ..watch.free_blocks import free_blocks_taken
-from ..watch.history import AllocatorHistory
+from ..watch.history import AllocatorHistory, free_blocks_taken
 from ..watch.marks import Marks, addresses
-from ..watch.profiled import Change, ProfileReader, changes, freed, received, with_frees, with_requests
-from ..watch.quiet_profile import QuietProfile, alone
-from ..watch.unseen import with_unseen_frees
-from .account import PriorTensor
+from ..watch.profiled import (
+    Change,
+    ProfileReader,
+    QuietProfile,
+    alone,
+    changes,
+    freed,
+    received,
+    with_frees,
+    with_requests,
+    with_unseen_frees,
+)
 from .compiling import compiled_for_torch
 from .runner import Steps
 from .step import Step
-from .step_copy import StepCopy
-from .surroundings import Surroundings
+from .step_copy import PriorTensor, StepCopy, Surroundings
 
 
 def measure_step(

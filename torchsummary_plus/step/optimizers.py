@@ -1,20 +1,29 @@
-"""The optimizers of a step: the requested one, and those in a user's training step."""
+"""The optimizers of a step: the requested one, and those in a user's training step.
+
+Those with 8-bit states are bitsandbytes's, which need not be installed. Sources in bitsandbytes 0.50:
+``Optimizer2State.init_state`` and ``Optimizer1State.init_state`` (optim/optimizer.py) for the states;
+``min_8bit_size=4096``, below which they are float32; ``create_dynamic_map`` for the map of 256 numbers, of which a
+device has one of each sign; blocks of 256 elements with a float32 each. The update is one kernel, in place.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import torch
+from torch.optim import lbfgs
 from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live import compat
 from ..live.fakes import Fake
-from .eight_bit import EIGHT_BIT, PAGED
+from ..trace.questions import OUTSIDE, Answers
+from .ledger import Ledger
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
 
@@ -106,3 +115,129 @@ def fakes_in_foreach() -> Iterator[None]:
     finally:
         for types in compat.foreach_types:
             types.remove(Fake)
+
+
+SMALLEST = 4096
+"""Fewest elements of a parameter with 8-bit states (``min_8bit_size``)."""
+
+BLOCK = 256
+"""Elements with a common scale."""
+
+MAP = 256
+"""Number of values that 8 bits can represent."""
+
+
+class EightBit(torch.optim.Optimizer):
+    """The states of a bitsandbytes optimizer, one or two for each parameter."""
+
+    states = 2
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr})
+        self.maps: dict[tuple[torch.device, int], torch.Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Create the states of parameters with gradients, and update the parameters in place."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    if not self.state[parameter]:
+                        self._make(parameter)
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+        return loss
+
+    def _make(self, parameter: torch.Tensor) -> None:
+        state, count = self.state[parameter], parameter.numel()
+        state["step"] = 0
+        for number in range(1, self.states + 1):
+            if count < SMALLEST:
+                state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.float32)
+                continue
+            state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
+            state[f"qmap{number}"] = self._map(parameter.device, number)
+            scales = -(-count // BLOCK)
+            state[f"absmax{number}"] = torch.zeros((scales,), dtype=torch.float32, device=parameter.device)
+
+    def _map(self, device: torch.device, number: int) -> torch.Tensor:
+        if (device, number) not in self.maps:
+            self.maps[device, number] = torch.zeros((MAP,), dtype=torch.float32, device=device)
+        return self.maps[device, number]
+
+
+class AdamW8bit(EightBit):
+    """Adam and AdamW of bitsandbytes: two states."""
+
+
+class Lion8bit(EightBit):
+    """Lion, SGD with momentum, RMSprop and Adagrad of bitsandbytes: one state."""
+
+    states = 1
+
+
+EIGHT_BIT: dict[str, type[EightBit]] = {
+    **dict.fromkeys(("adam8bit", "adamw8bit", "adamw_8bit", "adamw_bnb_8bit"), AdamW8bit),
+    **dict.fromkeys(("lion8bit", "lion_8bit", "sgd8bit", "rmsprop8bit", "adagrad8bit"), Lion8bit),
+}
+"""Optimizers by the names that bitsandbytes and transformers use."""
+
+PAGED = "paged_"
+"""Prefix of a name: the driver may move the states to the host; a peak counts them on the device."""
+
+
+AS_REAL = "iterates as often as in a real step on the CPU"
+
+TOLERANCES = ("tolerance_grad", "tolerance_change")
+
+SEARCHED = 3.0
+"""Further gradients, relative to the gathered one, that a line search may keep for its bracket.
+
+Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracket_g``.
+"""
+
+
+@contextmanager
+def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
+    """Have LBFGS iterate as in a real step; without one it meets no tolerance, and searches accept the first point.
+
+    Only values determine when it stops and how many pairs of steps and gradient changes it keeps, so without a real
+    step its allocations outside the closure are an assumption.
+    Raises :class:`DataDependentError` if a real step has not been tried yet.
+    """
+    if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
+        yield
+        return
+    if answers.follows_real_step():
+        answers.assume(OUTSIDE, type(optimizer).__name__, AS_REAL)
+        yield
+        return
+    module: Any = lbfgs
+    group = optimizer.param_groups[0]
+    tolerances = {name: group[name] for name in TOLERANCES}
+    group.update(dict.fromkeys(TOLERANCES, -inf))
+    by_search = group["line_search_fn"] is not None
+    answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
+    ledger.assuming = SEARCHED if by_search else 0.0
+    outer, answers.is_search = answers.is_search, lambda: ledger.phase == "optimizer"
+    module.min = _shorter
+    try:
+        yield
+    finally:
+        del module.min
+        ledger.assuming, answers.is_search = None, outer
+        group.update(tolerances)
+
+
+def _shorter(*sizes: Any) -> Any:
+    """Return the smaller step size: of a number and a tensor from the gradient, the tensor, which is kept.
+
+    Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
+    """
+    tensors = [value for value in sizes if isinstance(value, torch.Tensor)]
+    return tensors[0] if len(sizes) == 2 and len(tensors) == 1 else min(*sizes)
+
+
+def _limits(iterations: int, evaluations: int, by_search: bool) -> str:
+    limits = f"assumed to run to its limits (max_iter {iterations}, max_eval {evaluations}) without converging"
+    return f"{limits}; each line search is assumed to accept its first point" if by_search else limits

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from ..live import compat
 from ..live.packed import graph_constants, opened, packed_objects, repacked, unpacked
-from ..watch.profiled import changes
-from ..watch.quiet_profile import QuietProfile
+from ..watch.profiled import QuietProfile, changes
 
 BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 """Ways of quantizing with a scale and a zero point of each channel."""

@@ -1,36 +1,66 @@
-"""A whole real step on the CPU: it supplies values to a fake step, or, where none can run, the measured memory."""
+"""A real forward or a whole real step on the CPU: it supplies values to a fake step, or else the measured memory.
+
+It runs on copies; other tensors that it writes to unexpectedly are restored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import ctypes
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._ops import OpOverload
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
+from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.exports import exporting
 from ..live.fakes import CPU
+from ..live.free_memory import free_bytes
+from ..live.masks import masks_of
 from ..live.offloading import is_complete
+from ..live.own_random import own_random, rng_state
+from ..live.packed import repack
+from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..live.tensor_copies import Copies
+from ..ops.macs import multiply_adds
 from ..table.attempts import eager
-from ..table.forward import Frame, Listener, Pass, deep_stack
-from ..table.inputs import Example
+from ..table.environments import RealEnvironment
+from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
+from ..table.inputs import Example, realise
+from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.kernels import tensors_of
-from ..trace.questions import OUTSIDE
-from ..trace.real_kernels import run_really
-from . import rehearsal, saved_storages
+from ..trace.global_state import global_state_kept, names_replaced
+from ..trace.kernels import run_really, tensors_of, written
+from ..trace.questions import (
+    ARRAY,
+    OUTSIDE,
+    PACK,
+    PUTS,
+    SCALARS,
+    Question,
+    array_question,
+    asks,
+    put_question,
+    question,
+    record,
+)
+from ..trace.result_sizes import LARGEST
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled
-from .rehearsal import WITHOUT_VALUES, AnswerRecorder, ReadsRecorded, Rehearsal, TooLongError
 from .runner import Steps
-from .saved_storages import SavedStorages, TooLargeError
 from .step import Step
-from .surroundings import reached_by
+from .step_copy import reached_by
 
 
 @dataclass(frozen=True)
@@ -117,9 +147,9 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """
     if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
-    recorder, journal = AnswerRecorder(rehearsal.LONGEST_STEP, goes_on=True), SavedStorages()
+    recorder, journal = AnswerRecorder(LONGEST_STEP, goes_on=True), SavedStorages()
     try:
-        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > saved_storages.LARGEST:
+        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > MOST_BYTES:
             raise TooLargeError
         swapped = copied(tree, step, Copies(CPU, moves=True), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
@@ -172,3 +202,315 @@ def _bytes_reached(tree: ModuleTree, step: Step) -> int:
     """Return the bytes of the tensors that a real step copies."""
     reached = [*tree.tensors(), *reached_by(tree, step).tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
+
+
+MOST_BYTES = 1 << 30
+"""Most bytes that a real step may hold besides what existed before it."""
+
+
+class TooLargeError(Exception):
+    """A step exceeds a real step's memory limit."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it takes more than {MOST_BYTES:,} bytes")
+
+
+class SavedStorages(Listener):
+    """Saves the contents of storages that existed before a pass, before it first writes to them.
+
+    The copies bypass torch, so no profile shows them. The pass's own tensors may take at most :data:`MOST_BYTES` bytes.
+    """
+
+    def __init__(self) -> None:
+        self.contents: dict[int, tuple[Tensor, bytes]] = {}
+        self.nbytes = 0
+        self._born: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def note_born(self, tensors: Iterable[Tensor]) -> None:
+        """Remember tensors created for the pass, whose contents need no saving."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            key, nbytes = storage._cdata, 0 if storage.device.type == "meta" else storage.nbytes()
+            if key not in self._born and key not in self.contents:
+                self._born[key] = weakref.ref(storage, partial(self._forget, key, nbytes))
+                self.nbytes += nbytes
+        if self.nbytes > MOST_BYTES:
+            raise TooLargeError
+
+    def _forget(self, key: int, nbytes: int, _: object) -> None:
+        del self._born[key]
+        self.nbytes -= nbytes
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Save the contents that an operator is about to overwrite."""
+        schema = getattr(func, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            self._save(all_stored(written(func, args, kwargs)))
+
+    def _save(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._born and storage._cdata not in self.contents and tensor.device.type == "cpu":
+                content = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+                self.contents[storage._cdata] = tensor.detach(), content
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Remember the operator's new tensors."""
+        addresses = {tensor.untyped_storage()._cdata for tensor in all_stored(tensors_of((*args, *kwargs.values())))}
+        results = all_stored(tensors_of(out))
+        self.note_born(tensor for tensor in results if tensor.untyped_storage()._cdata not in addresses)
+
+    def undo(self) -> None:
+        """Restore the saved contents."""
+        for tensor, content in self.contents.values():
+            ctypes.memmove(tensor.untyped_storage().data_ptr(), content, len(content))
+
+
+LONGEST = 10**12
+"""Multiply-adds at which a rehearsal is abandoned: about half a minute of float32 products on one core."""
+
+
+LONGEST_STEP = 10**11
+"""The same for a whole step, which runs to answer questions outside forwards."""
+
+MOST_ANSWERS = 20_000
+"""Most values that a pass may read, as a loop over pixels does; beyond, a step is measured instead of recorded."""
+
+SURELY_MEASURED = 200_000
+"""Most operators of a step that is measured even if no one knows how much memory is free."""
+
+MOST_MEASURED = 2_000_000
+"""Most operators of a step that is measured at all: about two minutes."""
+
+PROFILE_BYTES = 10_000
+"""Upper bound of what torch's profile of a step takes per operator (5,200 measured on torch 2.13)."""
+
+MOST_INPUT_BYTES = 1 << 30
+"""Most bytes of real inputs for a rehearsal."""
+
+TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
+
+WITHOUT_VALUES = "the model is on the meta device and has no values"
+
+
+def asking_module(frame: Frame | None) -> int:
+    """Return the number of the module whose forward is active, or ``OUTSIDE``."""
+    module = module_of(frame)
+    return OUTSIDE if module is None else module
+
+
+class TooLongError(Exception):
+    """A real forward or step exceeds its limit of multiply-adds, operators or values."""
+
+
+def most_measured(free: int | None) -> int:
+    """Return how many operators a measured step may have, given the bytes of free memory: its profile takes half.
+
+    >>> most_measured(None), most_measured(8 << 30), most_measured(1 << 40)
+    (200000, 429496, 2000000)
+    """
+    if free is None:
+        return SURELY_MEASURED
+    return min(MOST_MEASURED, free // 2 // PROFILE_BYTES)
+
+
+class AnswerRecorder(Listener):
+    """Records the answer of each operator that asks for values.
+
+    A pass that reads too many has no answers. It is abandoned, unless ``goes_on`` says that a step is to be measured.
+    """
+
+    def __init__(self, longest: int, goes_on: bool) -> None:
+        self.longest = longest
+        self.goes_on = goes_on
+        self.answers: dict[Question, list[Any]] = {}
+        self.questions = 0
+        self.operators = 0
+        self.multiply_adds = 0
+        self.rng_state = rng_state()
+        self.most_measured = most_measured(free_bytes())
+        self.elements = 0
+        """How many elements were read as arrays."""
+        self.is_aside = False
+        """Whether the current operator would need no values on fakes."""
+
+    def read(self, watch: Pass, tensor: Tensor) -> None:
+        """Record the values of a tensor that is read as an array, as long as all arrays together are not too large."""
+        self.elements += tensor.numel()
+        if self.elements <= LARGEST:
+            with watch.muted(), torch.no_grad():
+                values = tensor.detach().resolve_conj().resolve_neg().clone()
+            self._answer(array_question(asking_module(watch.frame), tensor), values)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether the pass has read too many values to record them."""
+        return self.questions > MOST_ANSWERS
+
+    def rehearsal(self) -> Rehearsal:
+        """Return the answers, once the pass is over."""
+        drew = not torch.equal(self.rng_state, rng_state())
+        return Rehearsal(self.answers, "", self.is_loop, drew)
+
+    def _answer(self, question: Question, answer: Any) -> None:
+        self.questions += 1
+        if not self.is_loop:
+            self.answers.setdefault(question, []).append(answer)
+        else:
+            self.answers.clear()
+            if not self.goes_on:
+                raise TooLongError(TOO_MANY_VALUES)
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
+        self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
+        if self.multiply_adds > self.longest:
+            raise TooLongError(f"it takes more than {self.longest:,} multiply-adds")
+        self.operators += 1
+        most = self.most_measured if self.is_loop else MOST_OPERATORS
+        if self.operators > most:
+            room = ", whose profile would take half of the free memory" if most < MOST_MEASURED and self.is_loop else ""
+            raise TooLongError(f"it calls more than {most:,} operators{room}")
+        if self.is_loop:
+            return
+        if id(func) in PUTS and masks_of(args[1]):
+            counts = [int(mask.sum()) for mask in masks_of(args[1])]
+            self._answer(put_question(asking_module(frame), args), counts)
+        if isinstance(func, OpOverload) and not self.is_aside and asks(func, args, kwargs):
+            self._answer(question(asking_module(frame), func, args), record(func, args, out))
+
+
+READS: Collection[Any] = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
+"""Functions that read all values of a tensor."""
+
+
+MAKERS: Collection[Any] = (torch.tensor, torch.as_tensor)
+"""Functions that make a tensor of lists, and read the numbers among them unseen by a pass."""
+
+
+def read_out(make: Callable[..., Tensor], data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Make a tensor of lists whose single-element tensors have been replaced by their values."""
+    return make(_numbers(data) if isinstance(data, (list, tuple)) else data, *args, **kwargs)
+
+
+def _numbers(data: Any) -> Any:
+    if isinstance(data, (list, tuple)):
+        return [_numbers(item) for item in data]
+    return Tensor.item(data) if isinstance(data, Tensor) and not data.dim() else data
+
+
+class ReadsRecorded(TorchFunctionMode):
+    """Records the values of tensors that are read as arrays or lists; ``one_hot`` reads none, as on fakes.
+
+    ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
+    """
+
+    def __init__(self, watch: Pass, recorder: AnswerRecorder) -> None:
+        super().__init__()
+        self.watch = watch
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.tolist and not args[0].dim():
+            return args[0].item()
+        if func in READS:
+            out = func(*args, **(kwargs or {}))
+            self.recorder.read(self.watch, args[0])
+            return out
+        if func in MAKERS:
+            return read_out(func, *args, **(kwargs or {}))
+        if func is not functional.one_hot:
+            return func(*args, **(kwargs or {}))
+        outer, self.recorder.is_aside = self.recorder.is_aside, _has_number(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.recorder.is_aside = outer
+
+
+def _has_number(_: Tensor, num_classes: int = -1) -> bool:
+    """Whether ``one_hot`` is given the number of classes, which otherwise depends on values."""
+    return num_classes >= 0
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A real forward's or step's answers, in order by question, or the reason for having none."""
+
+    answers: dict[Question, list[Any]]
+    failure: str = ""
+    is_loop: bool = False
+    """Whether there are no answers because the pass read too many values."""
+    drew: bool = False
+    """Whether the pass drew random numbers, on which its answers may depend."""
+
+    def without_sizes(self) -> Rehearsal:
+        """Return only the values and the lengths of packed sequences, which do not depend on weights."""
+        answers = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
+        return replace(self, answers=answers)
+
+
+_NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
+
+
+def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
+    """Run one forward without gradients on the CPU, on a copy of the model.
+
+    The rehearsal is empty, with a reason, if the model has no weights, fails, or takes too long.
+    """
+    if not is_complete(tree.modules):
+        return Rehearsal({}, WITHOUT_VALUES)
+    if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
+        return Rehearsal(
+            {}, f"no real forward was tried, because its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB"
+        )
+    recorder = AnswerRecorder(LONGEST, goes_on=False)
+    environment = RealEnvironment(CPU)
+    with ExitStack() as stack:
+        stack.enter_context(global_state_kept())
+        stack.enter_context(own_random())
+        stack.enter_context(deep_stack())
+        stack.enter_context(environment)
+        tree, copier = environment.copied(tree)
+        stack.enter_context(names_replaced(copier))
+        repack(tree.modules)
+        set_mode(tree, training, environment.kernel)
+        watch = Pass(tree, run_really, [*environment.listeners, recorder])
+        convert = partial(remade, change=environment.convert)
+        try:
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree, environment.make, convert)
+            watch.install()
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
+            with watch, ReadsRecorded(watch, recorder):
+                tree.modules[0](*args, **kwargs)
+        except TooLongError as error:
+            return Rehearsal({}, f"a real forward was abandoned: {error}", recorder.is_loop)
+        except Exception as error:
+            return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")
+        return recorder.rehearsal()
+
+
+MOST_OPERATORS = 1_000_000
+"""Most operators of a recording or a real pass: one or two minutes."""
+
+
+class OperatorLimit(Listener):
+    """Counts operators, and ends a recording that has too many."""
+
+    def __init__(self) -> None:
+        self.operators = 0
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count the operator; raises :class:`UnsupportedError` beyond the limit."""
+        self.operators += 1
+        if self.operators > MOST_OPERATORS:
+            raise too_long(f"it calls more than {MOST_OPERATORS:,} operators")
+
+
+def too_long(why: str) -> UnsupportedError:
+    """Return the error for a step that is too long to estimate."""
+    return UnsupportedError(
+        f"the step is too long to estimate: {why}; pass a smaller input or fewer micro-batches if the code loops over "
+        "elements or micro-batches, or use measure_memory, which runs the step for real"
+    )

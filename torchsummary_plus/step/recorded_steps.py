@@ -19,17 +19,15 @@ from ..table.forward import failed_frame
 from ..table.hints import forward_error, step_error
 from ..table.inputs import Example, realise
 from ..trace.questions import OUTSIDE
-from .account import PriorTensor
 from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .autograd.gpu_node_numbers import DeviceNumbers
-from .convergence import not_converging
-from .if_used import IfUsed
-from .ledger import Ledger
+from .ledger import IfUsed, Ledger
+from .optimizers import not_converging
 from .runner import Steps
-from .step_copy import StepCopy
+from .step_copy import PriorTensor, StepCopy
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:

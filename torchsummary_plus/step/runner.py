@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,32 @@ from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..live.threads import in_pass, is_beside
 from ..table.forward import Pass
 from ..table.inputs import Example
-from ..table.modules import ModuleTree, tensors_in
+from ..table.modules import tensors_in
 from ..trace.questions import OUTSIDE
-from .account import Account, PriorTensor
-from .flattened import flattened
 from .losses import Convert, Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed_weights import packed_blocks, unreadable_weights
-from .step import Step
-from .step_copy import StepCopy
+from .step_copy import PriorTensor, StepCopy
+
+
+class Account(Protocol):
+    """Is notified of tensors' kinds and of the beginning of each phase of a step.
+
+    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": whatever follows one of the last
+    two until a module is called again, such as gradient clipping or the loss of a micro-batch.
+    """
+
+    phase: str
+    step: int
+
+    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Note what tensors are, and for which module."""
+
+    def join(self, tensors: Sequence[Tensor], owner: int) -> None:
+        """Note that existing tensors, each with a storage of its own, lie in one block."""
+
+    def enter(self, phase: str, step: int) -> None:
+        """Begin a phase of a step."""
 
 
 class Steps:
@@ -371,7 +388,16 @@ class Steps:
                 handle.remove()
 
 
-def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
-    """Return the modules whose tensors a step uses: the model's, and those of a loss outside it."""
-    known = set(map(id, tree.modules))
-    return [*tree.modules, *(module for module in (step.loss.modules if step.loss else []) if id(module) not in known)]
+ACCEPTED = (torch.float16, torch.float32, torch.float64)
+"""The dtypes that ``torch.backends.cudnn.is_acceptable`` accepts."""
+
+
+def flattened(module: nn.Module) -> list[Tensor]:
+    """Return the weights that a module keeps in one block on a GPU; none if they are replaced, tied or not cuDNN's."""
+    if not isinstance(module, nn.RNNBase) or not torch.backends.cudnn.enabled:
+        return []
+    weights = [module._parameters.get(name) for name in module._flat_weights_names]
+    present = [weight for weight in weights if weight is not None]
+    if len({id(weight) for weight in present}) < len(weights) or len({weight.dtype for weight in present}) > 1:
+        return []
+    return list(present) if present and present[0].dtype in ACCEPTED else []

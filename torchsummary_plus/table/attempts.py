@@ -24,9 +24,8 @@ from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
-from ..trace.global_state import global_state_kept, one_pass
-from ..trace.names import names_replaced
-from ..trace.real_kernels import Kernel, run_really
+from ..trace.global_state import global_state_kept, names_replaced, one_pass
+from ..trace.kernels import Kernel, run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment
 from .experts import Routing, find_adapters, find_experts, numbers_of_experts
 from .flow import Provenance

@@ -19,8 +19,7 @@ from ..live.real_inputs import MASK, real_input
 from ..live.remaking import remade
 from ..live.stored import stored
 from ..live.structures import inner_tensors, is_wrapper
-from ..trace.kernels import SMALL, FakeKernels
-from ..trace.real_kernels import Kernel, run_really
+from ..trace.kernels import SMALL, FakeKernels, Kernel, run_really
 from .forward import Listener
 from .modules import ModuleTree
 

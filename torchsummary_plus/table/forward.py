@@ -25,10 +25,8 @@ from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.interrupts import safe_point
 from ..live.structures import inner_tensors
 from ..live.unguarded import composite_kernel
-from ..trace.kernels import tensors_of
-from ..trace.real_kernels import Kernel
+from ..trace.kernels import Kernel, number_bytes, tensors_of
 from ..trace.state import State
-from ..trace.wrapped_numbers import number_bytes
 from .modules import ModuleTree
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from ..live.own_random import own_random
 from ..live.remaking import remade
 from ..trace.global_state import global_state_kept
-from ..trace.real_kernels import run_really
+from ..trace.kernels import run_really
 from .environments import RealEnvironment, copied_tree
 from .forward import Pass, deep_stack, originals_of, put_back
 from .hints import forward_error

@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live.fakes import Fake, is_plain
 from ..live.stored import all_stored
-from ..trace.kernels import written
-from ..trace.real_kernels import Kernel, run_really  # noqa: F401 - a doctest uses it
+from ..trace.kernels import Kernel, run_really, written  # noqa: F401 - a doctest uses it
 from .forward import Pass
 from .modules import ModuleTree, class_name
 

@@ -14,7 +14,7 @@ from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel
 from ..data.memory_records import COMPILED, MemoryLog, StepInfo
 from ..data.step_words import a_gpu
 from ..data.units import describe
-from ..memory.footprint import inclusive
+from ..memory.attribution import inclusive
 from ..memory.gpus import GPU, find_gpu
 from ..memory.other_devices import other_device
 from .roofline import FLOAT8, HALVES, parts, roofline

@@ -1,8 +1,6 @@
 """The operators of a pass on fakes, and the values that its code asks for.
 
-- Operators: ``kernels``, ``recipes``, ``state``, ``wrapped_numbers``, ``mixed_dtypes``, ``sparse``, ``real_kernels``,
-  ``node_modules``.
-- Values: ``questions``, ``value_dependence``, ``valued_kernels``, ``mask_indices``, ``lengths``, ``result_sizes``,
-  answered by ``guesses`` and ``assumed_routing``.
-- What has to be changed outside the copy that a pass runs on: ``global_state``, ``names``.
+- Operators: ``kernels``, in the context of a ``state``.
+- Values: ``questions``, ``valued_kernels``, ``result_sizes``, ``assumed_routing``.
+- What has to be changed outside the copy that a pass runs on: ``global_state``.
 """

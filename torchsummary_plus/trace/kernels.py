@@ -1,36 +1,40 @@
 """Kernels of a fake pass: results come from a cache, a rule, or torch's meta kernel.
 
-Every result is cached, so that repeated blocks cost one dictionary look-up per operator.
+Every result is cached as a recipe that recreates it, so that repeated blocks cost one dictionary look-up per operator.
+Where the meta kernel would accept what the real one rejects, or crash the process, these differ: mixed dtypes, and
+operators on sparse gradients, the only sparse fakes. Selections by masks of known values become selections by indices,
+whose sizes are then known too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
+from contextlib import nullcontext
 from functools import cache
+from itertools import chain
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
+from ..live.autocast import autocast_inside
 from ..live.copying import INERT
 from ..live.fake_values import Access
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
+from ..live.masks import masks_of
 from ..live.meta_storages import MetaStorages
+from ..live.own_random import drawn
 from ..live.real_inputs import MASK
 from ..ops.backends import settings
+from ..ops.dtypes import HALVES
 from ..ops.shapes import ruled
 from ..ops.shapes.foreach import writes_alike
-from ..ops.shapes.views import viewed
+from ..ops.shapes.views import View, viewed
 from .assumed_routing import Routers, with_choice
-from .mask_indices import unmasked
-from .mixed_dtypes import ATTENTION, check_dtypes
-from .real_kernels import called
-from .recipes import copied_whole, from_recipe, recipe_of
-from .sparse import MAKE_SPARSE, by_sparse_kernel
-from .value_dependence import asks_values, gives_at_most, has_integer_indices, makes_random_mask, wants_weights
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
@@ -417,3 +421,249 @@ def _result_device(kwargs: Mapping[str, Any], operands: list[Fake]) -> torch.dev
     if wanted is not None:
         return torch.device(wanted)
     return next((fake.fake_device for fake in operands if fake.dim()), operands[0].fake_device)
+
+
+aten = torch.ops.aten
+
+MAKE_SPARSE = {
+    id(getattr(packet, overload))
+    for packet in (
+        *(aten._sparse_coo_tensor_with_dims_and_tensors, aten._sparse_coo_tensor_with_dims),
+        *(aten._sparse_compressed_tensor_unsafe, aten.sparse_compressed_tensor),
+        *(aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc),
+        *(aten._to_sparse_bsr, aten._to_sparse_bsc),
+    )
+    for overload in packet.overloads()
+}
+"""By identity: operators hash slowly, and every one of a pass is looked up."""
+
+
+def _coalesced(tensor: Tensor) -> Tensor:
+    """Return a sparse meta tensor with one row, the fewest that coalescing leaves."""
+    indices, values = tensor._indices()[:, :1].clone(), tensor._values()[:1].clone()
+    return torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=True)
+
+
+def _masked(dense: Tensor, mask: Tensor, accumulate_matches: bool = False) -> Tensor:
+    """Return those rows of a dense meta tensor that a sparse one stores."""
+    values = dense.new_empty(mask._values().shape)
+    return torch.sparse_coo_tensor(mask._indices().clone(), values, dense.shape, is_coalesced=True)
+
+
+def _bag_gradient(*args: Any) -> Tensor:
+    """Return the gradient of a table of embeddings with a row for each index, also if it is the padding's."""
+    return aten._embedding_bag_backward.default(*args[:_PADDING])  # type: ignore[no-any-return]
+
+
+_PADDING = 11
+"""Position of ``padding_idx`` among the arguments of ``_embedding_bag_backward``."""
+
+_ON_META: dict[Any, Callable[..., Tensor]] = {
+    aten._coalesce.default: _coalesced,
+    aten.sparse_mask.default: _masked,
+    aten._embedding_bag_backward.default: _bag_gradient,
+}
+
+
+def by_sparse_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on meta tensors, where torch lacks sparse kernels that optimizers call.
+
+    Tensors written to in place keep their rows.
+    """
+    layouts = [arg.layout for arg in args if isinstance(arg, Tensor)]
+    in_place = func._schema.name.endswith("_") and torch.sparse_coo in layouts
+    if in_place and layouts[0] is torch.strided:
+        return args[0]
+    try:
+        return _ON_META.get(func, func)(*args, **kwargs)
+    except NotImplementedError:
+        if not in_place:
+            raise
+        return args[0]
+
+
+_ONE_DTYPE = {
+    getattr(torch.ops.aten, name).default
+    for name in (*("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear"),)
+}
+"""Operators that require a single dtype."""
+
+ATTENTION = torch.ops.aten._native_multi_head_attention.default
+_MASKED = {torch.ops.aten._transformer_encoder_layer_fwd.default, ATTENTION}
+"""Likewise, except for a boolean mask."""
+
+_NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("batch", "layer", "group")}
+"""Likewise, except for half-precision inputs with float32 parameters."""
+
+
+def check_dtypes(func: OpOverload, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise RuntimeError if an operator would reject its tensors' dtypes."""
+    if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
+        _check(func, [tensor.dtype for tensor in tensors if func not in _MASKED or tensor.dtype is not torch.bool])
+
+
+def _check(func: OpOverload, dtypes: list[torch.dtype]) -> None:
+    first, others = dtypes[0], set(dtypes[1:])
+    mixed = func in _NORMS and first in HALVES and others == {torch.float32}
+    if others - {first} and not mixed:
+        got = " and ".join(map(str, dtypes))
+        raise RuntimeError(f"expected all arguments of {func._schema.name} to have the same dtype, but got {got}")
+
+
+_INDEX, _SELECT = torch.ops.aten.index.Tensor, torch.ops.aten.masked_select.default
+
+
+def unmasked(func: Any, args: tuple[Any, ...], run: Callable[..., Tensor]) -> tuple[Any, tuple[Any, ...]]:
+    """Return an operator and its arguments with real masks replaced by indices; any other as it is.
+
+    ``run`` runs an operator on fakes.
+
+    >>> unmasked(_INDEX, (torch.zeros(3), [torch.tensor([True, False, True])]), torch.add)[1][1]
+    [tensor([0, 2])]
+    """
+    if func is _INDEX:
+        return func, (args[0], [place for index in args[1] for place in _indices(index)])
+    if func is _SELECT and not isinstance(args[1], Fake):
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        whole = args[0] if args[0].shape == shape else run(torch.ops.aten.expand.default, (args[0], shape), {})
+        return _INDEX, (whole, [*args[1].expand(shape).nonzero().unbind(1)])
+    return func, args
+
+
+def _indices(index: Tensor | None) -> list[Tensor | None]:
+    if index is None or isinstance(index, Fake) or index.dtype is not torch.bool:
+        return [index]
+    return [*index.nonzero().unbind(1)]
+
+
+def wants_weights(args: Any, kwargs: Any) -> bool:
+    """Whether the attention fast path returns its weights; otherwise its meta kernel returns an empty tensor."""
+    return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
+
+
+def has_integer_indices(func: OpOverload, args: Any) -> bool:
+    """Whether an indexing operator has no masks, so that its shape follows from the indices' shapes."""
+    return func is torch.ops.aten.index.Tensor and not masks_of(args[1])
+
+
+@cache
+def asks_values(func: OpOverload) -> bool:
+    """Whether an operator's result, or its shape, depends on values."""
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether a rule says that an operator's result has at most ``limit`` elements, or it is no tensor."""
+    if not any("Tensor" in str(value.type) for value in func._schema.returns):
+        return True
+    rule = ruled(func, args, kwargs)
+    outs = rule if isinstance(rule, list) else [rule]
+    return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
+
+
+def makes_random_mask(func: OpOverload, operands: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator draws several random numbers, such as dropout's mask: no code depends on their values."""
+    return torch.Tag.nondeterministic_seeded in func.tags and any(tensor.numel() > 1 for tensor in operands)
+
+
+def recipe_of(out: Any, fakes: list[Fake]) -> Any:
+    """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
+    places = {id(fake): index for index, fake in reversed(list(enumerate(fakes)))}
+    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in fakes})
+
+
+def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
+    """Return the recipe, given the arguments' positions by id and their storages."""
+    if isinstance(out, Fake):
+        if id(out) in places:
+            return places[id(out)]
+        if out.layout is not torch.strided or out.storage_offset() or out.untyped_storage()._cdata in storages:
+            return None
+        return (out.shape, out.stride(), out.dtype, out.fake_device)
+    if isinstance(out, (list, tuple)) and out:
+        recipes = [_recipe_beside(item, places, storages) for item in out]
+        return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
+    return None
+
+
+def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
+    """Recreate a result from its recipe, for arguments of the same kind."""
+    if type(recipe) is tuple:
+        shape, stride, dtype, device = recipe
+        with compat.no_dispatch():
+            return wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
+    if type(recipe) is int:
+        return fakes[recipe]
+    if type(recipe) is View:
+        return _viewing(recipe, fakes[0])
+    if recipe is None:
+        return None
+    return recipe[0]([from_recipe(item, fakes) for item in recipe[1]])
+
+
+def _viewing(view: View, base: Fake) -> Fake:
+    """Return a view of a fake; torch's own kernels would import much of torch.distributed.
+
+    In inference mode, a view of a tensor from outside is a tensor from outside too.
+    """
+    is_from_outside = torch.is_inference_mode_enabled() and not base.is_inference()
+    with compat.no_dispatch(), torch.inference_mode(False) if is_from_outside else nullcontext():
+        plain = torch.empty(0, dtype=base.dtype, device=META)
+        plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
+        plain = plain.conj() if base.is_conj() else plain
+        plain = torch.ops.aten._neg_view(plain) if base.is_neg() else plain
+        return wrap(plain, base.fake_device)
+
+
+def copied_whole(part: Fake) -> Fake:
+    """Return the same part of a copy of a fake's whole storage."""
+    with compat.no_dispatch():
+        whole = torch.empty(part.untyped_storage().nbytes() // part.itemsize, dtype=part.dtype, device=META)
+        plain = whole.as_strided(part.shape, part.stride(), part.storage_offset()).detach()
+        return wrap(plain, part.fake_device)
+
+
+_CONJUGATE = torch.ops.aten._conj.default
+
+Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the operator itself: the kernel of a real pass. Autocast reaches the inside of other libraries' kernels."""
+    if getattr(func, "namespace", "aten") == "aten":
+        return called(func, args, kwargs)
+    with autocast_inside("cpu"), autocast_inside("cuda"):
+        return func(*args, **kwargs)
+
+
+def called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an operator of torch, whose kernels read address 0 for a tangent of zeros unless torch may replace it.
+
+    The engine conjugates a complex number as a number, which torch 2.4 itself refuses: it is made a tensor.
+    """
+    if func is _CONJUGATE and isinstance(args[0], complex):
+        args = (torch.scalar_tensor(args[0], dtype=torch.complex128),)
+    if any(isinstance(value, Tensor) and value._is_zerotensor() for value in chain(args, kwargs.values())):
+        with compat.zeros_replaced():
+            return func(*args, **kwargs)
+    return drawn(func, args, kwargs)
+
+
+NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
+"""Bytes of the tensor that torch creates for a number.
+
+Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h.
+"""
+
+
+def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """Return the bytes of the tensors that torch creates for an operator's numbers.
+
+    >>> import torch
+    >>> number_bytes(torch.ops.aten.mul.Tensor, (torch.ones(2), 3.0)), number_bytes(torch.ops.aten.add.Scalar, (1, 2))
+    (8, 8)
+    """
+    if not isinstance(func, OpOverload):
+        return 0
+    arguments = zip(func._schema.arguments, args)
+    return sum(NUMBER_BYTES.get(type(value), 0) for argument, value in arguments if str(argument.type) == "Tensor")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -126,3 +127,29 @@ def addresses(tensors: Iterable[torch.Tensor], device: torch.device) -> list[int
 def _storages(tensors: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.UntypedStorage]:
     here = (tensor for tensor in all_stored(tensors) if tensor.device.type == device.type)
     return (tensor.untyped_storage() for tensor in here)
+
+
+class NodeModules:
+    """The active modules, by the sequence number that autograd's next node had when each became active.
+
+    >>> modules = NodeModules()
+    >>> modules.turn(3, 7)
+    >>> modules.of(2), modules.of(5)
+    (-1, 7)
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._modules: list[int] = [OUTSIDE]
+
+    def turn(self, node: int, module: int) -> None:
+        """Attribute nodes from this sequence number on to a module."""
+        if self._starts[-1] == node:
+            self._modules[-1] = module
+        else:
+            self._starts.append(node)
+            self._modules.append(module)
+
+    def of(self, node: int) -> int:
+        """Return the number of the module that created a node."""
+        return self._modules[bisect_right(self._starts, node) - 1]

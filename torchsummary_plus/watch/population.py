@@ -14,16 +14,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, compress, repeat
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
+from ..data.collection import no_collection
 from ..data.tracking_records import Holding
 from ..live import compat
 from ..live.structures import SPARSE, dtype_name, inner_tensors
-from .objects import watched_objects
-from .owners import Owners
 
 T = TypeVar("T")
 
@@ -320,3 +320,94 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield tensor
             if tensor.is_quantized and tensor.qscheme() in PER_CHANNEL:
                 yield from (tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points())
+
+
+class Owners:
+    """Names of tensors. Modules and optimizers are held by weak reference and reread when new ones appear."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._read = (-1, -1)
+
+    def add(self, owner: Any) -> None:
+        """Register a module or optimizer."""
+        (self._modules if isinstance(owner, nn.Module) else self._optimizers).add(owner)
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """Return a tensor's name in its module or optimizer; "" without an owner."""
+        known = (len(self._modules), sum(len(optimizer.state) for optimizer in self._optimizers))
+        if known != self._read or (isinstance(tensor, nn.Parameter) and id(tensor) not in self._names):
+            self._read = known
+            for owned, owned_name in self._all():
+                self._give(owned, owned_name)
+        ref, name = self._names.get(id(tensor), (None, ""))
+        return name if ref is not None and ref() is tensor else ""
+
+    def give_gradient(self, leaf: torch.Tensor, grad: torch.Tensor) -> None:
+        """Name a gradient after its leaf."""
+        self._give(grad, f"gradient of {self.name(leaf) or 'a leaf'}")
+
+    def _give(self, tensor: torch.Tensor, name: str) -> None:
+        names, key = self._names, id(tensor)
+        self._names[key] = weakref.ref(tensor, lambda ref: names.pop(key) if names[key][0] is ref else None), name
+
+    def _all(self) -> Iterator[tuple[torch.Tensor, str]]:
+        inner = {id(child) for module in self._modules for child in module._modules.values()}
+        for root in [module for module in self._modules if id(module) not in inner]:
+            for named in (root.named_parameters(), root.named_buffers()):
+                yield from ((tensor, f"{type(root).__name__}.{path}") for path, tensor in named)
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        yield value, f"{type(optimizer).__name__} {key} of {self._parameter_name(parameter)}"
+
+    def _parameter_name(self, parameter: Any) -> str:
+        ref, name = self._names.get(id(parameter), (None, ""))
+        return name if ref is not None and ref() is parameter else "a parameter"
+
+
+WATCHED = frozenset((torch.Tensor, nn.Module, torch.optim.Optimizer))
+
+
+def watched_objects(generation: int | None = None) -> list[Any]:
+    """Return the tensors, modules and optimizers of a generation; None for all generations."""
+    return objects_of(WATCHED, generation)
+
+
+def objects_of(classes: frozenset[type], generation: int | None = None) -> list[Any]:
+    """Return the instances of some classes and their subclasses in a generation; None for all generations.
+
+    No other thread may run while a list refers to all objects: a tuple that it is building could not grow ("bad
+    argument to internal function"). Therefore one call in C requests the list, reads it in two places side by side and
+    drops it, without a collection: at the end, both places have asked ``lists`` for another one.
+    """
+    with no_collection():
+        chosen = _derived(classes) if generation is None else _derived_in(classes, generation)
+        lists = _twice(generation)
+        objects = chain.from_iterable(chain(lists, ((None,),)))
+        return list(compress(objects, map(chosen.__contains__, map(type, chain.from_iterable(lists)))))
+
+
+def _derived(classes: frozenset[type]) -> set[type]:
+    """Return classes and all their subclasses."""
+    known = set(classes)
+    waiting: list[type] = list(classes)
+    while waiting:
+        derived: set[type] = set(type.__subclasses__(waiting.pop())) - known
+        known |= derived
+        waiting.extend(derived)
+    return known
+
+
+def _derived_in(classes: frozenset[type], generation: int) -> set[type]:
+    """Return the subclasses with instances in a generation; libraries define thousands, but few objects are young."""
+    kinds = set(map(type, chain.from_iterable(map(gc.get_objects, (generation,)))))
+    return {kind for kind in kinds if not classes.isdisjoint(kind.__mro__)}
+
+
+def _twice(generation: int | None) -> Iterator[list[Any]]:
+    """Yield a list of all objects twice; it is requested when first used."""
+    return chain.from_iterable(map(repeat, map(gc.get_objects, (generation,)), (2,)))

@@ -1,22 +1,31 @@
-"""A profile of real steps with marks -> a memory log like that of fake steps."""
+"""A profile of real steps with marks -> a memory log like that of fake steps.
+
+The profile starts and ends without kineto's messages on standard error. Memory that a library frees without a report to
+it, as QNNPACK's allocator does, is added (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import dropwhile, takewhile
 from typing import Any
 
-from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+import torch
+from torch.autograd.profiler import profile
+
+from ..data.errors import UnsupportedError
+from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start, without
 from ..live import compat
 from ..live.interrupts import safe_point
-from ..trace.node_modules import NodeModules
 from ..trace.questions import OUTSIDE
 from .history import Happened, Requests
-from .marks import COLLECT, STOP, read
-from .quiet_profile import QuietProfile
+from .marks import COLLECT, STOP, NodeModules, read
 
 ENGINE = "autograd::engine::evaluate_function"
 """Prefix of the events of autograd nodes, before the node's name."""
@@ -292,3 +301,108 @@ class ProfileReader:
 
     def _numbers(self, addresses: Iterable[int]) -> Iterator[int]:
         return (self._live[address] for address in addresses if address in self._live)
+
+
+NOTE = b"USDT:"
+"""Prefix of kineto's lines for tracing tools (libkineto/src/SyncActivityProfilerHandler.cpp)."""
+
+
+class QuietProfile:
+    """The memory events of the CPU, and of a CUDA device if asked; other lines still reach standard error.
+
+    ``torch.profiler.profile``, which wraps torch's class, imports its compiler stack (seconds).
+    """
+
+    def __init__(self, device: str = "cpu", with_arguments: bool = False) -> None:
+        cuda = "cuda" if device == "cuda" else None
+        self._profile: Any = profile(
+            use_device=cuda, profile_memory=True, use_kineto=True, record_shapes=with_arguments
+        )
+
+    def start(self) -> None:
+        """Begin to record."""
+        with without_notes():
+            self._profile.__enter__()
+
+    def stop(self) -> None:
+        """End, so that the events can be read."""
+        with without_notes():
+            self._profile.__exit__(None, None, None)
+
+    def __enter__(self) -> QuietProfile:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+    def roots(self) -> list[Any]:
+        """Return the outermost events, each with its children."""
+        results = self._profile.kineto_results
+        return [] if results is None else list(results.experimental_event_tree())
+
+
+def alone() -> AbstractContextManager[None]:
+    """Refuse other profilers inside this context: torch would end the active profile silently for another's start.
+
+    There, they raise :class:`UnsupportedError`.
+    """
+    return compat.replaced(dict.fromkeys(compat.profiler_starts, _refuse))
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise UnsupportedError(
+        "the step starts one of torch's profilers, but is itself measured by one, and torch runs only one at a time; "
+        "remove the profiler from the step (estimate_memory needs none, unless it has to measure the step)"
+    )
+
+
+@contextmanager
+def without_notes() -> Iterator[None]:
+    """Hold back the process's standard error, and write it on exit without kineto's messages."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # Standard error is closed, as in a service.
+        yield
+        return
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held_back.seek(0)
+            for line in held_back:
+                if not line.startswith(NOTE):
+                    os.write(2, line)
+
+
+def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int) -> MemoryLog:
+    """Widen a log's range if frees were not reported: the storages concerned may all be live, or all be freed.
+
+    ``reused`` are storages whose memory was allocated again before a free was reported; the library may also have freed
+    every other storage that operators left. ``packed_bytes`` were packed before the steps by the same allocator.
+    """
+    left = _left_behind(log)
+    if not reused and not (left and torch.backends.quantized.engine == "qnnpack"):
+        return log
+    unseen = left | set(reused)
+    events = tuple(event for event in log.events if event[2] or event[1] not in reused)
+    before = (0, len(log.storages), packed_bytes)
+    storages = (*log.storages, StorageSpec(packed_bytes, "workspace", OUTSIDE))
+    most = replace(log, events=(before, *events) if packed_bytes else events, storages=storages, calls=(), doubts=())
+    nbytes = sum(log.storages[number].nbytes for number in unseen)
+    note = f"torch's profiler did not record the release of up to {nbytes:,} bytes of the steps"
+    return replace(log, others=(*log.others, without(log, unseen), most), assumptions=(*log.assumptions, note))
+
+
+def _left_behind(log: MemoryLog) -> set[int]:
+    """Return the storages of no known kind that the steps' operators allocate and do not free."""
+    live: set[int] = set()
+    for moment, number, nbytes in log.events:
+        if not nbytes:
+            live.discard(number)
+        elif log.moments[moment].operator:
+            live.add(number)
+    return {number for number in live if log.storages[number].kind is None}

@@ -1,8 +1,6 @@
 """Reproduces the autograd engine's behaviour without a dispatch mode, which alters it.
 
-- ``dispatch`` runs operators, and ``functions`` the functions above them; ``inline`` and ``casting`` help it.
-  ``cuda_engine`` stands in for the engine on CUDA.
-- Composite functions, operator by operator: ``cuda_functions``, ``encoder``.
-- Formulas of gradients: ``products``, ``extremes``, ``nodes``.
+- ``dispatch`` runs operators, and ``functions`` the functions above them: a GPU's by ``cuda_functions``, those with
+  other ``formulas`` of gradients. ``cuda_engine`` stands in for the engine on CUDA.
 - What nodes keep, and when they run: ``saved_numbers``, ``views``, ``gpu_node_numbers``.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -17,18 +17,15 @@ from ...live.threads import all_in_pass
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...table.forward import Pass
-from ...trace.guesses import note_at_one
 from ...trace.kernels import tensors_of
-from ...trace.questions import OUTSIDE, ZEROS, Answers
+from ...trace.questions import OUTSIDE, ZEROS, Answers, note_at_one
 from ...trace.result_sizes import on_zeros
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
-from ..rehearsal import asking_module
+from ..real_steps import asking_module
 from .cuda_engine import CudaEngine
-from .functions import StepFunctions, note_node
+from .functions import StepFunctions, is_on, note_node
 from .gpu_node_numbers import number_of
-from .inline import is_on
-from .nodes import NodeCall, call_of
 from .views import RenewedViews
 
 aten = torch.ops.aten
@@ -329,3 +326,34 @@ def _is_cast(func: Any, args: tuple[Any, ...]) -> bool:
     if not compat.has_kernel(func.name(), "AutocastCUDA"):
         return False
     return any(tensor.is_floating_point() and tensor.dtype is not torch.float64 for tensor in tensors_of(args))
+
+
+NodeCall = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""An operator and its arguments."""
+
+
+def call_of(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
+    """Return the call that an autograd node's formula makes without a mode, in place of this one."""
+    change = None if node is None else _CHANGES.get(node.name())
+    return (func, args, kwargs) if change is None else change(node, on_cuda, func, args, kwargs)
+
+
+def _selected(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
+    """Select the filled elements' gradients; under a mode torch sums them next to a zero, here any tensor."""
+    if func is aten.scalar_tensor.default:
+        return aten.alias.default, (node._saved_mask,), {}
+    return (aten.masked_select.default, (args[1], args[0]), {}) if func is aten.where.self else (func, args, kwargs)
+
+
+_SINGLE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+
+
+def _single(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
+    """Compute norms of float32 tensors in float32 on a GPU; under a mode, and on the CPU, torch uses float64."""
+    tensor, dtype = args[0], kwargs.get("dtype")
+    if on_cuda and dtype in _SINGLE and tensor.dtype.to_real() is torch.float32:
+        return func, args, {**kwargs, "dtype": _SINGLE[dtype]}
+    return func, args, kwargs
+
+
+_CHANGES: dict[str, Callable[..., NodeCall]] = {"MaskedFillBackward1": _selected, "RenormBackward0": _single}

@@ -1,9 +1,16 @@
-"""Run composite functions as they would run without a function mode, on the requested device."""
+"""Run composite functions as they would run without a function mode, on the requested device.
+
+torch's functions in Python run inline: a mode that sees one holds its arguments until it returns, so that tensors which
+it frees would live on, such as ``gaussian_nll_loss``'s unclamped variance. They call ``has_torch_function`` on their
+arguments (torch/overrides.py), which during a step returns its result without this package's mode. Built-in functions
+make the check in C++, which still sees the mode.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, update_wrapper
 from typing import Any, cast
@@ -19,21 +26,18 @@ from ...live.autocast import cast_functions
 from ...live.device_indices import on_numbered_gpus
 from ...live.fakes import Fake
 from ...live.real_inputs import MASK
+from ...live.structures import CLASSES
 from ...live.threads import in_pass
 from ...table.forward import Pass
-from ...trace.lengths import longest_target
+from ...trace.kernels import NUMBER_BYTES
 from ...trace.questions import array_question
 from ...trace.state import Composite
-from ...trace.wrapped_numbers import NUMBER_BYTES
-from ..rehearsal import MAKERS, READS, asking_module, read_out
-from .casting import cast_grid
+from ...trace.valued_kernels import longest_target
+from ..real_steps import MAKERS, READS, asking_module, read_out
 from .cuda_engine import CudaEngine
-from .cuda_functions import ATTENTION, cuda_function
-from .encoder import cast_encoder_layer
-from .extremes import extreme_function
+from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
+from .formulas import cast_grid, extreme_function, product_function
 from .gpu_node_numbers import DeviceNumbers, number_of
-from .inline import run_inline
-from .products import product_function
 from .views import RenewedViews
 
 _NODE = "_torchsummary_plus_node"
@@ -365,3 +369,51 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
         finally:
             layers.linear, layers.scaled_dot_product_attention = _linear_kernel, ATTENTION
             torch.get_rng_state = random.get_rng_state = get_rng_state
+
+
+_PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
+"""torch modules that import the check by name; all others look it up in the last of these."""
+
+_SPREAD: dict[str, Callable[..., Iterable[Any]]] = {
+    "has_torch_function": lambda args: args,
+    "has_torch_function_unary": lambda arg: (arg,),
+    "has_torch_function_variadic": lambda *args: args,
+}
+"""The variants of the check, and the arguments that each takes."""
+
+
+@contextmanager
+def run_inline(kind: type[TorchFunctionMode]) -> Iterator[None]:
+    """Hide modes of one kind from torch's Python functions; other modes still see them."""
+    torch_modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
+    usual = [(module, name, vars(module)[name]) for module in torch_modules for name in _SPREAD if name in vars(module)]
+    try:
+        for module, name, question in usual:
+            setattr(module, name, _without(kind, question, _SPREAD[name]))
+        yield
+    finally:
+        for module, name, question in usual:
+            setattr(module, name, question)
+
+
+def is_on(kind: type[TorchFunctionMode]) -> bool:
+    """Whether a mode of this kind is active in the current thread."""
+    return any(isinstance(mode, kind) for mode in _modes())
+
+
+def _modes() -> list[Any]:
+    return [compat.function_mode_at(place) for place in range(compat.count_function_modes())]
+
+
+def _without(kind: type[TorchFunctionMode], question: Any, spread: Callable[..., Iterable[Any]]) -> Callable[..., bool]:
+    """Return the check with the result it has without modes of this kind, in any thread."""
+
+    def answered(*args: Any) -> bool:
+        if not question(*args):
+            return False
+        if not all(isinstance(mode, kind) for mode in _modes()):
+            return True
+        others = [arg for arg in spread(*args) if type(arg) not in CLASSES]
+        return bool(others) and compat.functions_are_dispatched() and bool(compat.overloaded_args(others))
+
+    return answered

@@ -14,7 +14,7 @@ import torch
 
 from ...live import compat
 from ...live.stored import is_transformed, stored
-from ...trace.wrapped_numbers import NUMBER_BYTES
+from ...trace.kernels import NUMBER_BYTES
 
 aten = torch.ops.aten
 _KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}

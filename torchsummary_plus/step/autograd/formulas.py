@@ -1,9 +1,13 @@
-"""Gradients of products of elements, whose formulas check for zeros.
+"""Functions whose gradient torch computes by other formulas under a mode, run as it computes them without one.
 
-Under a mode torch uses the formulas without the check, which keep several times as much memory. A step is assumed to
-have no zeros; its range covers those formulas too, and the one for several zeros in a product of all elements.
+Products of elements: the formulas that check for zeros keep several times as much memory without the check, which a
+mode leaves out. A step is assumed to have no zeros; its range covers the formulas for some too, and the one for several
+zeros in a product of all elements. The maximum, minimum or median of all elements: its gradient is shared among equal
+elements, by a formula that on the CPU checks the result for NaN. Casts of autocast: made here for functions that are
+replaced before the dispatch at which autocast would cast.
 
-Source: torch/csrc/autograd/FunctionsManual.cpp, ``prod_backward`` and ``cumprod_backward``.
+Source: torch/csrc/autograd/FunctionsManual.cpp, ``prod_backward``, ``cumprod_backward`` and
+``evenly_distribute_backward``.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from ...live import compat
 from ...live.masks import note_true
 from ...live.versions import since
+from ...ops.dtypes import HALVES
 from ...trace.questions import Zeros
-from .casting import cast_on_cpu
 
 NO_ZERO = "assumed to contain no zeros"
 WITH_ZEROS = "products of elements are assumed to contain zeros"
@@ -192,3 +198,87 @@ class CumulatedInPlace(Cumulated):
         ctx.save_for_backward(original, x)
         ctx.dim = dim
         return x
+
+
+_EXTREMES = {getattr(place, name) for place in (torch, Tensor) for name in ("max", "min", "median", "nanmedian")}
+
+
+def extreme_function(func: Any) -> Callable[..., Any] | None:
+    """Return the maximum, minimum or median of all elements as it runs without a mode; None for other functions."""
+    if func not in _EXTREMES:
+        return None
+
+    def run(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        asks = not (args or kwargs) and torch.is_grad_enabled() and input.requires_grad and input.dim()
+        return ExtremeOfAll.apply(input, func) if asks else func(input, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return run
+
+
+class ExtremeOfAll(torch.autograd.Function):
+    """An extreme of all elements, whose gradient is shared among the elements equal to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, func: Callable[[Tensor], Tensor]) -> Tensor:
+        """Run ``func`` on the input."""
+        out = func(x)
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Split the gradient among the elements equal to the result."""
+        x, out = ctx.saved_tensors
+        is_no_number = out.isnan()
+        mask = x == out
+        del is_no_number
+        return grad.new_zeros(x.shape).masked_fill_(mask, grad / mask.sum()), None
+
+
+def cast_on_cpu(operator: str, tensor: Any) -> Any:
+    """Return a tensor as autocast casts it for an operator that it runs in float32 on the CPU.
+
+    Source: aten/src/ATen/autocast_mode.cpp, ``KERNEL_CPU(..., fp32)``: the cast precedes autograd, which keeps it.
+    """
+    if not isinstance(tensor, Tensor) or tensor.dtype not in HALVES or tensor.device.type != "cpu":
+        return tensor
+    is_cast = torch.is_autocast_enabled("cpu") and compat.has_kernel(operator, "AutocastCPU")
+    return tensor.float() if is_cast else tensor
+
+
+class CastGrid(torch.autograd.Function):
+    """``torch.affine_grid_generator`` operator by operator: its product, and so its result, is in autocast's dtype.
+
+    Source: aten/src/ATen/native/AffineGridGenerator.cpp; the operator itself has no kernel of autocast's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, size: list[int], align_corners: bool) -> Tensor:
+        """Multiply the grid in homogeneous coordinates by the matrices."""
+        ctx.size, ctx.align_corners = size, align_corners
+        count, _, *sides = size
+        points = theta.new_empty((count, *sides, len(sides) + 1))
+        for axis, length in enumerate(reversed(sides)):
+            points[..., axis].copy_(_steps(theta, length, align_corners).view(-1, *[1] * axis))
+        points[..., -1].fill_(1)
+        points = points.view(count, -1, len(sides) + 1)
+        return torch.bmm(points, theta.transpose(1, 2)).view(count, *sides, len(sides))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient of the matrices."""
+        return torch.ops.aten.affine_grid_generator_backward.default(grad, ctx.size, ctx.align_corners), None, None
+
+
+def _steps(theta: Tensor, length: int, align_corners: bool) -> Tensor:
+    """Return the coordinates along one axis, from -1 to 1."""
+    ends = (-1, 1) if length > 1 else (0, 0)
+    steps = torch.linspace(*ends, length, dtype=theta.dtype, device=theta.device)
+    return steps if align_corners else steps * (length - 1) / length
+
+
+def cast_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
+    """Run ``torch.affine_grid_generator`` under autocast."""
+    grid: Tensor = CastGrid.apply(theta, list(size), align_corners)  # type: ignore[no-untyped-call]
+    return grid

@@ -1,18 +1,120 @@
-"""Stacks of equal layers, as in transformers: find them, and cut them down to a few layers."""
+"""The log of a model with many equal layers, from recordings with only a few of them."""
 
 from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ...data.integers import is_integer
-from ...live.structures import inner_names, is_wrapper
-from ...table.modules import CONTAINERS
+from ..data.capability import Capability
+from ..data.errors import SummaryError
+from ..data.integers import is_integer
+from ..data.memory_records import MemoryLog
+from ..live.copying import Copier
+from ..live.structures import inner_names, is_wrapper
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..table.forward import Listener
+from ..table.inputs import Example
+from ..table.modules import CONTAINERS, ModuleTree
+from ..trace.global_state import one_pass
+from .draws import Draws
+from .fake_steps import record_step
+from .growth import NotRepeatingError, Stack, grown
+from .step import Step
+
+
+def takes_all_layers_alike(step: Step) -> bool:
+    """Whether a step treats all layers alike: no code of the user's that may pick out some of them."""
+    maker: Any = step.optimizer.func if isinstance(step.optimizer, partial) else step.optimizer
+    return (
+        step.train_step is None and step.mode in ("train", "eval") and (maker is None or isinstance(maker, (str, type)))
+    )
+
+
+def record_deep_step(
+    tree: ModuleTree,
+    example: Example,
+    step: Step,
+    device: torch.device | None,
+    capability: Capability | None = None,
+    listeners: Sequence[Listener] = (),
+    cudnn: Cudnn | None = None,
+    highest_draw: bool = False,
+) -> MemoryLog:
+    """Return :func:`record_step`'s log, faster for a model with many equal layers. The model is left unchanged.
+
+    With ``highest_draw`` it depends on no generator's state: where random numbers decide what runs, it is that of the
+    highest peak among draws with fixed seeds. Layers that random numbers may skip do not stand for deeper models.
+    """
+
+    def record(tree: ModuleTree, step: Step) -> tuple[MemoryLog, Draws]:
+        draws = Draws(0 if highest_draw else None, highest_draw)
+        return record_step(tree, example, step, device, capability, listeners, cudnn, draws), draws
+
+    model = tree.modules[0]
+    stack = largest_stack(model, WORTH) if takes_all_layers_alike(step) else None
+    if stack is None:
+        return record(tree, step)[0]
+    with one_pass():
+        logs, stacks = [], []
+        try:
+            for count in range(FEWEST, FEWEST + 3):
+                copier = Copier(lambda tensor: tensor)
+                shallow = copier.modules(tree.modules)[0]
+                names = replace(stack, container=shallow.get_submodule(stack.path)).keep(count)
+                stacks.append(Stack(stack.path, names))
+                loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
+                log, draws = record(ModuleTree(shallow), replace(step, loss=loss, optimizer=copier.of(step.optimizer)))
+                logs.append(log)
+                if draws.asks:
+                    raise NotRepeatingError
+            return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
+        except (NotRepeatingError, SummaryError):
+            return record(tree, step)[0]
+
+
+FEWEST = 3
+"""Fewest of many equal layers that are recorded: a first, a last, and one between two others."""
+WORTH = 5 * FEWEST
+"""Number of equal layers from which recording ``FEWEST``, one more and two more is faster than recording all."""
+
+
+class Cut:
+    """Removes all but ``count`` of a model's equal layers, if there are many; ``count`` None removes nothing.
+
+    A model with DDP keeps all layers, because its buckets were laid out for them when it was wrapped.
+    """
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+        self.paths: tuple[str, ...] = ()
+        self.whole: Stack | None = None
+        """All layers, if some have been removed; ``left`` are those that remain."""
+        self.left = Stack("", ())
+
+    def make(self, model: nn.Module) -> None:
+        """Cut the model permanently."""
+        if self.count is None or any(_WITH_BUCKETS in _names(module) for module in model.modules()):
+            return
+        stack = largest_stack(model, WORTH)
+        if stack is not None:
+            self.paths = tuple(ModuleTree(model).paths)
+            self.whole = Stack(stack.path, stack.names)
+            self.left = Stack(stack.path, stack.keep(self.count))
+
+
+_WITH_BUCKETS = "DistributedDataParallel"
+"""A class given by name, because torch.distributed is slow to import."""
+
+
+def _names(module: nn.Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}
 
 
 @dataclass(frozen=True)
