@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..ops.scratch.registry import AtMost, Workspace, scratch
+from ..ops.scratch.registry import UNKNOWN, AtMost, Course, Workspace, at_peak, scratch
 from ..trace.kernels import tensors_of
 
 SOURCE = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
@@ -27,27 +27,27 @@ def _nbytes(tensors: Any) -> int:
 @scratch("cpu", "c10d::_allgather_base_", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
 @scratch("cpu", "c10d::allgather_", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
 @scratch("cpu", "c10d::allgather_into_tensor_coalesced_", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
-def gathered(out: Any, outputs: Any, *_: Any, **__: Any) -> int:
+def gathered(out: Any, outputs: Any, *_: Any, **__: Any) -> Course:
     """A flat copy of all outputs."""
-    return _nbytes(outputs)
+    return at_peak(_nbytes(outputs))
 
 
 @scratch("cpu", "_c10d_functional::all_gather_into_tensor", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
-def gathered_anew(out: Tensor, *_: Any, **__: Any) -> int:
+def gathered_anew(out: Tensor, *_: Any, **__: Any) -> Course:
     """A flat copy of the outputs that the operator allocates."""
-    return _nbytes(out)
+    return at_peak(_nbytes(out))
 
 
-def _with_divisor(nbytes: int, tensors: Any, operators: tuple[Any, ...]) -> int | AtMost:
+def _with_divisor(nbytes: int, tensors: Any, operators: tuple[Any, ...]) -> Course | AtMost:
     """Return the bytes with those of an average's number of ranks, as an int64 and in the tensors' dtype.
 
     Before torch 2.10, Python cannot tell an average from a sum.
     """
     kinds = {_is_average(operator) for operator in operators}
     if not kinds - {False}:
-        return nbytes
+        return at_peak(nbytes)
     divisor = torch.int64.itemsize + next(iter(tensors_of((tensors,)))).element_size()
-    return nbytes + divisor if True in kinds else AtMost(divisor, (Workspace(nbytes),))
+    return at_peak(nbytes + divisor) if True in kinds else AtMost(divisor, (Workspace(nbytes),))
 
 
 def _is_average(operator: Any) -> bool | None:
@@ -61,35 +61,35 @@ def _is_average(operator: Any) -> bool | None:
 
 @scratch("cpu", "c10d::allreduce_", "c10d::reduce_", "c10d::allreduce_coalesced_", source=SOURCE, band=0.0)
 @scratch("cpu", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_", source=SOURCE, band=0.0)
-def summed(out: Any, tensors: Any, *operators: Any, **__: Any) -> int | AtMost:
+def summed(out: Any, tensors: Any, *operators: Any, **__: Any) -> Course | AtMost:
     """Nothing for a sum, which is made in place; an average's divisor."""
     return _with_divisor(0, tensors, operators)
 
 
 @scratch("cpu", "c10d::_reduce_scatter_base_", source=f"{SOURCE}, reduce_scatter_tensor_coalesced", band=0.0)
 @scratch("cpu", "c10d::reduce_scatter_tensor_coalesced_", source=f"{SOURCE}, the same", band=0.0)
-def scattered(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int | AtMost:
+def scattered(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> Course | AtMost:
     """A clone of the inputs, in which they are summed, and an average's divisor."""
     return _with_divisor(_nbytes(inputs), inputs, operators)
 
 
 @scratch("cpu", "c10d::reduce_scatter_", source=f"{SOURCE}, reduce_scatter", band=0.0)
-def scattered_in_parts(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int | AtMost:
+def scattered_in_parts(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> Course | AtMost:
     """A clone of one part of the inputs at a time, and an average's divisor."""
     return _with_divisor(max(map(_nbytes, tensors_of((inputs,)))), inputs, operators)
 
 
 @scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, as c10d's", band=0.0)
-def scattered_anew(out: Tensor, inputs: Tensor, *operators: Any, **__: Any) -> int | AtMost:
+def scattered_anew(out: Tensor, inputs: Tensor, *operators: Any, **__: Any) -> Course | AtMost:
     """A clone of the inputs of an operator that allocates its output, and an average's divisor."""
     return _with_divisor(_nbytes(inputs), inputs, operators)
 
 
 @scratch("cpu", "c10d::alltoall_base_", source=f"{SOURCE}, AsyncAlltoallWork", band=0.0)
 @scratch("cpu", "_c10d_functional::all_to_all_single", source=f"{SOURCE}, AsyncAlltoallWork", band=0.0)
-def exchanged(out: Any, *_: Any, **__: Any) -> int:
+def exchanged(out: Any, *_: Any, **__: Any) -> Course:
     """Nothing: tensors are sent and received as they are."""
-    return 0
+    return ()
 
 
 _UNMODELLED = (
@@ -99,6 +99,6 @@ _UNMODELLED = (
 
 
 @scratch("cpu", *_UNMODELLED, source=f"{SOURCE}: not measured", band=0.0)
-def not_measured(out: Any, *_: Any, **__: Any) -> None:
+def not_measured(out: Any, *_: Any, **__: Any) -> AtMost:
     """Unmeasured copies: an estimate names the operator."""
-    return
+    return UNKNOWN

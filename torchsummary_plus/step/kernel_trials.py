@@ -32,6 +32,7 @@ from ..ops.macs.registry import FORMULAS, base_name
 from ..ops.scratch.masks import masked_rows, written_rows
 from ..ops.scratch.registry import (
     SCRATCH,
+    UNKNOWN,
     UNMODELLED,
     WITHOUT_SCRATCH,
     Alloc,
@@ -128,8 +129,8 @@ class Trials:
         self._of_libraries: dict[Any, _Courses | None] = {}
         """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
-    def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | AtMost | None:
-        """Return a CPU kernel's allocations in order, with a bound if masks' values decide; None if it cannot be tried.
+    def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | AtMost:
+        """Return a CPU kernel's allocations in order, or a bound if masks' values decide or if it cannot be tried.
 
         It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
         gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
@@ -137,18 +138,18 @@ class Trials:
         """
         func = _operator(name) if name.startswith("aten::") else _overload(name)
         if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
-            return None
+            return UNKNOWN
         if _only_views(func) or name.startswith("profiler::"):
             return ()
         if any(result.layout is not torch.strided for result in tensors_of(out)):
-            return None
+            return UNKNOWN
         casts = is_foreign(name) and is_cast_inside("cpu")
         objects = {hash(value): value for value in args if type(value) is torch.ScriptObject}
         known = self._of_libraries if is_foreign(name) or objects else _COURSES
         courses = _known(func, Call(args, kwargs, out), known, casts)
         is_later = objects.keys() <= self._packed.keys()
         self._packed.update(objects)
-        return courses and courses[is_later]
+        return UNKNOWN if courses is None else courses[is_later]
 
 
 @cache

@@ -23,11 +23,11 @@ from ..ops.scratch.registry import (
     OF_ROWS,
     RESERVES,
     SCRATCH,
+    UNKNOWN,
     UNMODELLED,
     Alloc,
     AtMost,
     Course,
-    Lasting,
     Rule,
     Workspace,
     most_bytes,
@@ -144,17 +144,14 @@ class Workspaces:
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
         answer = self._ask(rule, name, args, kwargs, out)
+        if answer is None:  # It raised.
+            answer = UNKNOWN
         if self.backend == "cuda" and not since(rule.since or CUDA_FROM):
             self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
-            return _guessed(answer)
-        if answer is None:
-            self._note(name, _reach(args, kwargs, out))
-            return ()
+            course: Course = answer.course if isinstance(answer, AtMost) else answer
+            return tuple(step._replace(band=1.0) if isinstance(step, Workspace) else step for step in course)
         if isinstance(answer, AtMost):
-            self._note_bound(name, answer.nbytes + most_bytes(answer.course), answer.multiplies)
-            return answer.course
-        if isinstance(answer, int):
-            return _at_peak(answer)
+            return self._bounded(answer, name, args, kwargs, out)
         guesses = [step for step in answer if isinstance(step, Workspace) and step.band]
         if guesses:
             self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
@@ -165,31 +162,32 @@ class Workspaces:
         if self.backend == "cpu":
             return self._tried(name, args, kwargs, out)
         if name in UNMODELLED["cuda"] or is_foreign(name) or is_unstudied(name):
-            self._note_bound(name, _reach(args, kwargs, out), name not in OF_ROWS)
+            return self._bounded(AtMost(None, multiplies=name not in OF_ROWS), name, args, kwargs, out)
         return ()
 
-    def _note_bound(self, name: str, nbytes: int, multiplies: bool) -> None:
+    def _bounded(self, answer: AtMost, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         """Name an operator with only a bound, and cuBLAS's workspace if it may be the first to take it."""
-        may_take = multiplies and (self._place, "cublas") not in self._allocated
+        bound = answer.nbytes
+        nbytes = _reach(args, kwargs, out) if bound is None else bound + most_bytes(answer.course)
+        may_take = answer.multiplies and (self._place, "cublas") not in self._allocated
         workspace = LARGEST_LASTING if may_take else 0
         lasting = workspace if blas.are_workspaces_kept() else 0
         self._note(name, nbytes + workspace - lasting, lasting=lasting)
+        return answer.course
 
     def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         """Return a kernel's allocations on zeros; it is named if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
         if isinstance(course, AtMost):
-            self._note_bound(name, course.nbytes + most_bytes(course.course), False)
-            return course.course
-        lasting = unfreed_bytes(course or ()) if is_foreign(name) else 0
-        if lasting:
-            self._unfreed += lasting
-            self._note(name, self._unfreed + _reach(args, kwargs, out))
-        if course is None:
-            self._note(name, _reach(args, kwargs, out))
-        elif is_foreign(name) and any(isinstance(step, Alloc) for step in course):
-            self.tried[name] = self.tried.get(name, 0) + 1
-        return course or ()
+            return self._bounded(course, name, args, kwargs, out)
+        if is_foreign(name):
+            lasting = unfreed_bytes(course)
+            if lasting:
+                self._unfreed += lasting
+                self._note(name, self._unfreed + _reach(args, kwargs, out))
+            if any(isinstance(step, Alloc) for step in course):
+                self.tried[name] = self.tried.get(name, 0) + 1
+        return course
 
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
         """Return the error band of an operator's rule in one of the registries."""
@@ -247,19 +245,6 @@ class Workspaces:
         self.unknown[name] = self.unknown.get(name, 0) + calls
         self._doubt = max(self._doubt, doubt + lasting, LEAST_DOUBT)
         self._lasting_doubt = max(self._lasting_doubt, lasting)
-
-
-def _at_peak(nbytes: int, band: float = 0.0) -> Course:
-    """Return the course of a kernel that takes so many bytes beside its results and lasting workspaces."""
-    return (Lasting(), Workspace(max(0, nbytes), band))
-
-
-def _guessed(answer: Any) -> Course:
-    """Mark the workspace of a rule for another release as a guess that may be off by as much."""
-    if answer is None or isinstance(answer, int):
-        return _at_peak(answer or 0, band=1.0)
-    course: Course = answer.course if isinstance(answer, AtMost) else answer
-    return tuple(step._replace(band=1.0) if isinstance(step, Workspace) else step for step in course)
 
 
 def _reach(*values: Any) -> int:

@@ -93,13 +93,22 @@ Course = tuple[Step, ...]
 class AtMost(NamedTuple):
     """Scratch with only an upper bound: an estimate names the operator and widens its range accordingly.
 
-    The bound comes on top of the kernel's known ``course``. An operator that ``multiplies`` may also be the first to
-    take cuBLAS's workspace.
+    The bound comes on top of the kernel's known ``course``; None is that of an operator without a rule. An operator
+    that ``multiplies`` may also be the first to take cuBLAS's workspace.
     """
 
-    nbytes: int
+    nbytes: int | None
     course: Course = ()
     multiplies: bool = False
+
+
+UNKNOWN = AtMost(None)
+"""Scratch without a bound of its own."""
+
+
+def at_peak(nbytes: int) -> Course:
+    """Return the course of a kernel that takes so many bytes beside its results and lasting workspaces."""
+    return Lasting(), Workspace(max(0, nbytes))
 
 
 def most_bytes(course: Course) -> int:
@@ -128,10 +137,9 @@ OLDEST = "2.6"
 """The oldest supported release of torch."""
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the kernel's course, or the scratch bytes at its peak, besides all of its results.
+"""-> the kernel's course, or :class:`AtMost` if only a bound is known.
 
 A peak is a maximum and need not grow linearly with the batch; a course's steps do, and the replay finds the maximum.
-Return :class:`AtMost` if only a bound is known, None if the kernel uses scratch without a known bound.
 """
 
 RESERVES: dict[tuple[str, str], Rule] = {}
@@ -194,7 +202,8 @@ def register_scratch(
         for name in names:
             if (device, name) in SCRATCH or names.count(name) > 1:
                 raise InputError(f"{name} already has a scratch rule on {device}")
-        SCRATCH.update({(device, name): Rule(formula, source, band, since=OLDEST) for name in names})
+        rule = Rule(lambda *call, **named: _as_course(formula(*call, **named)), source, band, since=OLDEST)
+        SCRATCH.update(dict.fromkeys([(device, name) for name in names], rule))
 
         def forget() -> None:
             for name in names:
@@ -203,6 +212,10 @@ def register_scratch(
         return Registered(formula, forget)
 
     return register
+
+
+def _as_course(nbytes: int | None) -> Course | AtMost:
+    return UNKNOWN if nbytes is None else at_peak(nbytes)
 
 
 def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:

@@ -11,7 +11,7 @@ from ....data.capability import Capability
 from ....data.rounding import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
-from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, at_peak, reserve, scratch
 from ..sizes import nbytes
 from .allocations import buffers, results
 from .attention_choice import requires_determinism
@@ -40,13 +40,13 @@ def _is_turned(tensor: Any) -> bool:
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=SPLITTING, band=0.0, by_capability=True)
 def flash(
     capability: Capability, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any
-) -> Course | int:
+) -> Course:
     """With dropout a second copy of the random state; without, a short batch has a share of the output per split.
 
     A single row of grouped queries runs as one row per query of a group.
     """
     if dropout:
-        return 16
+        return at_peak(16)
     batch, heads, rows, width = query.shape
     if rows == 1 and heads > key.shape[1]:
         heads, rows = key.shape[1], heads // key.shape[1]
@@ -55,7 +55,7 @@ def flash(
         batch * heads * ceil_div(rows, 64), 2 * chip_of(capability).multiprocessors, ceil_div(key.shape[2], block)
     )
     if splits == 1:
-        return 0
+        return ()
     sums = 4 * splits * batch * heads * rows
     first, second, *rest = results(out)
     return first, second, Alloc(sums), Alloc(sums * _rounded(width)), *rest
@@ -142,12 +142,12 @@ WIDEST_IN_REGISTERS = 128
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
 def efficient(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
-) -> int | Course:
+) -> Course:
     """The output in fp32, if its dtype is another and its rows are too wide for registers; seeds come first."""
     is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
     accumulated = 0 if is_kept else 4 * out[0].numel()
     if not _seeds_on_gpu(dropout):
-        return accumulated
+        return at_peak(accumulated)
     return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
 
 
@@ -161,7 +161,7 @@ MOST_BATCHES = (1 << 16) - 1
 def efficient_backward(
     capability: Capability, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
     logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,
-) -> Course | None:  # fmt: skip
+) -> Course | AtMost:  # fmt: skip
     """One number per row, and fp32 tiles in which the gradients accumulate.
 
     fp32 kernels do not compute the row sums themselves, so the full products precede them. Grouped heads have
@@ -169,7 +169,7 @@ def efficient_backward(
     """
     batch, heads, rows, width = query.shape
     if batch > MOST_BATCHES:
-        return None
+        return UNKNOWN
     widest = max(width, value.shape[-1])
     tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
