@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,7 +22,9 @@ from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.deep_steps import record_deep_step
+from ..step.deep_steps import log_of_few_layers
+from ..step.draws import Draws
+from ..step.fake_steps import record_step
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -55,11 +58,18 @@ class StepRequest:
 
         With ``highest_draw``, for a limit, random numbers that decide what runs are those of the highest peak.
         """
-        example = with_batch(self.example, batch)
+        draws = partial(Draws, seed=0, highest=True) if highest_draw else Draws
+        record: Callable[..., MemoryLog] = partial(
+            record_step,
+            example=with_batch(self.example, batch),
+            device=self.device,
+            capability=self.chip,
+            listeners=[Ticks(tick, batch)],
+            cudnn=self.cudnn,
+        )
         with no_collection():
-            ticks = [Ticks(tick, batch)]
-            settings = self.step, self.device, self.chip, ticks, self.cudnn
-            return record_deep_step(self.tree, example, *settings, highest_draw=highest_draw)
+            log = log_of_few_layers(record, self.tree, self.step, draws)
+            return record(self.tree, step=self.step, draws=draws()) if log is None else log
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""

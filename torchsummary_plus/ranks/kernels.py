@@ -102,17 +102,17 @@ class RankKernels(StepKernels):
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:
-                return super().__call__(torch.ops.aten.alias.default, args[:1], {})
+                return self.in_step(torch.ops.aten.alias.default, args[:1], {})
             if func is compat.exchange and list(args[1]) == list(args[2]):
                 return self._exchanged(args[0], _group_named(_group_names(func, args, kwargs)[0]))
-        return super().__call__(func, args, kwargs)
+        return self.in_step(func, args, kwargs)
 
     def _gathered(
         self, shards: Any, sizes: Any, count: int, world: int, rank: int, dtype: torch.dtype, *place: Any
     ) -> Any:
         """Return this rank's part of what a group gathers, and the whole: new tensors, on the device that is named."""
-        whole = super().__call__(_EMPTY, ([count * world],), {"dtype": dtype, "device": _device_of(place)})
-        part = super().__call__(torch.ops.aten.slice.Tensor, (whole, 0, count * rank, count * (rank + 1)), {})
+        whole = self.in_step(_EMPTY, ([count * world],), {"dtype": dtype, "device": _device_of(place)})
+        part = self.in_step(torch.ops.aten.slice.Tensor, (whole, 0, count * rank, count * (rank + 1)), {})
         return part, whole
 
     def _can_count(self, func: OpOverload, chosen: torch.Tensor) -> bool:
@@ -133,7 +133,7 @@ class RankKernels(StepKernels):
         values = self._value_of(sent, False)
         if values is None or len(values) % group.size():
             whole = {"memory_format": torch.contiguous_format}
-            return super().__call__(torch.ops.aten.empty_like.default, (sent,), whole)
+            return self.in_step(torch.ops.aten.empty_like.default, (sent,), whole)
         return self._noted(self._on_device(exchanged(values, group.size(), group.rank())))
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ..data.capability import Capability
 from ..data.errors import SummaryError
 from ..data.integers import is_integer
 from ..data.memory_records import MemoryLog
 from ..live.copying import Copier
 from ..live.structures import inner_names, is_wrapper
-from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..table.forward import Listener
-from ..table.inputs import Example
 from ..table.modules import CONTAINERS, ModuleTree
 from ..trace.global_state import one_pass
 from .draws import Draws
-from .fake_steps import record_step
 from .growth import NotRepeatingError, Stack, grown
 from .step import Step
 
@@ -37,46 +32,30 @@ def takes_all_layers_alike(step: Step) -> bool:
     )
 
 
-def record_deep_step(
-    tree: ModuleTree,
-    example: Example,
-    step: Step,
-    device: torch.device | None,
-    capability: Capability | None = None,
-    listeners: Sequence[Listener] = (),
-    cudnn: Cudnn | None = None,
-    highest_draw: bool = False,
-) -> MemoryLog:
-    """Return :func:`record_step`'s log, faster for a model with many equal layers. The model is left unchanged.
+def log_of_few_layers(
+    record: Callable[..., MemoryLog], tree: ModuleTree, step: Step, new_draws: Callable[[], Draws]
+) -> MemoryLog | None:
+    """Return a step's log, grown from those of models with a few of many equal layers; None if they do not repeat.
 
-    With ``highest_draw`` it depends on no generator's state: where random numbers decide what runs, it is that of the
-    highest peak among draws with fixed seeds. Layers that random numbers may skip do not stand for deeper models.
+    ``record(tree, step=, draws=)`` records a step. Layers that random numbers may skip do not stand for deeper models.
     """
-
-    def record(tree: ModuleTree, step: Step) -> tuple[MemoryLog, Draws]:
-        draws = Draws(0 if highest_draw else None, highest_draw)
-        return record_step(tree, example, step, device, capability, listeners, cudnn, draws), draws
-
-    model = tree.modules[0]
-    stack = largest_stack(model, WORTH) if takes_all_layers_alike(step) else None
+    stack = largest_stack(tree.modules[0], WORTH) if takes_all_layers_alike(step) else None
     if stack is None:
-        return record(tree, step)[0]
-    with one_pass():
-        logs, stacks = [], []
-        try:
-            for count in range(FEWEST, FEWEST + 3):
-                copier = Copier(lambda tensor: tensor)
-                shallow = copier.modules(tree.modules)[0]
-                names = replace(stack, container=shallow.get_submodule(stack.path)).keep(count)
-                stacks.append(Stack(stack.path, names))
-                loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
-                log, draws = record(ModuleTree(shallow), replace(step, loss=loss, optimizer=copier.of(step.optimizer)))
-                logs.append(log)
-                if draws.asks:
-                    raise NotRepeatingError
-            return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
-        except (NotRepeatingError, SummaryError):
-            return record(tree, step)[0]
+        return None
+    logs, stacks = [], []
+    with one_pass(), suppress(NotRepeatingError, SummaryError):
+        for count in range(FEWEST, FEWEST + 3):
+            copier, draws = Copier(lambda tensor: tensor), new_draws()
+            shallow = copier.modules(tree.modules)[0]
+            names = replace(stack, container=shallow.get_submodule(stack.path)).keep(count)
+            stacks.append(Stack(stack.path, names))
+            loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
+            shallow_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer))
+            logs.append(record(ModuleTree(shallow), step=shallow_step, draws=draws))
+            if draws.asks:
+                return None
+        return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
+    return None
 
 
 FEWEST = 3

@@ -67,7 +67,8 @@ class FakeKernels(Access):
         self.routers: Routers | None = None
         """Assumed choices of routers if no real pass can supply them, else None."""
 
-    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_fakes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator, on values where all its tensors are real and small."""
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
@@ -99,6 +100,8 @@ class FakeKernels(Access):
         out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
         choice = None if self.routers is None else self.routers.choice(func, args, kwargs)
         return out if choice is None else with_choice(out, self.choice_of(choice))
+
+    __call__ = on_fakes
 
     def is_gpu_unseen(self) -> bool:
         """Return whether C++ sees fakes on the pass's GPU as being on meta all the time."""

@@ -25,16 +25,14 @@ class State:
         "as_meta",
         "autocasts",
         "by_engine",
-        "casts_in_transform",
         "composite",
         "differentiates",
         "in_class",
         "in_engine",
+        "in_transform",
         "keeps_graph",
         "notifies",
         "on_cuda",
-        "transformed",
-        "within_transform",
     )
 
     def __init__(self) -> None:
@@ -42,10 +40,9 @@ class State:
         """Whether listeners are notified: not of a listener's own operators, nor while a forward runs another pass."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
-        self.within_transform = False
-        """Whether Python code inside a ``torch.func`` transform calls them; its level is not set while one runs."""
-        self.casts_in_transform = False
-        """Whether it does so under autocast, which does not see the true device of a transform's tensors."""
+        self.in_transform: bool | None = None
+        """For Python code inside a ``torch.func`` transform, whose level is not set while an operator runs: whether it
+        calls under autocast, which does not see the true device of a transform's tensors; else None."""
         self.in_class = False
         """Whether a tensor class that dispatches for itself calls them, below autograd."""
         self.as_meta = False
@@ -57,9 +54,6 @@ class State:
         self.differentiates = False
         """Whether the outermost ``torch.func`` transform differentiates in reverse; its level is not known to torch
         while it wraps results."""
-        self.transformed = False
-        """Whether the engine runs for a ``torch.func`` transform, under which it compares the gradients' devices
-        (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
         self.keeps_graph = False
         """Whether the engine's run keeps the graph for another one."""
         self.composite: Composite | None = None
@@ -70,11 +64,11 @@ class State:
         """Return whether C++ sees a fake on this device as being on meta: on CUDA, in the engine and in transforms.
 
         In a transform, wrappers keep the device they were created with, and the engine compares it with the gradients'
-        (aten/src/ATen/functorch/TensorWrapper.cpp).
+        (aten/src/ATen/functorch/TensorWrapper.cpp; torch/csrc/autograd/engine.cpp, ``validate_outputs``).
         """
         if self.on_cuda and (self.differentiates or compat.transform_level() is not None):
             return True
-        return self.in_engine and not self.transformed and (self.on_cuda or device.type != "cpu")
+        return self.in_engine and (self.on_cuda or device.type != "cpu")
 
     def being(self, **values: Any) -> _Being:
         """Return a context manager that sets attributes and restores them on exit.

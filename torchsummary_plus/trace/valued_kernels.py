@@ -202,9 +202,10 @@ class ValuedKernels(FakeKernels):
         """Return the number of the module that the current operator runs for."""
         raise NotImplementedError
 
-    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def with_values(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator on fakes, and on known values beside them; one that asks for values is answered."""
         if not isinstance(func, OpOverload):
-            return super().__call__(func, args, kwargs)
+            return self.on_fakes(func, args, kwargs)
         if func is FIND_OVERFLOW:
             self.answers.assume(self.module(), func.name(), NO_OVERFLOW)
             return None
@@ -215,7 +216,7 @@ class ValuedKernels(FakeKernels):
             return self._noted(reads(partial(self.read_lengths, func, args), *args, **kwargs))
         asking = asks(func, args, kwargs)
         if self.device.type == "cpu" and not asking:
-            return super().__call__(func, args, kwargs)
+            return self.on_fakes(func, args, kwargs)
         operands = tensors_of((*args, *kwargs.values()))
         fakes = [tensor for tensor in operands if isinstance(tensor, Fake)]
         if asking:
@@ -232,10 +233,12 @@ class ValuedKernels(FakeKernels):
             return self._run_without_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
             return values
-        out = super().__call__(func, args, kwargs)
+        out = self.on_fakes(func, args, kwargs)
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
             self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # The operator has also written to the known values.
         return _attach(out, values)
+
+    __call__ = with_values
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
@@ -252,7 +255,7 @@ class ValuedKernels(FakeKernels):
             return fakes_of(func, args, kwargs, size, device)
         if is_from_library(func):
             try:
-                return super().__call__(func, args, kwargs)
+                return self.on_fakes(func, args, kwargs)
             except (RuntimeError, NotImplementedError):
                 return self.answers.answer(query, turn, func, args, kwargs, device)
         return self.answers.answer(query, turn, func, args, kwargs, device)
@@ -278,7 +281,7 @@ class ValuedKernels(FakeKernels):
 
     def _factory_beside(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an operator without tensor arguments; on a GPU with its values if the result is small."""
-        out = super().__call__(func, args, kwargs)
+        out = self.on_fakes(func, args, kwargs)
         on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
         if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
             out.known = self._really(func, args, _on_cpu(kwargs))
@@ -344,7 +347,7 @@ class ValuedKernels(FakeKernels):
         return out
 
     def _run_without_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        out = super().__call__(func, args, kwargs)
+        out = self.on_fakes(func, args, kwargs)
         self._drop_values(func, args, kwargs)
         return out
 

@@ -12,7 +12,6 @@ from torch._ops import OpOverload
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
 from ...live.packed import calls_in_script
-from ...live.stored import is_transformed
 from ...live.threads import all_in_pass
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
@@ -85,16 +84,17 @@ class StepKernels(ValuedKernels):
             return func, args, kwargs
         return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
 
-    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def in_step(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator as the engine, or the code of a step, runs it without a mode."""
         state = self.watch.state
         if compat.is_tracing_graph():
             raise UnfakeableError(f"torch traces {func} into a graph, which keeps tensors alive")
         if func is aten.add.Tensor and self._adds_in_composite(*args):
             func, args = aten.alias.default, args[:1]
         if not state.in_engine:
-            if state.casts_in_transform and _is_cast(func, args):
+            if state.in_transform and _is_cast(func, args):
                 raise UnfakeableError(f"autocast cannot cast the arguments of {func} inside a torch.func transform")
-            if func is aten._to_copy.default and state.within_transform:
+            if func is aten._to_copy.default and state.in_transform is not None:
                 kwargs = self._off_meta(args, kwargs)
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
@@ -118,6 +118,8 @@ class StepKernels(ValuedKernels):
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
             self.writers[self.meta_storages.of(out.untyped_storage())._cdata] = number, func
         return out
+
+    __call__ = in_step
 
     def _adds_in_composite(self, summed: Any, added: Any) -> bool:
         """Whether a composite function that adds in place without a mode makes this addition."""
@@ -147,7 +149,7 @@ class StepKernels(ValuedKernels):
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator; outside forwards, one without a fake kernel runs on zeros."""
         try:
-            out = super().__call__(func, args, kwargs)
+            out = self.with_values(func, args, kwargs)
             if self.answers.guesses is not None:
                 note_at_one(func, args, out)
                 self.answers.guesses.operators += 1
@@ -299,9 +301,8 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
 
     def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
         numbers = functions.numbers
-        transformed = not functions.on_cuda and any(map(is_transformed, roots))
         with (
-            functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
+            functions.watch.state.being(in_engine=True, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
             nullcontext() if is_on(StepFunctions) else functions.again(),
             nullcontext() if numbers is None else numbers.running(roots, creates_graph),

@@ -84,9 +84,9 @@ class StepFunctions(TorchFunctionMode):
         state = self.watch.state
         state.autocasts = self._autocasts(func)
         # Not ``being``: this runs tens of thousands of times a step.
-        outer, state.in_engine = (state.in_engine, state.within_transform, state.casts_in_transform), False
-        state.within_transform = self.on_cuda and compat.transform_level() is not None
-        state.casts_in_transform = state.within_transform and torch.is_autocast_enabled("cuda")
+        outer, state.in_engine = (state.in_engine, state.in_transform), False
+        is_inside = self.on_cuda and compat.transform_level() is not None
+        state.in_transform = torch.is_autocast_enabled("cuda") if is_inside else None
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
@@ -100,7 +100,7 @@ class StepFunctions(TorchFunctionMode):
             note_node(error)
             raise
         finally:
-            state.in_engine, state.within_transform, state.casts_in_transform = outer
+            state.in_engine, state.in_transform = outer
 
     def _autocasts(self, func: Any) -> str:
         """Return the kind of device for which autocast is on inside a function; "" if it is off there."""
