@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchsummary_plus.live.code_names import is_library
+from torchsummary_plus.live.copying import is_library
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
 from torchsummary_plus.live.reach import Reached
 from torchsummary_plus.live.stored import stored

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import ModelSummary, estimate_memory, measure_memory, summary
-from torchsummary_plus.live import function_caches
+from torchsummary_plus.live import reach
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -118,8 +118,8 @@ def test_cached_tables_are_counted_whoever_made_them(length: int, warm: bool) ->
 
 def test_cached_results_are_not_searched_nor_cached_models_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     model, result, searched = loaded(), table_of_layers(), []
-    parts = function_caches.parts
-    monkeypatch.setattr(function_caches, "parts", lambda value: searched.append(value) or parts(value))  # type: ignore[func-returns-value]
+    parts = reach.parts
+    monkeypatch.setattr(reach, "parts", lambda value: searched.append(value) or parts(value))  # type: ignore[func-returns-value]
     estimate_memory(Positions(16), input_data=torch.randn(2, 16))
     assert searched and not any(type(value).__module__.startswith("torchsummary_plus") for value in searched)
     assert loaded() is model and table_of_layers() is result

@@ -23,8 +23,7 @@ from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.deep_steps import log_of_few_layers
-from ..step.draws import Draws
-from ..step.fake_steps import record_step
+from ..step.fake_steps import Draws, record_step
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch

@@ -3,6 +3,8 @@
 A pass runs on a copy, so that nothing of the user's has to be put back. What is copied: modules, containers, objects of
 Python classes, optimizers, iterators, arrays of up to ``LARGEST_ARRAY`` bytes, and functions whose closure, defaults or
 globals lead to one of these. Everything else is shared: classes, imported modules, files, locks, threads, generators.
+
+Whether code is searched at all depends on what it refers to: the names in it, its package, the modules it imports.
 """
 
 from __future__ import annotations
@@ -10,24 +12,29 @@ from __future__ import annotations
 import array
 import builtins
 import copy
+import dis
 import enum
 import gc
 import inspect
 import io
 import itertools
+import os
 import queue
 import random
 import sys
+import sysconfig
 import threading
 import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     CellType,
+    CodeType,
     FunctionType,
     GeneratorType,
     MappingProxyType,
@@ -42,8 +49,8 @@ import torch
 from torch import Tensor, nn
 
 from . import compat
-from .code_names import is_library, names_of, top_of
-from .structures import behind_proxy
+from .fakes import is_plain
+from .structures import SPARSE, behind_proxy, inner_tensors
 
 LARGEST_ARRAY = 64 << 20
 """Most bytes of a NumPy array that is copied; larger ones are shared."""
@@ -565,3 +572,129 @@ def _found(kind: Any) -> Maker | None:
 _EMPTY = frozenset({dict, OrderedDict, list, set})
 """Containers that have no attributes of their own."""
 USUAL.update((kind, _found(kind)) for kind in (dict, OrderedDict, list, set, tuple, nn.Parameter, Tensor))
+
+
+class Copies:
+    """Real copies of tensors on a device; each storage is copied once, so that views keep sharing it.
+
+    Tensors on other devices stay there, unless ``moves`` is set.
+    """
+
+    def __init__(self, device: torch.device, moves: bool = False) -> None:
+        self.device = device
+        self.moves = moves
+        self._copied: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the copy of a plain tensor."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._copied:
+            with compat.no_function():
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                self._copied[storage._cdata] = storage, whole.to(self.device, copy=True).untyped_storage()
+        _, copied = self._copied[storage._cdata]
+        copy = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        return copy.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor's storage has been copied."""
+        return tensor.untyped_storage()._cdata in self._copied
+
+    def alike(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the copy of any tensor, a parameter for a parameter. Copies on other devices share no storage."""
+        to_here = tensor.device == self.device or (self.moves and tensor.device.type != "meta")
+        if to_here and is_plain(tensor):
+            copy = self.of(tensor.detach())
+        elif to_here and tensor.layout in SPARSE:
+            copy = self._of_sparse(tensor.detach())
+        else:
+            copy = tensor.detach().to(self.device if to_here else tensor.device, copy=True)
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(copy, tensor.requires_grad)
+        return copy.requires_grad_(tensor.requires_grad)
+
+    def _of_sparse(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the copy of a sparse tensor, part by part: coalescing leaves parts in larger storages."""
+        values, *indices = [self.of(part) for part in inner_tensors(tensor)]
+        make: Any = partial(torch.sparse_compressed_tensor, layout=tensor.layout)
+        if tensor.layout is torch.sparse_coo:
+            make = partial(torch.sparse_coo_tensor, is_coalesced=tensor.is_coalesced())
+        copy: torch.Tensor = make(*indices, values, tensor.shape, check_invariants=False)
+        return copy
+
+    def settle(self) -> None:
+        """Drop the references to the copies."""
+        self._copied.clear()
+
+
+_LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
+"""Folders whose code is not searched for globals and classes; this package is among them."""
+
+_INSTALLED = ("site-packages", "dist-packages")
+"""Folder names of packages installed for all environments or for a user."""
+
+
+def package_of(value: Any) -> str:
+    """Return the top package of a function, a class, or any other object's class."""
+    return top_of(getattr(value, "__module__", None) or type(value).__module__)
+
+
+def top_of(module: Any) -> str:
+    """Return the top package in a module's name."""
+    return str(module).partition(".")[0]
+
+
+@lru_cache(maxsize=4096)
+def names_of(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the global names and all other names that code uses, including nested functions."""
+    named = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS}
+    others = set(code.co_names)
+    if "globals" in named:
+        named |= {constant for constant in code.co_consts if isinstance(constant, str)}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            inner_named, inner_others = names_of(inner)
+            named |= inner_named
+            others |= inner_others
+    return frozenset(named), frozenset(others)
+
+
+_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+
+
+@lru_cache(maxsize=4096)
+def is_library(path: str | None) -> bool:
+    """Whether a file belongs to Python, to an installed package or to this one."""
+    if path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED):
+        return True
+    folders = [folder for folder in sys.path if folder and path.startswith(folder + os.sep)]
+    return any(_is_installed(folder, path[len(folder) + 1 :].partition(os.sep)[0]) for folder in folders)
+
+
+@lru_cache(maxsize=256)
+def _is_installed(folder: str, name: str) -> bool:
+    """Whether a package or module of a folder was installed there, as by ``pip install --target``.
+
+    Source: the Python packaging specification, "Recording installed projects".
+    """
+    listed = (f"\n{record.read_text(errors='replace')}" for record in Path(folder).glob("*.dist-info/RECORD"))
+    return any(f"\n{name}/" in text or f"\n{name}," in text for text in listed)
+
+
+def is_of_user(module: ModuleType) -> bool:
+    """Whether a module is a user's own, which may have no file, rather than an installed or built-in one."""
+    path = getattr(module, "__file__", None)
+    if path is not None or getattr(module, "__spec__", None) is not None:
+        return not is_library(path)
+    whole = sys.modules.get(top_of(module.__name__), module)
+    return whole is module or not is_library(getattr(whole, "__file__", None))
+
+
+def imported_by(function: FunctionType, names: frozenset[str]) -> Iterator[ModuleType]:
+    """Yield the user's modules among the names that a function uses, as when it imports them itself, by name."""
+    package = function.__globals__.get("__package__")
+    for name in sorted(names):
+        for path in (name, f"{package}.{name}"):
+            module = sys.modules.get(path)
+            if isinstance(module, ModuleType) and is_of_user(module):
+                yield module

@@ -1,4 +1,7 @@
-"""Tensors, modules, functions and names that a step's code can reach besides the model."""
+"""Tensors, modules, functions and names that a step's code can reach besides the model.
+
+Results that ``functools.lru_cache`` keeps for a package's functions, such as tables of positions, are emptied.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial, partialmethod
 from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import compat
-from .code_names import imported_by, is_library, is_of_user, names_of, package_of, top_of
-from .copying import content_of, queued
+from .copying import content_of, imported_by, is_library, is_of_user, names_of, package_of, queued, top_of
 from .fakes import Fake
 from .packed import held_by_script
-from .structures import behind_proxy, slot_names
+from .structures import PLAIN, behind_proxy, parts, slot_names
 
 MOST = 1_000_000
 """Limit on the objects searched; tensors beyond it are recognised only when an operator receives them."""
@@ -34,12 +37,16 @@ _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 _HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "weakref", "_weakrefset"})
 """Modules of the standard library whose objects hold what a user puts there, such as namespaces."""
 
+_PACKAGE = __name__.partition(".")[0]
 _OURS = tuple(
-    f"{__name__.partition('.')[0]}.{part}"
-    for part in ("trace.", "data.", "memory.", "report.", "results.", "step.recorded_steps", "step.measuring", "ranks.")
+    f"{_PACKAGE}.{part}"
+    for part in (
+        *("trace.", "table.", "data.", "memory.", "report.", "results."),
+        *("step.recorded_steps", "step.measuring", "ranks."),
+    )
 )
 """This package: its results hold no tensors, and a forward can reach the objects of an outer pass."""
-_OWN = frozenset({"torch", __name__.partition(".")[0]})
+_OWN = frozenset({"torch", _PACKAGE})
 """Packages whose code holds no tensors of a step that are not also found elsewhere."""
 _HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
 """Kinds of globals of installed packages that are searched, besides functions."""
@@ -307,3 +314,76 @@ def _behind(value: Any) -> Iterator[Any]:
         yield value.func
     else:
         yield getattr(value, "__func__", value)
+
+
+_OTHERS = sys.stdlib_module_names | {"numpy", *_OWN}
+"""Packages whose functions keep no tensors of a model."""
+
+
+@contextmanager
+def without_cached_tensors(objects: Iterable[Any], known: Iterable[Any] = ()) -> Iterator[None]:
+    """Empty the caches that hold tensors, on entry and on exit, so that a step fills them itself and leaves none.
+
+    ``objects`` are functions and objects whose packages are searched for caches besides those ``known``.
+    """
+    caches = [*known, *_caches({package_of(function) for function in objects} - _OTHERS)]
+    _empty(caches)
+    try:
+        yield
+    finally:
+        _empty(caches)
+
+
+def _caches(packages: set[str]) -> list[Any]:
+    """Return the cached functions that modules of some packages name, or that their functions and methods wrap."""
+    caches: dict[int, Any] = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages:
+            named = list(getattr(module, "__dict__", {}).values())
+            kinds = [kind for kind in named if issubclass(type(kind), type) and kind.__module__ == name]
+            methods = [_unbound(value) for kind in kinds for value in list(vars(kind).values())]
+            caches.update(
+                (id(value), value) for value in (*named, *_wrapped((*named, *methods))) if type(value) is CACHED
+            )
+    return list(caches.values())
+
+
+def _unbound(value: Any) -> Any:
+    return value.__func__ if type(value) in (staticmethod, classmethod) else value
+
+
+def _wrapped(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield what functions made by decorators keep in their closures."""
+    for value in values:
+        if type(value) is FunctionType and value.__closure__:
+            for cell in value.__closure__:
+                yield from content_of(cell)
+
+
+def _empty(caches: Iterable[Any]) -> None:
+    for cache in caches:
+        if cache.cache_info().currsize and _holds_a_tensor(gc.get_referents(cache)):
+            cache.cache_clear()
+
+
+def _holds_a_tensor(values: list[Any]) -> bool:
+    """Return whether a tensor is reachable from some values; summaries and estimates, often large, are skipped.
+
+    Untracked objects, such as text or a tuple of numbers, refer to nothing that the garbage collector tracks.
+    """
+    waiting, seen = list(filter(gc.is_tracked, values)), set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        kind = type(value)
+        if kind is dict:
+            waiting.extend(filter(gc.is_tracked, value.values()))
+        elif kind in _SEQUENCES:  # By C iterators, because packages keep tens of thousands of names in them.
+            waiting.extend(filter(gc.is_tracked, value))
+        elif isinstance(value, Tensor):
+            return True
+        elif not isinstance(value, PLAIN) and package_of(kind) != _PACKAGE:
+            waiting.extend(part for _, part in parts(value) if gc.is_tracked(part))
+    return False

@@ -24,7 +24,6 @@ from ..live.compiled import has_compiled
 from ..live.device_indices import NumberedGpus
 from ..live.exports import exporting
 from ..live.fakes import Fake, standing_in_for
-from ..live.modes import gradients
 from ..live.stored import all_stored
 from ..live.versions import since
 from ..step.autograd.cuda_engine import CudaEngine
@@ -41,7 +40,7 @@ from ..table.inputs import Example
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
-from ..trace.global_state import global_state_kept, one_pass
+from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.questions import Answers, Guesses
 from . import compat, gloo  # noqa: F401 - gloo registers its rules
 from .cuda import cuda_alone

@@ -19,7 +19,7 @@ from ..live.copying import Copier
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
 from ..trace.global_state import one_pass
-from .draws import Draws
+from .fake_steps import Draws
 from .growth import NotRepeatingError, Stack, grown
 from .step import Step
 

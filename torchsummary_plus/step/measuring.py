@@ -16,7 +16,7 @@ from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
-from ..live.modes import gradients
+from ..live.copying import Copies
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.own_random import own_random
 from ..live.packed import graph_constants, repack
@@ -24,14 +24,13 @@ from ..live.real_inputs import real_input
 from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
-from ..live.tensor_copies import Copies
 from ..table.attempts import PassOptions, eager, read, trace
 from ..table.forward import Pass, failed_frame
 from ..table.hints import forward_error, step_error
 from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.global_state import global_state_kept, one_pass
+from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.kernels import run_really
 from ..trace.questions import OUTSIDE
 from ..watch.history import AllocatorHistory, free_blocks_taken

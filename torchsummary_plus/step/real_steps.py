@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..live import compat
+from ..live.copying import Copies
 from ..live.exports import exporting
 from ..live.fakes import CPU
 from ..live.free_memory import free_bytes
@@ -32,7 +33,6 @@ from ..live.packed import repack
 from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
-from ..live.tensor_copies import Copies
 from ..ops.macs import multiply_adds
 from ..table.attempts import eager
 from ..table.environments import RealEnvironment

@@ -19,10 +19,9 @@ from torch.optim.swa_utils import AveragedModel
 from ..live import compat
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
-from ..live.function_caches import without_cached_tensors
 from ..live.graphs import SavedByGraphs
 from ..live.offloading import Away
-from ..live.reach import Reached
+from ..live.reach import Reached, without_cached_tensors
 from ..live.remaking import Change
 from ..live.versions import since
 from ..table.environments import copied_tree

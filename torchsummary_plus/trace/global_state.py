@@ -206,3 +206,15 @@ def _reset(kind: type, own: Mapping[str, Any]) -> None:
             delattr(kind, name)
         elif name in own and now.get(name) is not own[name] and not name.startswith("__"):
             setattr(kind, name, own[name])
+
+
+@contextmanager
+def gradients(enabled: bool) -> Iterator[None]:
+    """Switch gradient recording on or off, even inside ``torch.inference_mode()``.
+
+    >>> with torch.inference_mode(), gradients(True):
+    ...     torch.ones(2, requires_grad=True).exp().requires_grad
+    True
+    """
+    with torch.inference_mode(False), torch.set_grad_enabled(enabled):
+        yield

@@ -18,5 +18,4 @@ from . import (  # noqa: F401 - the modules register their rules
     softmax,
     sorting,
     topk,
-    transfers,
 )
