@@ -144,6 +144,17 @@ class Pictured(nn.Module):
         return self.first(x.view(-1, 1, 8, 8)).relu().mean(1)
 
 
+class Maxima(nn.Module):
+    """The mean of maxima over bags of indices that the forward computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(WIDTH, WIDTH, mode="max")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bag(x.argsort(-1)[:, :4]).mean(0)  # type: ignore[no-any-return]
+
+
 def scripted(build: Callable[[], nn.Module]) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -188,6 +199,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
     "traced": (lambda: traced(block), lambda: (rows(),)),
     "traced convolution": (lambda: traced(Pictured), lambda: (rows(),)),
     "embedding bag": (lambda: nn.EmbeddingBag(100, WIDTH), words),
+    "maxima of bags": (Maxima, lambda: (torch.randn(400, WIDTH),)),
 }
 
 

@@ -600,8 +600,18 @@ def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:
     return x, *args[:-1], workspace
 
 
-_PREPARED = {aten.mkldnn_rnn_layer_backward.default: _with_workspace}
-"""For operators that read an earlier kernel's opaque workspace: their arguments with a real one."""
+def _with_bags(
+    grad: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, sizes: Tensor, *args: Any
+) -> tuple[Any, ...]:
+    """Give each bag an index: the gradients of maxima skip bags without one (EmbeddingBag.cpp)."""
+    return grad, indices, offsets, bags, sizes.clamp(min=1), *args
+
+
+_PREPARED: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
+    aten.mkldnn_rnn_layer_backward.default: _with_workspace,
+    aten._embedding_bag_backward.default: _with_bags,
+}
+"""For operators whose allocations depend on what an earlier kernel returned: their arguments with that."""
 
 
 def _steps(sizes: Sequence[int], results: dict[int, int], resized: Iterable[int]) -> Iterator[Step]:
