@@ -20,7 +20,7 @@ import torchsummary_plus
 PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
 
 ROOMS = (
-    *("data", "formats", "live", "ops", "trace", "table", "watch", "step", "ranks", "memory", "timing"),
+    *("data", "formats", "live", "ops", "trace", "table", "watch", "step", "compiled", "ranks", "memory", "timing"),
     *("report", "render", "results", "api"),
 )
 """The folders in the order in which they may import; ``ops`` may not import ``trace``."""

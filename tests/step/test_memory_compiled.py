@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.memory_records import COMPILED
+from torchsummary_plus.compiled.estimate import is_known_release
+from torchsummary_plus.data.memory_records import COMPILED, HOW_COMPILED
 
 Made = tuple[nn.Module, dict[str, Any]]
 
@@ -49,6 +50,7 @@ def test_compiled_code_is_named_and_its_range_is_open(make: Callable[[], Made]) 
     estimate = estimate_memory(model, (8,), 16, "cuda", progress=False, **options)
     low, high = estimate.peak_range
     assert COMPILED in estimate.assumptions
+    assert (HOW_COMPILED in estimate.assumptions) == is_known_release()
     assert estimate.at_peak["parameters"] < low < estimate.peak_bytes < high
 
 

@@ -95,6 +95,7 @@ class _Generation:
     def __init__(
         self, model: Any, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions
     ) -> None:
+        options.refuse_compiled("for a generation")
         self.choice = choice = as_choice(cache, cache_dtype)
         self.new_tokens = integer("new_tokens", new_tokens, 1)
         step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else self._by_built

@@ -89,6 +89,9 @@ def estimate_memory(
         gradient_accumulation_steps: number of micro-batches of ``batch_size`` whose gradients add up before the
             optimizer's step; each loss is divided by it. They stay from one micro-batch to the next.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
+        compiled: whether to predict the step as ``torch.compile`` runs it: as the user has compiled it, or else with
+            the whole model compiled. That takes seconds to minutes, in a subprocess. If it fails, the estimate is that
+            of the uncompiled step, and ``assumptions`` says why. It needs torch 2.13 to 2.15.
         gpu: name of the GPU model to assume, which implies CUDA and affects some kernels. None means the installed
             GPU, or an A100 without one.
         cudnn: source of the convolutions' workspaces: "auto" queries torch's own cuDNN if possible, else uses a table;
@@ -152,7 +155,7 @@ def predicted(
     with progress_bar("step", "operators", progress) as tick:
         for request in _requests(model, _required(example), options, world_size=world_size, rank=rank, ranks=ranks):
             batch = request.example.batch_size or 1
-            estimates.append(request.estimate(batch, request.trace(batch, tick)))
+            estimates.append(request.estimate(batch, request.trace_as_asked(batch, tick)))
     return _highest(estimates)
 
 
@@ -216,6 +219,7 @@ def measure_memory(
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
     settings = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
+    settings.refuse_compiled("in measure_memory, which runs the source")
     request = StepRequest(_a_module(model), _required(example), settings)
     batch = request.example.batch_size or 1
     log, reserved = measure_step(request.tree, with_batch(request.example, batch), request.step, request.device)
@@ -247,8 +251,9 @@ def max_batch_size(
     The memory is that of ``gpu`` if one is named in its place, else 24 GiB. Two traces, at batch sizes 2 and 3, are
     extrapolated and replayed. The predicted batch and the next one are then traced as well; if they differ from the
     prediction the search continues, up to six traces (twelve if they leave the answer open by more than 0.1 %) and
-    a batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other
-    arguments and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
+    a batch of 16,777,216. With ``compiled`` a second search begins at its answer, with the compiled step. With
+    ``input_data``, tensors whose first axis is the batch grow by repetition. Other arguments and errors are those of
+    :func:`estimate_memory`, except that the default device is CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
@@ -290,6 +295,9 @@ def largest_batch(
             lambda log: room(log) - request.peak(least(log)),
         )
         batch = search.run()
+        if request.compiled:
+            search = search.again(lambda batch: request.trace_as_asked(batch, tick, highest_draw=True))
+            batch = search.run()
         sizes = (max(size, search.smallest) for size in (batch, batch + 1))
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)
     time = fitting.known_time()
@@ -377,6 +385,7 @@ def _request(model: Any, example: Example, options: StepOptions, world_size: int
                 f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
             )
         return StepRequest(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
+    options.refuse_compiled("with world_size")
     if isinstance(model, nn.Module) or not callable(model):
         given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
         of_trainer = (

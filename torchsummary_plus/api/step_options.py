@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import torch
 
+from ..compiled.estimate import check_release
 from ..data.arguments import fields_name_cures
 from ..data.choices import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
@@ -66,6 +67,7 @@ class StepArguments(TypedDict, total=False):
     steps: int
     gradient_accumulation_steps: int
     allocator: str | None
+    compiled: bool
 
 
 _BY_OWN_STEP = {
@@ -102,6 +104,7 @@ class StepOptions:
     allocator: str | None = None
     cudnn: str = AUTO
     gradient_accumulation_steps: int = 1
+    compiled: bool = False
 
     @classmethod
     def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
@@ -124,6 +127,10 @@ class StepOptions:
         micro_batches = integer("gradient_accumulation_steps", self.gradient_accumulation_steps, 1)
         if self.train_step is not None and not callable(self.train_step):
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
+        if not isinstance(self.compiled, bool):
+            raise InputError(f"compiled is {describe(self.compiled)}; accepted: True or False")
+        if self.compiled:
+            check_release()
         self._check_together()
         kind = autocast_dtype(self.autocast, device)
         loss = as_loss(self.loss, self.targets)
@@ -148,6 +155,11 @@ class StepOptions:
             is_off = value is None or value is False or (default is not None and value == default)
             if not is_off and (name, self.mode) != ("autocast", "eval"):
                 raise InputError(f"{name} is {describe(value)}; accepted with {by}: {default}{cure}")
+
+    def refuse_compiled(self, where: str) -> None:
+        """Raise :class:`InputError` if the step is to be compiled, which is not predicted in such a call."""
+        if self.compiled:
+            raise InputError(f"compiled is True; accepted {where}: False")
 
     def unused(self) -> tuple[str, ...]:
         """Return assumptions about options of training, which inference leaves out."""

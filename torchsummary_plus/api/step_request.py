@@ -13,10 +13,12 @@ from typing import Any
 
 from torch import nn
 
+from ..compiled.estimate import as_compiled, is_known_release
+from ..compiled.request import CompiledStep
 from ..data.capability import Capability
 from ..data.collection import no_collection
 from ..data.errors import UnsupportedError
-from ..data.memory_records import COMPILED, MemoryLog
+from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, MemoryLog
 from ..live.compiled import has_compiled
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
@@ -44,8 +46,9 @@ class StepRequest:
         self.options = options.allocation(self.device)
         self.unused = options.unused()
         self.cudnn = options.cudnn_of(self.device)
-        whole = model.modules[0] if isinstance(model, ModuleTree) else model
-        self.is_compiled = has_compiled([whole, self.step.train_step])
+        self.is_compiled = has_compiled([self.tree.called, self.step.train_step])
+        self.compiled = options.compiled
+        """Whether to estimate the step as compiled."""
 
     @property
     def chip(self) -> Capability | None:
@@ -70,16 +73,33 @@ class StepRequest:
             log = log_of_few_layers(record, self.tree, self.step, draws)
             return record(self.tree, step=self.step, draws=draws()) if log is None else log
 
+    def trace_as_asked(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
+        """Trace the step at a batch size, as compiled if that was asked for."""
+        log = self.trace(batch, tick, highest_draw)
+        if not self.compiled:
+            return log
+        example = with_batch(self.example, batch)
+        step = CompiledStep(self.tree, example, self.step, self.device, self.chip, self.cudnn)
+        return as_compiled(step, log, tick, lambda report: [Ticks(report, batch)])
+
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
         return run_log(log, self.backend, self.options).peak_bytes
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
-        also = (*((COMPILED,) if self.is_compiled else ()), *self.unused)
+        also = (*self._on_compilation(log), *self.unused)
         log = replace(log, assumptions=(*log.assumptions, *also)) if also else log
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+
+
+    def _on_compilation(self, log: MemoryLog) -> tuple[str, ...]:
+        """Return the assumptions about compiled code that was estimated as its source."""
+        if AS_COMPILED in log.assumptions or not (self.compiled or self.is_compiled):
+            return ()
+        has_advice = is_known_release() and not any(line.startswith(NOT_COMPILED) for line in log.assumptions)
+        return COMPILED, *((HOW_COMPILED,) if has_advice else ())
 
 
 def with_shapes(tree: ModuleTree) -> ModuleTree:

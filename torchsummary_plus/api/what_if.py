@@ -147,7 +147,7 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
         raise InputError(f"batch_size is {batch_size} and setting {describe(name)} has {count} micro-batches; pass a "
                          "batch size that they divide")  # fmt: skip
     batch = batch_size // count
-    shared = {size: first.trace(size, tick) for size in (batch, 3 if batch == 2 else 2)}
+    shared = {size: first.trace_as_asked(size, tick) for size in (batch, 3 if batch == 2 else 2)}
     needed = first.peak(least(shared[batch]))
     limits, logs, estimate = [], shared, first.estimate(batch, shared[batch])
     for gpu, request in requests.items():
@@ -172,4 +172,4 @@ def _search(
     def spare(log: MemoryLog) -> int:
         return room_of_log(log, request.backend, gpu) - request.peak(least(log))
 
-    return SharedSearch(lambda size: request.trace(size, tick, highest_draw=True), fits, spare, shared)
+    return SharedSearch(lambda size: request.trace_as_asked(size, tick, highest_draw=True), fits, spare, shared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .memory_records import COMPILED, SECOND_ORDER
+from .memory_records import AS_COMPILED, COMPILED, SECOND_ORDER
 from .units import one_line
 
 MOST = 2
@@ -32,6 +32,7 @@ SHORT = (
     (r"cuDNN [\d.]+ queried .*", ""),
     (r"targets of .*, of ([\d,]+) classes.*", r"\1 classes"),
     (r"targets of .*", ""),
+    (re.escape(AS_COMPILED), ""),
 )
 """Assumptions that are said otherwise or go without saying (""), and shorter words for others."""
 

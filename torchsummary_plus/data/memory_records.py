@@ -63,6 +63,12 @@ HELD_FOR_GATHERS = f"{_HELD}until FSDP has gathered four more groups of paramete
 
 COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kernels may hold more or less"
 """The assumption for compiled code."""
+HOW_COMPILED = "compiled=True estimates the step as torch.compile runs it"
+"""The assumption that says how to get the better estimate."""
+AS_COMPILED = "torch.compile: estimated as compiled; the first step, which compiles, may hold more"
+"""The assumption of that estimate."""
+NOT_COMPILED = "compiled=True: "
+"""How the assumption begins that says why the uncompiled source was estimated all the same."""
 
 
 @dataclass(frozen=True, slots=True)

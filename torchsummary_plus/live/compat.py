@@ -361,9 +361,13 @@ def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
     return function.__wrapped__ if is_wrapped else None
 
 
+stance_of_passes = "force_eager"
+"""How compiled modules run in a pass; see ``torch.compiler.set_stance``. A subprocess of ``compiled`` changes it."""
+
+
 def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled modules uncompiled. Call it only if ``torch._dynamo`` is imported."""
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance(stance_of_passes)
     return stance
 
 

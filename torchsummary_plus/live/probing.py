@@ -72,7 +72,8 @@ class Place:
         return getattr(self.owner, self.attribute)
 
     def set(self, value: Any) -> None:
-        """Put something else there."""
+        """Put something else there. Raises :class:`UnsupportedError` if the release has nothing there."""
+        self.require()
         setattr(self.owner, self.attribute, value)
 
     def require(self) -> None:

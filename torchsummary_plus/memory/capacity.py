@@ -134,7 +134,8 @@ class Search:
     """Searches for the largest batch whose log fits.
 
     ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free. With
-    ``proves`` it goes on after ``MOST_TRACES`` until the answer and the next batch are traced.
+    ``proves`` it goes on after ``MOST_TRACES`` until the answer and the next batch are traced. The first batches are
+    ``start`` and the next one.
     """
 
     def __init__(
@@ -143,9 +144,12 @@ class Search:
         fits: Callable[[MemoryLog], bool],
         spare: Callable[[MemoryLog], int],
         proves: bool = False,
+        start: int = 2,
     ) -> None:
+        self._start = start
         self._trace = trace
         self._fits = fits
+        self._spare_of = spare
         self._spare = cache(lambda batch: spare(self.logs[batch]))
         """The bytes that the peak of a traced batch leaves free."""
         self._proves = proves
@@ -158,6 +162,10 @@ class Search:
         self._halves = False
         """Whether the last trace halved the interval between them."""
 
+    def again(self, trace: Callable[[int], MemoryLog]) -> Search:
+        """Return a search for the same memory with other traces, which begins where this one ended."""
+        return Search(trace, self._fits, self._spare_of, start=max(2, self.low))
+
     def run(self) -> int:
         """Return the largest batch that fits, 0 if the smallest that runs does not.
 
@@ -166,9 +174,9 @@ class Search:
         ``OPEN``, the search goes on up to ``MOST_BISECTED`` traces, halving the interval after each guess that did not
         fit. The last guess is then returned if that is open by more than ``WIDE`` and two traces scale to it.
         """
-        self._add(2)
-        if self.high > 2:
-            self._add(3)
+        self._add(self._start)
+        if self.high > self._start:
+            self._add(self._start + 1)
         while self.high - self.low > 1:
             if len(self.logs) < MOST_TRACES:
                 self._add(max(self._guess(), self.low + 1))

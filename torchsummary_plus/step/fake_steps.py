@@ -245,8 +245,8 @@ def _completed(task: Task) -> MemoryLog:
     imported = len(sys.modules)
     sparse, tangents = SparseResults(), ForwardTangents()
     watched = replace(task, listeners=(*task.listeners, sparse, tangents))
-    log = _record(watched)
-    log = log if len(sys.modules) == imported else _record(watched)
+    log = record_once(watched)
+    log = log if len(sys.modules) == imported else record_once(watched)
     for listener in (sparse, tangents):
         measured = _measured_because(task, listener.why) if listener.seen else None
         if measured is not None:
@@ -256,7 +256,7 @@ def _completed(task: Task) -> MemoryLog:
         log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
     log = _with_others(task, log)
     redrawn = task.rehearsal is not None and task.rehearsal.drew
-    return with_other_draws(log, task.draws, lambda draws: _record(task.redrawn(draws)), redrawn)
+    return with_other_draws(log, task.draws, lambda draws: record_once(task.redrawn(draws)), redrawn)
 
 
 def _with_integers(task: Task, setback: NeedsIntegerError) -> Task:
@@ -352,7 +352,7 @@ def _recordings(tasks: Sequence[Task]) -> Iterator[tuple[Task, MemoryLog]]:
     """Yield the tasks whose steps complete, with their logs."""
     for task in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            yield task, _record(task)
+            yield task, record_once(task)
 
 
 def _first_sentence(text: str) -> str:
@@ -399,7 +399,7 @@ ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...]
 """What follows a setback, from top to bottom; None passes on to the next attempt."""
 
 
-def _record(task: Task) -> MemoryLog:
+def record_once(task: Task) -> MemoryLog:
     """Record the steps once. Raises a :data:`Setback`."""
     tree, device = task.tree, task.device
     surroundings = Surroundings(tree, task.step)

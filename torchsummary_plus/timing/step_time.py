@@ -11,7 +11,7 @@ from ..data.caveats import assumed
 from ..data.choices import GENERATE
 from ..data.errors import InputError
 from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel
-from ..data.memory_records import COMPILED, MemoryLog, StepInfo
+from ..data.memory_records import AS_COMPILED, COMPILED, MemoryLog, StepInfo
 from ..data.step_words import a_gpu
 from ..data.units import describe
 from ..memory.attribution import inclusive
@@ -142,7 +142,7 @@ def step_time(
     that ran for real, and for a measurement that is not positive.
     """
     card = _card(log, info, backend, gpu)
-    is_compiled = COMPILED in log.assumptions
+    is_compiled = not {COMPILED, AS_COMPILED}.isdisjoint(log.assumptions)
     seconds_of = roofline(card, is_compiled=is_compiled)
     own: defaultdict[int, float] = defaultdict(float)
     own_memory: defaultdict[int, float] = defaultdict(float)
@@ -261,7 +261,7 @@ def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, total: float) -> Iterator[s
             f"launch-bound: {duration(total / len(log.kernels))} a kernel on average; Python may take longer to launch "
             "them than the GPU to run them"
         )
-    if COMPILED in log.assumptions:
+    if not {COMPILED, AS_COMPILED}.isdisjoint(log.assumptions):
         yield "torch.compile: element-wise kernels, copies and normalisations are assumed to be fused"
     if any("group_norm" in name for name in operators):
         yield "group normalisation: its kernels vary more than others"

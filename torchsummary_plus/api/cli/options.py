@@ -117,6 +117,9 @@ def add_step_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     group.add_argument(
         "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size per update"
     )
+    group.add_argument(
+        "--compiled", action="store_true", default=None, help="predict the step as torch.compile runs it"
+    )
     group.add_argument("--time", action="store_true", help="also print how long the step takes on --gpu")
     group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
@@ -140,7 +143,7 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 
 def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     """Return the step's options, ``gpu`` as typed; None if no estimate was requested."""
-    names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps")
+    names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps", "compiled")
     words = {name: getattr(arguments, name, None) for name in names}
     options = {name: word for name, word in words.items() if word is not None}
     if arguments.memory is None and not options:

@@ -1,0 +1,114 @@
+"""Steps as torch.compile runs them, predicted without compiling a kernel."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.cpu.compiled import CASES
+from benchmarks.cpu.truth import DATA, isa, load
+from tests.truth.releases import from_release
+from torchsummary_plus import (
+    InputError,
+    UnsupportedError,
+    estimate_memory,
+    max_batch_size,
+    measure_memory,
+    summary,
+    what_if,
+)
+from torchsummary_plus.api import step_request
+from torchsummary_plus.data.memory_records import AS_COMPILED, MemoryLog, without
+
+needs_release = from_release("2.13", "the first whose compiler is known")
+needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+
+
+def state(model: nn.Module) -> list[Any]:
+    return [
+        [(name, id(value), value._version) for name, value in model.state_dict(keep_vars=True).items()],
+        [(id(module), dict(vars(module))) for module in model.modules()],
+    ]
+
+
+@needs_release
+@needs_fork
+@pytest.mark.parametrize("name", ["mlp/bfloat16", "custom_function/float32"])
+def test_the_peak_is_that_of_the_real_compiled_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte; no compiler is called, and neither the model nor this process changes."""
+    for compiler in ("g++", "gcc", "clang++", "ptxas"):
+        (tmp_path / compiler).write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexit 1\n")
+        (tmp_path / compiler).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    case = next(case for case in CASES if case.name == name)
+    model, inputs = case.built()
+    given: Any = {"input_data": inputs[0], "optimizer": "sgd", "autocast": next(case.cases())[1].subject.autocast}
+    estimate_memory(model, **given)  # What an estimate imports is not the compilation's doing.
+    before, environment, imported = state(model), dict(os.environ), set(sys.modules)
+    result = estimate_memory(model, **given, compiled=True)
+    assert AS_COMPILED in result.assumptions
+    assert result.peak_range == (result.peak_bytes, result.peak_bytes)
+    assert not (tmp_path / "called").exists()
+    assert state(model) == before
+    assert dict(os.environ) == environment
+    assert not [name for name in sys.modules.keys() - imported if name.startswith("torch.")]
+    recorded = load(DATA / f"cpu_compiled_{isa().lower()}.json")
+    if recorded:  # Of this processor and torch.
+        assert result.peak_bytes == recorded[f"{name}/sgd"]["measured"]
+
+
+def test_other_releases_of_torch_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.12.1")
+    with pytest.raises(
+        UnsupportedError, match=r"compiled is True and torch 2\.12\.1; accepted with torch 2\.13 to 2\.15"
+    ):
+        estimate_memory(nn.Linear(8, 8), (8,), 4, compiled=True)
+
+
+def without_temporaries(step: Any, log: MemoryLog, *_: Any) -> MemoryLog:
+    """As if the compiler fused all of a step away that has no kind."""
+    unnamed = {number for number, spec in enumerate(log.storages) if spec.kind is None}
+    return replace(without(log, unnamed), assumptions=(*log.assumptions, AS_COMPILED))
+
+
+@needs_release
+def test_limits_are_those_of_the_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searched from the uncompiled step's limit on; ``what_if`` takes it as a setting."""
+    monkeypatch.setattr(step_request, "as_compiled", without_temporaries)
+    net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+    eager = max_batch_size(net, (512,), "32MiB", device="cpu", optimizer="sgd")
+    limit = max_batch_size(net, (512,), "32MiB", device="cpu", optimizer="sgd", compiled=True)
+    assert limit.batch_size > eager.batch_size >= min(limit.traced) - 1
+    assert AS_COMPILED in limit.assumptions
+    fitting, beyond = (
+        estimate_memory(net, (512,), batch, optimizer="sgd", compiled=True)
+        for batch in (limit.batch_size, limit.batch_size + 1)
+    )
+    assert fitting.fits("32MiB") and not beyond.fits("32MiB")
+    settings: dict[str, Any] = {"eager": {}, "compiled": {"compiled": True}}
+    result = what_if(net, (512,), 64, ["T4"], settings=settings, optimizer="sgd")
+    largest = {setting.name: setting.limits[0].largest_batch for setting in result.settings}
+    assert largest["compiled"] > largest["eager"]
+    result = summary(net, (512,), 64, memory={"optimizer": "sgd", "compiled": True}, verbose=0)
+    assert result.memory is not None and AS_COMPILED in result.memory.assumptions
+
+
+@needs_release
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        (lambda net, **given: estimate_memory(lambda: net, (8,), world_size=2, **given), "with world_size"),
+        (lambda net, **given: measure_memory(net, (8,), **given), "in measure_memory, which runs the source"),
+        (lambda net, **given: estimate_memory(net, mode="generate", prompt=4, **given), "for a generation"),
+    ],
+)
+def test_what_is_not_predicted_compiled_is_refused_by_name(call: Any, where: str) -> None:
+    with pytest.raises(InputError, match=f"compiled is True; accepted {where}: False"):
+        call(nn.Linear(8, 8), compiled=True)

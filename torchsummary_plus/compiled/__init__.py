@@ -1,0 +1,10 @@
+"""The memory of a step that ``torch.compile`` compiles, predicted without kernels.
+
+- ``estimate`` decides whether a step can be predicted as compiled, and remembers the answers of this process.
+- ``request`` is what to predict.
+- ``subprocess`` runs it in a forked copy of the process, with a time limit: everything below changes torch there.
+- ``step`` compiles the step on torch's own fake tensors, then records what the compiled code allocates.
+- ``kernels`` puts kernels that do nothing in place of those that g++ or Triton would compile.
+- ``gpu`` stands in for a GPU and for Triton; ``engine`` for the part of the autograd engine that wants a GPU's stream.
+- ``names`` are the private names of torch that all this uses. Only the subprocess imports it: it imports the compiler.
+"""

@@ -1,0 +1,59 @@
+"""A step as compiled, if that can be predicted, else as its uncompiled source with the reason.
+
+The answers of a process are kept, since an estimate compiles the model again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from ..data.errors import UnsupportedError
+from ..data.memory_records import AS_COMPILED, NOT_COMPILED, MemoryLog
+from ..live.versions import parsed
+from ..table.forward import Listener
+from .request import CompiledStep
+from .subprocess import Report, in_subprocess
+
+RELEASES = (2, 13), (2, 15)
+"""The first and the last release of torch whose compiler this was tested with."""
+SECONDS = 900.0
+"""After how many seconds the uncompiled step is the answer."""
+
+
+def is_known_release() -> bool:
+    """Return whether this release of torch is one whose compiler is known."""
+    return RELEASES[0] <= parsed(torch.__version__) <= RELEASES[1]
+
+
+def check_release() -> None:
+    """Raise :class:`UnsupportedError` on a release of torch whose compiler is not known."""
+    if not is_known_release():
+        raise UnsupportedError(f"compiled is True and torch {torch.__version__}; accepted with torch 2.13 to 2.15")
+
+
+def as_compiled(
+    step: CompiledStep, source: MemoryLog, tick: Report, listeners: Callable[[Report], Sequence[Listener]]
+) -> MemoryLog:
+    """Return the memory events of a compiled step; ``source`` is the log of the uncompiled one, and the fallback."""
+
+    def work(report: Report) -> MemoryLog:
+        from .step import record  # Not here: it imports the compiler.
+
+        return record(step, listeners(report))
+
+    try:
+        log = in_subprocess(work, SECONDS, tick)
+    except UnsupportedError as error:
+        return replace(source, assumptions=(*source.assumptions, f"{NOT_COMPILED}{error}"))
+    first = len(log.moments)
+    return replace(
+        log,
+        assumptions=(*log.assumptions, AS_COMPILED),
+        moments=(*log.moments, *source.moments),
+        kernels=tuple(replace(kernel, moment=first + kernel.moment) for kernel in source.kernels),
+        mult_adds=source.mult_adds,
+        uncounted=source.uncounted,
+    )

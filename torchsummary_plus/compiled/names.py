@@ -1,0 +1,52 @@
+"""Private names of torch's compiler, each probed because a release may lack it. ``live.compat`` has all others.
+
+Importing this file imports the compiler, so only the subprocess does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..live.probing import Place, place, probe
+
+_ALL = "compiled=True is answered with the estimate of the uncompiled step"
+_CUDA = f"{_ALL} on CUDA"
+
+# Kernels that g++ or Triton would compile.
+_COMPILER = "torch._inductor.async_compile:AsyncCompile"
+KERNELS = tuple(place(f"{_COMPILER}.{kind}", _ALL) for kind in ("cpp_pybinding", "cpp", "triton", "multi_kernel"))
+WAIT: Place = place(f"{_COMPILER}.wait", _ALL)
+COMPILER: Place = place("torch._inductor.cpp_builder:get_cpp_compiler", _ALL)
+"""Looks for a compiler, which generated code takes into account."""
+CHECK_PROCESSOR: Place = place("torch._inductor.cpu_vec_isa:VecISA.check_build", _ALL)
+"""Compiles a program to see whether the processor runs it."""
+
+# What generated code calls.
+_GUARDS = "torch._C._dynamo.guards"
+EMPTY_CPU = place(f"{_GUARDS}:_empty_strided_cpu", _ALL), place(f"{_GUARDS}:_empty_strided_cpu_pinned", _ALL)
+EMPTY_CUDA: Place = place(f"{_GUARDS}:_empty_strided_cuda", _CUDA)
+REINTERPRET: Place = place(f"{_GUARDS}:_reinterpret_tensor", _ALL)
+CHECK_ALIGNMENT: Place = place(f"{_GUARDS}:assert_alignment", _ALL)
+CHECKED_INPUTS: Place = place("torch._inductor.compile_fx:get_input_idxs_to_check", _ALL)
+"""Names the inputs whose addresses are looked at, to copy them if they are not aligned."""
+
+# Dynamo.
+CHECK_GUARDS: Place = place("torch._dynamo.guards:CheckFunctionManager.__init__", _ALL)
+CONTEXT: Any = probe("torch._dynamo.eval_frame:_TorchDynamoContext", _ALL)
+CONTEXT_INIT: Place = place("torch._dynamo.eval_frame:_TorchDynamoContext.__init__", _ALL)
+INDUCTOR: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
+IS_RECOMPILED: Place = place("torch._dynamo.convert_frame:has_tensor_in_frame", _ALL)
+"""Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
+compiled_code: Any = probe("torch._dynamo.eval_frame:_debug_get_cache_entry_list", _ALL)
+is_skipped: Any = probe("torch._dynamo.trace_rules:check", _ALL)
+in_a_frame: Any = probe("torch._dynamo.external_utils:wrap_inline", _ALL)
+"""Gives a function that Dynamo skips, such as the forward of a module of torch, a frame that it does not."""
+skip_package: Any = probe("torch._dynamo.trace_rules:add", _ALL)
+innermost_backend: Any = probe("torch._dynamo.eval_frame:innermost_backend", _ALL)
+pop_function_mode: Any = probe("torch.overrides:_pop_mode", _ALL)
+push_function_mode: Any = probe("torch.overrides:_push_mode", _ALL)
+FakeTensorMode: Any = probe("torch._subclasses.fake_tensor:FakeTensorMode", _ALL)
+
+# Configurations.
+functorch_config: Any = probe("torch._functorch:config", _ALL)
+inductor_config: Any = probe("torch._inductor:config", _ALL)

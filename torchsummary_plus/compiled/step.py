@@ -1,0 +1,177 @@
+"""A compiled step -> its memory events: compiled on torch's fake tensors, then recorded on the package's own.
+
+Dynamo, AOTAutograd and inductor run as always, on fakes of torch's own class. Then the fake step of any estimate runs
+the code that they have generated. Its fakes are of another class and its model is another copy, so only those guards
+stay that tell modules and plain values apart; inductor's own checks of sizes and strides stay too.
+
+Only for a process that ends afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.capability import AMPERE
+from ..data.memory_records import MemoryLog
+from ..live import compat
+from ..live.compiled import has_compiled
+from ..live.fakes import Fake, is_plain, standing_in_for
+from ..live.offloading import AS_THEY_ARE
+from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
+from ..step.fake_steps import Task, record_once
+from ..step.step_copy import Surroundings, with_loss
+from ..table.attempts import NeedsIntegerError
+from ..table.forward import Listener, Pass, deep_stack
+from ..table.inputs import realise
+from ..table.mode_setting import set_mode
+from ..table.modules import tensors_in
+from ..trace.global_state import global_state_kept, gradients
+from ..trace.kernels import run_really
+from . import kernels, names
+from .request import CompiledStep
+
+PACKAGE = __name__.partition(".")[0]
+PLAIN_GUARDS = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"})
+"""Guards on numbers, strings and the like."""
+
+
+def record(request: CompiledStep, listeners: Sequence[Listener]) -> MemoryLog:
+    """Return the memory events of a compiled step. Changes torch, and the request's modules, for good.
+
+    Raises :class:`UnsupportedError` for what this cannot predict, and whatever the compiler or the step raises.
+    """
+    known = request.capability or AMPERE
+    task = Task(request.tree, request.example, request.step, request.device, known, request.cudnn, listeners)
+    task = replace(task, for_cuda=request.device.type == "cuda")
+    task = _with_integers(task)
+    _install(request)
+    _compile(task)
+    compat.stance_of_passes = "fail_on_recompile"
+    names.IS_RECOMPILED.set(lambda frame: bool(names.compiled_code(frame.f_code)))
+    return record_once(task)
+
+
+def _with_integers(task: Task) -> Task:
+    """Return the task with integers for the sized inputs that reach an embedding, as the eager step finds out."""
+    while task.example.sized():
+        try:
+            record_once(replace(task, listeners=()))
+            break
+        except NeedsIntegerError as needed:
+            task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
+    return task
+
+
+def _install(request: CompiledStep) -> None:
+    """Prepare torch, and compile the model unless the user has compiled it or parts of it."""
+    kernels.install()
+    names.skip_package(PACKAGE)
+    names.CHECK_GUARDS.set(_with_few_guards(names.CHECK_GUARDS.value))
+    names.CONTEXT_INIT.set(_prepared(names.CONTEXT_INIT.value))
+    for context in gc.get_objects():
+        if issubclass(type(context), names.CONTEXT):
+            context.enter_exit_hooks.append(_without_function_modes)
+    Pass.ignore_compile_internals = lambda *_: True  # type: ignore[method-assign]
+    Fake.__coerce_same_metadata_as_tangent__ = lambda self, *_: self  # type: ignore[attr-defined]
+    root: nn.Module = request.tree.modules[0]
+    whole: Any = request.tree.called
+    while whole is not root and not hasattr(whole, "dynamo_ctx"):
+        whole = whole.module
+    parts = [root, request.step.train_step, request.step.loss and request.step.loss.function]
+    if whole is not root or not has_compiled(parts):
+        call = names.in_a_frame(root._call_impl) if names.is_skipped(root.forward) else root._call_impl
+        compiler = torch.compile if whole is root else whole.dynamo_ctx
+        vars(root)["_compiled_call_impl"] = compiler(call)  # Every copy of the module has its own.
+
+
+def _with_few_guards(own: Callable[..., None]) -> Callable[..., None]:
+    """Return Dynamo's function that checks guards, without those on tensors and on the identity of objects."""
+
+    def keeps(guard: Any) -> bool:
+        if guard.guard_type == "TYPE_MATCH":
+            return isinstance(guard.value, nn.Module)
+        return guard.guard_type in PLAIN_GUARDS
+
+    parameters = signature(own)
+
+    @wraps(own)
+    def init(*args: Any, **kwargs: Any) -> None:
+        call = parameters.bind(*args, **kwargs)
+        call.arguments["guard_filter_fn"] = lambda guards: [keeps(guard) for guard in guards]
+        own(*call.args, **call.kwargs)
+
+    return init
+
+
+def _prepared(own: Callable[..., None]) -> Callable[..., None]:
+    @wraps(own)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        own(self, *args, **kwargs)
+        self.enter_exit_hooks.append(_without_function_modes)
+
+    return init
+
+
+def _without_function_modes() -> Callable[[], None]:
+    """Leave the function modes, whose functions compiled code calls as operators; return what enters them again."""
+    modes = [names.pop_function_mode() for _ in range(compat.count_function_modes())]
+
+    def enter_again() -> None:
+        for mode in reversed(modes):
+            names.push_function_mode(mode)
+
+    return enter_again
+
+
+def _compile(task: Task) -> None:
+    """Run a step's compiled code on torch's fake tensors, so that everything in it is compiled."""
+    surroundings = Surroundings(task.tree, task.step)
+    moving = {id(tensor) for tensor in tensors_in(with_loss(task.tree, task.step))} | surroundings.moving
+
+    def fake(tensor: Tensor, moves: bool = True) -> Tensor:
+        if not is_plain(tensor):
+            return tensor
+        device = task.device if moves or tensor.is_meta else tensor.device
+        new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(new, tensor.requires_grad)
+        return new.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+
+    def make(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, device=task.device)
+
+    with ExitStack() as stack:
+        stack.enter_context(global_state_kept())
+        stack.enter_context(deep_stack())
+        stack.enter_context(gradients(task.step.mode == "train"))
+        stack.enter_context(standing_in_for(task.device, task.capability))
+        stack.enter_context(names.FakeTensorMode(allow_non_fake_inputs=True))
+        copied = surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE)
+        copy = stack.enter_context(copied)
+        step, tree, batch = copy.step, copy.tree, task.example.batch_size or 1
+        set_mode(tree, step.mode == "train", run_really)
+        args, kwargs, _ = realise(task.example, batch, tree, make, fake, step.train_step)
+        stack.enter_context(compat.replaced({(torch.autograd, "backward"): _backward_without_engine}))
+        with torch.autocast(task.device.type, step.autocast) if step.autocast else nullcontext():
+            if step.train_step is not None:
+                step.train_step(tree.called, *args, **kwargs)
+                return
+            output = tree.modules[0](*args, **kwargs)
+            if step.mode == "train" and step.loss is not None and has_compiled([step.loss.function]):
+                step.loss(output, step.loss.targets(batch, tree.dtype(), make, fake), (args, kwargs))
+
+
+def _backward_without_engine(tensors: Any, *_: Any, **__: Any) -> None:
+    """Give the leaves of a graph gradients, whose values do not matter."""
+    for node in reached(nodes_of([tensors] if isinstance(tensors, Tensor) else list(tensors))):
+        if node.name() == ACCUMULATES:
+            node.variable.grad = torch.empty_like(node.variable)

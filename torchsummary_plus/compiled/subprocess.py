@@ -1,0 +1,95 @@
+"""Work in a forked copy of the process, which may change anything there, within a time limit.
+
+A fork has the user's model, functions and notebook without sending them; pages are shared until someone writes them,
+so weights are not copied. The work runs in a thread of its own, since OpenMP's threads do not survive a fork, and the
+thread that used them before would wait for them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, TypeVar
+
+from ..data.errors import UnsupportedError
+
+Result = TypeVar("Result")
+Report = Callable[[str], None]
+SECONDS_BETWEEN_REPORTS = 0.2
+STACK_BYTES = 256 << 20
+
+
+def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report) -> Result:
+    """Return what ``work`` returns in a fork; what it reports goes to ``tick`` here.
+
+    Raises :class:`UnsupportedError` with the reason if it fails, takes longer than ``seconds``, or cannot be forked.
+    """
+    deadline = monotonic() + seconds
+    try:
+        context = multiprocessing.get_context("fork")
+    except ValueError:
+        raise UnsupportedError(f"a process cannot be forked on {sys.platform}") from None
+    with tempfile.TemporaryDirectory(prefix="torchsummary_plus_", ignore_cleanup_errors=True) as folder:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(work, there, folder), daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Of threads, which this process does not wait for.
+            process.start()
+        there.close()
+        try:
+            while here.poll(max(0.0, deadline - monotonic())):
+                kind, value = here.recv()
+                if kind == "done":
+                    return value  # type: ignore[no-any-return]
+                if kind == "failed":
+                    raise UnsupportedError(value)
+                tick(value)
+            raise UnsupportedError(f"it took longer than {seconds:.0f} seconds")
+        except EOFError:
+            process.join()
+            raise UnsupportedError(f"its process ended with exit code {process.exitcode}") from None
+        finally:
+            process.kill()
+            process.join()
+            here.close()
+
+
+def _sentence(error: BaseException) -> str:
+    """Return the first line of an error's message, with its class unless the message is written for users."""
+    first = str(error).strip().partition("\n")[0]
+    return first if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {first}"
+
+
+def _work(work: Callable[[Report], Any], there: Any, folder: str) -> None:
+    """Run the work in a thread, and send what comes of it."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    last = monotonic()
+
+    def report(what: str) -> None:
+        nonlocal last
+        if monotonic() - last > SECONDS_BETWEEN_REPORTS:
+            last = monotonic()
+            there.send(("told", what))
+
+    def run() -> None:
+        try:
+            there.send(("done", work(report)))
+        except BaseException as error:
+            there.send(("failed", _sentence(error)))
+
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join()
