@@ -171,3 +171,56 @@ def test_without_transformers_the_message_names_the_extra(tmp_path: Path, monkey
         from_config(folder(tmp_path))
     with pytest.raises(InputError, match="cannot be read"):
         from_config(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of configs, which the Hub's client returns by name; code in them must not run."""
+    read = transformers.AutoConfig.from_pretrained
+
+    def fetched(name: str, **options: Any) -> Any:
+        if not (tmp_path / name).exists():
+            raise OSError(f"We couldn't connect to the Hub\nto read {name}")
+        return read(tmp_path / name, **options)
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fetched)
+    remote = {"model_type": "own", "auto_map": {"AutoConfig": "configuration_own.OwnConfig"}}
+    many = {**LLAMA, "num_hidden_layers": 10**7}
+    for name, entries in {
+        "owner/llama": LLAMA,
+        "llama": LLAMA,
+        "own/code": remote,
+        "own/many": many,
+    }.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(entries))
+    (tmp_path / "own/code/configuration_own.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass OwnConfig: pass\n"
+    )
+    return tmp_path
+
+
+def test_a_model_of_the_hub_is_built_from_its_config(hub: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["owner/llama", "16", "--style", "tree", "--depth", "1"]
+    assert main([*words, "--kwargs", "vocab_size=50"]) == 0
+    shown = capsys.readouterr().out
+    assert "LlamaForCausalLM" in shown and "[-1, 16, 50]" in shown
+    assert main(["compare", "owner/llama", "llama", "16", "--depth", "1"]) == 0
+    assert "llama" in capsys.readouterr().out
+    assert main(["graph", "llama", "16", "--depth", "1"]) == 0
+
+
+def test_what_the_hub_does_not_have_or_would_run_is_refused(hub: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {
+        "own/nothing": (
+            2,
+            "own/nothing is no file or folder here, and transformers .*: We couldn't connect to the Hub to ",
+        ),
+        "own/code": (1, "own/code needs custom code of its repository, which is never run"),
+        "own/many": (2, "own/many: num_hidden_layers is 10000000: the config describes more than 100,000 modules"),
+    }
+    for name, (code, words) in told.items():
+        assert main([name, "16"]) == code
+        shown = capsys.readouterr()
+        assert shown.out == "" and re.match(f"torchsummary-plus: {words}", shown.err)
+    assert not (hub / "ran").exists()

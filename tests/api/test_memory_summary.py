@@ -1,4 +1,4 @@
-"""``summary(memory=...)``: the estimate below the table, memory columns, shell options, the progress bar."""
+"""``summary(memory=...)``: the estimate below the table, memory columns, shell options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from tests.memory.test_memory_footprint import Tied
-from torchsummary_plus.api import step_request
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.api.table import summary
@@ -185,7 +184,7 @@ def test_the_shell_says_whether_it_fits_and_the_largest_batch(
     printed = capsys.readouterr().out
     assert "Training step: PooledCNN, batch 8, AdamW" in printed
     assert "\nFits: yes, " in printed and "\nLargest batch: " in printed
-    assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 0
+    assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 3
     assert "\nFits in 300MiB: no, " in capsys.readouterr().out
 
 
@@ -196,22 +195,3 @@ def test_the_shell_refuses_with_2(
     monkeypatch.chdir(ROOT)
     assert main(["examples/simple_cnn.py:PooledCNN", "1,28,28", *words]) == 2
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("watched", "wanted", "shown"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_a_bar_shows_to_those_who_watch_and_want_it(
-    watched: bool, wanted: bool, shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_request, "SECONDS", 0)
-    monkeypatch.setattr(step_request, "_is_watched", lambda: watched)
-    max_batch_size(Scaled(), (16,), 1 << 18, device="cpu", progress=wanted)
-    assert ("operators" in capsys.readouterr().err) is shown
-
-
-def test_without_tqdm_there_is_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_request, "_is_watched", lambda: True)
-    monkeypatch.setattr(step_request, "find_spec", lambda name: None)
-    assert estimate_memory(Scaled(), (16,), 2).peak_bytes > 0
-    assert capsys.readouterr().err == ""

@@ -27,12 +27,6 @@ MOST_MODULES = 100_000
 """Maximum number of modules of a model that a config describes."""
 
 
-def is_config(path: str | Path) -> bool:
-    """Return whether a path is a ``config.json``, or a folder that contains one."""
-    here = Path(path)
-    return (here.name == "config.json" and here.is_file()) or (here / "config.json").is_file()
-
-
 def from_config(path: str | Path, **changes: Any) -> nn.Module:
     """Return the transformers model that a folder's ``config.json`` describes, on the meta device: it has no weights.
 
@@ -52,7 +46,34 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     (3332096, 'meta')
     """
     place = Path(path) if Path(path).name == "config.json" else Path(path) / "config.json"
-    entries = _read(place)
+    return _described(str(place), _read(place), changes)
+
+
+def from_hub(name: str, **changes: Any) -> nn.Module:
+    """Return the model of a repository on the Hugging Face Hub, as :func:`from_config` does that of a folder.
+
+    transformers reads the config, from its cache or online. Nothing else is downloaded, and the repository's code is
+    never run. Raises :class:`InputError` if there is no such config, :class:`UnsupportedError` for a model that only
+    the repository's code can build, and what :func:`from_config` raises.
+    """
+    transformers = need_extra("transformers", "transformers")
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:
+        why = " ".join(str(error).split())
+        if "trust_remote_code" in why:
+            raise UnsupportedError(
+                f"{name} needs custom code of its repository, which is never run: build the model in Python"
+            ) from error
+        raise InputError(
+            f"{name} is no file or folder here, and transformers {transformers.__version__} cannot read its config "
+            f"from the Hugging Face Hub or its cache: {why}"
+        ) from error
+    return _described(name, parsed_object(config.to_json_string().encode()), changes)
+
+
+def _described(place: str, entries: dict[str, Any], changes: dict[str, Any]) -> nn.Module:
+    """Return the model that the entries of a config describe; ``place`` is where they are from, for messages."""
     transformers = need_extra("transformers", "transformers")
     kind = entries.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
@@ -68,7 +89,7 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     packed = packing_of(entries)
     if packed:
         warn(
-            f"{one_line(str(place))}: {packed} is left out: every parameter is unpacked, in the config's dtype; "
+            f"{one_line(place)}: {packed} is left out: every parameter is unpacked, in the config's dtype; "
             "weights(folder) counts the stored bytes"
         )
     try:

@@ -23,9 +23,10 @@ from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
 from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
+from .progress import progress_line
 from .public import public
 from .step_options import StepOptions, device_of_limit, memory_to_fit
-from .step_request import StepRequest, progress_bar
+from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04
 """The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up."""
@@ -133,6 +134,12 @@ class _Generation:
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=self.new_tokens))
 
 
+def _of_prompt(prompt: int, tick: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says which prompt is being tried, rather than which batch."""
+    words = f"trying a prompt of {prompt:,} tokens"
+    return lambda _: tick(words)
+
+
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
     """Return a log with a further assumption, and an error band on everything whose size depends on the tokens."""
     storages = tuple(
@@ -154,9 +161,9 @@ def estimate_generation(
     """Return the memory of generating ``new_tokens`` after a ``prompt``, for each of the ``requests`` of ranks."""
     generation = _Generation(model, batch_size, new_tokens, *cache, options)
     example = generation.example(prompt)
-    with progress_bar("generation", "operators", progress) as tick:
+    with progress_line(progress) as tick:
         return [
-            generation.estimate(request, prompt, generation.log(request, tick))
+            generation.estimate(request, prompt, generation.log(request, _of_prompt(prompt, tick)))
             for request in requests(example, generation.options)
         ]
 
@@ -208,9 +215,12 @@ def max_context(
     def spare(log: MemoryLog) -> int:
         return room_for_tensors(memory, first.backend, uses_libraries(log)) - first.peak(least(log))
 
-    with progress_bar("longest context", "operators", progress) as tick:
+    with progress_line(progress) as tick:
         search = Search(
-            lambda prompt: generation.log(generation.request(prompt), tick, highest_draw=True), fits, spare, proves=True
+            lambda prompt: generation.log(generation.request(prompt), _of_prompt(prompt, tick), highest_draw=True),
+            fits,
+            spare,
+            proves=True,
         )
         tokens = search.run()
         counts = (max(count, search.smallest) for count in (tokens, tokens + 1))

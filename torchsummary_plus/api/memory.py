@@ -34,9 +34,10 @@ from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from .generation import estimate_generation
 from .habits import check_model
+from .progress import progress_line
 from .public import public
 from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
-from .step_request import StepRequest, Ticks, progress_bar
+from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,7 +102,7 @@ def estimate_memory(
             left alone.
         ranks: "all" or a list of ranks, to return the one with the highest peak (shards may be uneven, and ZeRO gives
             each rank different parameters).
-        progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
+        progress: say what is being tried, after two seconds, at a terminal or in a notebook.
         options: the step's options as one object, to share between calls; arguments of the call override them.
 
         prompt, new_tokens: for "generate": the number of tokens read and written for each of ``batch_size`` sequences.
@@ -152,7 +153,7 @@ def predicted(
 ) -> MemoryEstimate:
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     estimates = []
-    with progress_bar("step", "operators", progress) as tick:
+    with progress_line(progress) as tick:
         for request in _requests(model, _required(example), options, world_size=world_size, rank=rank, ranks=ranks):
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace_as_asked(batch, tick)))
@@ -288,7 +289,7 @@ def largest_batch(
     def fits(log: MemoryLog) -> bool:
         return log_fits(log, request.backend, request.options, memory)
 
-    with progress_bar("largest batch", "operators", progress) as tick:
+    with progress_line(progress) as tick:
         search = Search(
             lambda batch: request.trace(batch, tick, highest_draw=True),
             fits,

@@ -1,14 +1,10 @@
-"""A request for a step's memory, how it is traced and turned into an estimate, and its progress bar."""
+"""A request for a step's memory, and how it is traced and turned into an estimate."""
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
@@ -114,43 +110,12 @@ def with_shapes(tree: ModuleTree) -> ModuleTree:
 
 
 class Ticks(Listener):
-    """Updates a progress bar at every operator."""
+    """Says at every operator which batch is being tried."""
 
     def __init__(self, tick: Callable[[str], None], batch: int) -> None:
         self.tick = tick
-        self.what = f"a batch of {batch:,}"
+        self.words = f"trying a batch of {batch:,}"
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Advance the progress bar."""
-        self.tick(self.what)
-
-
-SECONDS = 1.0
-"""Seconds before a bar appears."""
-
-
-@contextmanager
-def progress_bar(title: str, unit: str, wanted: bool = True) -> Iterator[Callable[[str], None]]:
-    """Yield a function to call after each ``unit`` of work, with the name of the current task."""
-    if not (wanted and _is_watched() and find_spec("tqdm")):
-        yield lambda _: None
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tqdm's, in a notebook without widgets: it falls back to text.
-        from tqdm.auto import tqdm
-    with tqdm(desc=title, unit=f" {unit}", delay=SECONDS, leave=False) as bar:
-        present = ""
-
-        def advance(what: str) -> None:
-            nonlocal present
-            if what != present:
-                present = what
-                bar.set_postfix_str(what, refresh=False)
-            bar.update()
-
-        yield advance
-
-
-def _is_watched() -> bool:
-    """Return whether this runs in a notebook or at a terminal."""
-    return "ipykernel" in sys.modules or sys.stderr.isatty()
+        """Say which batch is being tried."""
+        self.tick(self.words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,9 +21,10 @@ from ..results.what_if import GpuFit, Setting, WhatIf
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
 from .memory import check_batch
+from .progress import progress_line
 from .public import public
 from .step_options import StepOptions, takes_step_arguments
-from .step_request import StepRequest, progress_bar
+from .step_request import StepRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,7 +78,7 @@ def what_if(
     check_batch(integer("batch_size", batch_size, 1))
     names = [find_gpu(name).name for name in _listed(gpus, COMMON)]
     rows = []
-    with progress_bar("what if", "operators", progress) as tick:
+    with progress_line(progress) as tick:
         for name, changes in _settings(settings, model, base, batch_size).items():
             own = dict(changes)
             changed = own.pop(MODEL, model)
@@ -89,8 +91,12 @@ def what_if(
             requests = {
                 gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names
             }
-            rows.append(_tried(name, requests, batch_size, tick))
+            rows.append(_tried(name, requests, batch_size, partial(_tell, tick, name)))
     return WhatIf(batch_size, tuple(names), tuple(rows))
+
+
+def _tell(tick: Callable[[str], None], setting: str, words: str) -> None:
+    tick(f"{setting}: {words}")
 
 
 def _listed(names: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .errors import InputError
@@ -49,6 +50,12 @@ MOST_COUNT = 1_000_000
 
 LARGE = re.compile(r"theta|base|seed|ids?$|index|length|position|token|param|size|bytes|freq|dim|hidden|intermediate")
 """Entries that may be larger: sizes of tensors, which are not allocated, and numbers that count nothing."""
+
+
+def is_config(path: str | Path) -> bool:
+    """Return whether a path is a ``config.json``, or a folder that contains one."""
+    here = Path(path)
+    return (here.name == "config.json" and here.is_file()) or (here / "config.json").is_file()
 
 
 def packing_of(entries: Mapping[str, Any]) -> str:

@@ -34,7 +34,6 @@ from collections.abc import Mapping
 
 from ..data.capability import Capability
 from ..data.units import MIB
-from ..live.versions import CUDA
 
 Range = tuple[int, int]
 """The least and the most MiB."""
@@ -72,11 +71,11 @@ def context_bytes(
     capability: Capability,
     uses_libraries: bool = True,
     environment: Mapping[str, str] = os.environ,
-    cuda: int = CUDA,
+    cuda: int | None = None,
 ) -> Range:
     """Return the least and the most bytes of a context on a GPU of a compute capability.
 
-    ``cuda`` is the major version of CUDA that torch was built for, 0 if it is unknown.
+    ``cuda`` is the major version of CUDA that torch was built for, 0 if it is unknown; None asks torch.
 
     >>> [nbytes // MIB for nbytes in context_bytes((9, 0), cuda=12)]
     [414, 1220]
@@ -85,6 +84,10 @@ def context_bytes(
     >>> [nbytes // MIB for nbytes in context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})]
     [1001, 2222]
     """
+    if cuda is None:
+        from ..live import versions  # Imported here: a list of GPUs does not need torch.
+
+        cuda = versions.CUDA
     lazy = LAZY | (LAZY_CUDA_13 if cuda == 13 else {})
     low, high = EAGER if environment.get("CUDA_MODULE_LOADING") == "EAGER" else lazy.get(capability, _any())
     if not uses_libraries and high < EAGER[1]:

@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import re
+from contextlib import ExitStack
 
-from ..compare import compare
-from .models import build_model, find, importable, parse_place
+from .models import named_model
 from .options import (
+    MODEL_HELP,
     SIZE_HELP,
     Parser,
     add_memory_options,
     add_model_options,
+    add_output_option,
     add_pass_options,
     add_table_options,
     one_or_all,
     parse_pairs,
     parse_sizes,
-    saved,
     split,
     step_options,
 )
+from .output import Answer, saved
 
 EXAMPLES = """\
-examples:
-  torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --changes-only
-  torchsummary-plus compare examples/resnet.py:resnet18 examples/resnet.py:resnet50 3,224,224 --depth 1 --ratios
-  torchsummary-plus compare my.py:small my.py:large 3,32,32 --optimizer adamw --gpu "RTX 4090" --output models.md
-"""
+torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --changes-only
+torchsummary-plus compare examples/resnet.py:resnet18 examples/resnet.py:resnet50 3,224,224 --depth 1 --ratios
+torchsummary-plus compare timm:resnet50 timm:convnext_tiny 3,224,224 --depth 1
+torchsummary-plus compare my.py:small my.py:large 3,32,32 --optimizer adamw --gpu "RTX 4090" --output models.md"""
 
 
-def compare_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
+def compare_parser() -> Parser:
+    """Return the parser of the command."""
     parser = Parser(
-        prog="torchsummary-plus compare",
-        description="Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "compare",
+        "MODEL MODEL ... [SIZE ...]",
+        "Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
+        EXAMPLES,
     )
-    places = "two or more of package.module:callable or path/to/file.py:callable"
-    parser.add_argument("words", metavar="MODEL|SIZE", nargs="+", help=f"{places}; then {SIZE_HELP}")
+    parser.add_argument(
+        "words", metavar="MODEL|SIZE", nargs="+", help=f"two or more models: {MODEL_HELP}; then {SIZE_HELP}"
+    )
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
@@ -47,21 +50,21 @@ def compare_parser() -> argparse.ArgumentParser:
     group.add_argument("--names", metavar="NAME[,NAME...]", help="names to show for the models")
     group.add_argument("--ratios", action="store_true", help="also show ratios to the first model")
     group.add_argument("--changes-only", action="store_true", help="hide layers that all models share")
+    add_output_option(parser)
     return parser
 
 
-def comparison(arguments: argparse.Namespace) -> str:
-    """Return the tables for parsed arguments. Raises :class:`SummaryError`.
+def comparison(arguments: argparse.Namespace) -> Answer:
+    """Return the tables for parsed arguments. Raises :class:`SummaryError`."""
+    from ..compare import compare
 
-    A word with a colon names a model; any other word is a size.
-    """
-    places = [parse_place(word) for word in arguments.words if ":" in word]
-    names = [name for _, name in places]
-    with importable(*places):
-        kwargs = parse_pairs(arguments.kwargs)
+    words = [word for word in arguments.words if not _is_size(word)]
+    arguments.sizes = [word for word in arguments.words if _is_size(word)]
+    kwargs, names = parse_pairs(arguments.kwargs), [re.split("[:/]", word.rstrip("/"))[-1] for word in words]
+    with ExitStack() as stack:
         result = compare(
-            *(build_model(find(*place), kwargs, arguments.meta) for place in places),
-            input_size=parse_sizes([word for word in arguments.words if ":" not in word]),
+            *[stack.enter_context(named_model(word, kwargs, arguments.meta)) for word in words],
+            input_size=parse_sizes(arguments.sizes),
             batch_size=arguments.batch_size,
             names=split(arguments.names) or (names if len(set(names)) == len(names) else None),
             memory=step_options(arguments),
@@ -76,4 +79,9 @@ def comparison(arguments: argparse.Namespace) -> str:
             ratios=arguments.ratios,
             changes_only=arguments.changes_only,
         )
-    return "\n".join([str(result), *saved(result, arguments.output)])
+    return Answer("\n".join([str(result), *saved(result, arguments.output)]))
+
+
+def _is_size(word: str) -> bool:
+    """Return whether a word is a size, as in 3,224,224 or x=10, rather than a model."""
+    return re.match(r"([A-Za-z_]\w*=)?[-\d(\[]", word) is not None and not re.search("[:/]", word)

@@ -4,59 +4,53 @@ from __future__ import annotations
 
 import argparse
 
-from ...memory.gpus import COMMON
-from ..what_if import what_if
-from .models import build_model, find, importable, parse_place
+from .models import named_model
 from .options import (
-    SIZE_HELP,
     Parser,
-    add_model_options,
+    add_model,
+    add_output_option,
     add_step_options,
+    need_sizes,
     one_or_all,
     parse_pairs,
     parse_sizes,
-    saved,
     split,
     step_options,
 )
+from .output import Answer, saved
 
 EXAMPLES = """\
-examples:
-  torchsummary-plus fit examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --loss cross_entropy
-  torchsummary-plus fit examples/gpt2.py:GPT2 1024 --gpus "RTX 4090,A100 40GB" --settings float32,bf16 --loss causal_lm
-  torchsummary-plus fit my.py:net 3,32,32 --output fit.html
-"""
+torchsummary-plus fit examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --loss cross_entropy
+torchsummary-plus fit examples/gpt2.py:GPT2 1024 --gpus "RTX 4090,A100 40GB" --settings float32,bf16 --loss causal_lm
+torchsummary-plus fit my.py:net 3,32,32 --output fit.html"""
 
 
-def fit_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
+def fit_parser() -> Parser:
+    """Return the parser of the command."""
     parser = Parser(
-        prog="torchsummary-plus fit",
-        description="Say which settings of a step fit which GPUs, and up to which batch.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "fit", "MODEL SIZE ...", "Say which settings of a step fit which GPUs, and up to which batch.", EXAMPLES
     )
-    parser.add_argument("model", metavar="MODEL", help="package.module:callable or path/to/file.py:callable")
-    parser.add_argument("sizes", metavar="SIZE", nargs="*", default=[], help=SIZE_HELP)
-    add_model_options(parser)
+    add_model(parser)
     group = parser.add_argument_group("what to try")
-    group.add_argument("--gpus", metavar="GPU[,GPU...]", help=f"GPUs by name; default: {', '.join(COMMON)}")
+    group.add_argument("--gpus", metavar="GPU[,GPU...]", help="GPUs by name; default: common ones from 8 to 80 GB")
     group.add_argument(
         "--settings", metavar="NAME[,NAME...]", help="float32, bf16, fp16, 8-bit optimizer, ...; default: all"
     )
     group.add_argument("--batch-size", metavar="N", type=int, default=1, help="samples of a step; default: 1")
     group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="one dtype for all inputs, or one per input")
     add_step_options(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="also save to a file: .md, .csv, .html, ...")
+    add_output_option(parser)
     return parser
 
 
-def fitting(arguments: argparse.Namespace) -> str:
+def fitting(arguments: argparse.Namespace) -> Answer:
     """Return the table for parsed arguments. Raises :class:`SummaryError`."""
-    place = parse_place(arguments.model)
-    with importable(place):
+    from ..what_if import what_if
+
+    need_sizes(arguments, "a step")
+    with named_model(arguments.model, parse_pairs(arguments.kwargs), arguments.meta) as model:
         result = what_if(
-            build_model(find(*place), parse_pairs(arguments.kwargs), arguments.meta),
+            model,
             parse_sizes(arguments.sizes),
             arguments.batch_size,
             split(arguments.gpus),
@@ -64,4 +58,4 @@ def fitting(arguments: argparse.Namespace) -> str:
             dtypes=one_or_all(split(arguments.dtypes)),
             options=step_options(arguments),
         )
-    return "\n".join([str(result), *saved(result, arguments.output)])
+    return Answer("\n".join([str(result), *saved(result, arguments.output)]))

@@ -8,24 +8,45 @@ import importlib
 import importlib.util
 import operator
 import os
+import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-from torch import nn
-
 from ...data.errors import InputError, SummaryError
+from ...data.model_configs import is_config
 from ...data.units import describe
 
-PLACES = "'package.module:callable', 'path/to/file.py:callable', a folder with config.json"
+PLACES = (
+    "'package.module:callable', 'path/to/file.py:callable', 'timm:name', 'owner/name' on the Hugging Face Hub, "
+    "a folder with config.json"
+)
 WEIGHTS = ".safetensors, .index.json, .gguf or .onnx"
+
+HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+|[\w-]+")
+"""Names on the Hugging Face Hub: of an owner's repository, or an old name without an owner, such as gpt2."""
 
 
 class BuildError(SummaryError, RuntimeError):
     """The model could not be built: its constructor or function failed."""
+
+
+@contextlib.contextmanager
+def named_model(word: str, kwargs: dict[str, Any], on_meta: bool) -> Iterator[Any]:
+    """Yield the model that a word names; files beside its own can be imported inside the block."""
+    from ..configured import from_config, from_hub
+
+    if is_config(word):
+        yield from_config(word, **kwargs)
+    elif HUB_ID.fullmatch(word) and not word.endswith(".py") and not Path(word).exists():
+        yield from_hub(word, **kwargs)
+    else:
+        place = parse_place(word)
+        with importable(place):
+            yield build_model(find(*place), kwargs, on_meta)
 
 
 def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
@@ -33,7 +54,9 @@ def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
 
     Raises :class:`InputError` for keyword arguments without a callable, :class:`BuildError` if the call fails.
     """
-    if isinstance(target, nn.Module) or not callable(target):
+    import torch
+
+    if isinstance(target, torch.nn.Module) or not callable(target):
         if kwargs or on_meta:
             raise InputError(f"MODEL is {describe(target)}, not a callable: it takes no --kwargs and no --meta")
         return target
@@ -46,8 +69,13 @@ def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
 
 
 def find(source: str, name: str) -> Any:
-    """Return a dotted name of a module or file. Raises :class:`InputError` with the closest matches."""
+    """Return a dotted name of a module or file, or a function that builds the model of timm with that name.
+
+    Raises :class:`InputError` with the closest matches.
+    """
     module = import_source(source)
+    if source == "timm" and not hasattr(module, name):
+        return partial(module.create_model, name)
     try:
         return operator.attrgetter(name)(module)
     except AttributeError as error:

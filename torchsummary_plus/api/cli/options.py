@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +15,6 @@ from ...data.choices import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import ForwardError, InputError, choice_error
 from ...data.units import describe
 from ...render.columns import COLUMNS
-from ...results.views import Views
 from ...table.chosen import REPEATS
 from ...table.columns import default_names
 from ...table.lines import STYLES
@@ -23,15 +23,31 @@ from .output import show
 if TYPE_CHECKING:
     from ..step_options import StepOptions
 
+MODEL_HELP = (
+    "package.module:callable, path/to/file.py:callable, timm:NAME, OWNER/NAME on the Hugging Face Hub, "
+    "or a folder with transformers' config.json"
+)
 SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; or by argument name: x=3,224,224"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names options similar to unknown ones, and fails if stdout cannot take its help."""
+    """A parser whose help begins with examples, which names options similar to unknown ones.
+
+    It fails if stdout cannot take its help.
+    """
+
+    def __init__(self, command: str, words: str, description: str, examples: str) -> None:
+        prog = f"torchsummary-plus {command}".rstrip()
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {words} [options]".replace("  ", " "),
+            description=f"{description}\n\nexamples:\n" + re.sub("^(?=torch)", "  ", examples, flags=re.MULTILINE),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
-        known = re.findall(r"--[\w-]+", self.format_usage())
+        known = [name for name in self._option_string_actions if name.startswith("--")]
         for word in message.split():
             near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
             message += f"; similar names: {', '.join(near)}" if near else ""
@@ -42,6 +58,13 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
         elif code := show(message.rstrip("\n")):
             self.exit(code)
+
+
+def add_model(parser: argparse.ArgumentParser, also: str = "") -> None:
+    """Add MODEL, SIZE and the options for building the model."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP + also)
+    parser.add_argument("sizes", metavar="SIZE", nargs="*", default=[], help=SIZE_HELP)
+    add_model_options(parser)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +102,11 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         help=f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}",
     )
     group.add_argument("--functional", action="store_true", help="also show functional operations")
-    group.add_argument("-o", "--output", metavar="FILE", help="also save to a file: .md, .tex, .csv, .json, .html, ...")
+
+
+def add_output_option(parser: argparse.ArgumentParser, suffixes: str = ".md, .tex, .csv, .json, .html, ...") -> None:
+    """Add the option for saving the result."""
+    parser.add_argument("-o", "--output", metavar="FILE", help=f"also save to a file: {suffixes}")
 
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +125,9 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     """Add the options of a memory estimate; any of them turns the estimate on."""
     group = add_step_options(parser)
     group.add_argument(
-        "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
+        "--gpu",
+        metavar="MEMORY",
+        help='GPU (torchsummary-plus gpus lists them) or memory to fit in: "RTX 4090", 24GiB; default device: cuda',
     )
     return group
 
@@ -146,25 +175,33 @@ def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps", "compiled")
     words = {name: getattr(arguments, name, None) for name in names}
     options = {name: word for name, word in words.items() if word is not None}
-    if arguments.memory is None and not options:
+    if arguments.memory is None and getattr(arguments, "max_memory", None) is None and not options:
         return None
     if arguments.memory not in (None, *STEP_MODES):
         raise choice_error("--memory", arguments.memory, STEP_MODES)
-    if not any(":" not in word for word in getattr(arguments, "sizes", getattr(arguments, "words", ()))):
-        raise InputError("a step needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
-    from ..step_options import StepOptions  # Imported here: a plain table starts faster without it.
+    need_sizes(arguments, "a step")
+    from ..step_options import StepOptions
 
     return StepOptions(arguments.memory or "train", **options)
 
 
-def saved(result: Views, path: str | None) -> list[str]:
-    """Save a result if a path is given, and return a line that says so. Raises :class:`InputError`."""
-    if path is None:
-        return []
-    try:
-        return [f"Saved to {result.save(path)}"]
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+def memory_options(arguments: argparse.Namespace) -> StepOptions | None:
+    """Return the step's options with the GPU that ``--gpu`` names; None if no estimate was requested."""
+    step = step_options(arguments)
+    if arguments.gpu is None or step is None:
+        return step
+    from ...memory.gpus import named_gpu
+    from ...memory.other_devices import other_device
+
+    gpu_model = named_gpu(arguments.gpu)
+    default = "cuda" if other_device(arguments.gpu) is None else "cpu"
+    return replace(step, device=arguments.device or default, gpu=None if gpu_model is None else gpu_model.name)
+
+
+def need_sizes(arguments: argparse.Namespace, what: str) -> None:
+    """Raise :class:`InputError` if no SIZE was given."""
+    if not arguments.sizes:
+        raise InputError(f"{what} needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
 
 
 def parse_pairs(words: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How the shell commands print a result or an error."""
+"""What the shell commands return, and how they print it or an error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...data.errors import InputError, SummaryError
 from ...data.units import visible
 from ...data.warned import LeftOutWarning
 from ...formats.printing import printable
 
+if TYPE_CHECKING:
+    from ...results.views import Views
 
-def fail(error: SummaryError, code: int) -> int:
+
+class Answer(NamedTuple):
+    """What a command prints, and the line on the budgets that are exceeded, "" if none is."""
+
+    text: str
+    over_budget: str = ""
+
+
+def fail(error: SummaryError | str, code: int) -> int:
     """Print an error to stderr and return the exit code."""
     print(f"torchsummary-plus: {printable(visible(str(error)), sys.stderr)}", file=sys.stderr)
     return code
@@ -32,6 +42,23 @@ def show(text: str) -> int:
         if not isinstance(error, BrokenPipeError):
             return fail(InputError(f"the output cannot be written: {error.strerror or error}"), 2)
     return 0
+
+
+def saved(result: Views, path: str | None) -> list[str]:
+    """Save a result if a path is given, and return a line that says so. Raises :class:`InputError`."""
+    if path is None:
+        return []
+    with writable(path):
+        return [f"Saved to {result.save(path)}"]
+
+
+@contextlib.contextmanager
+def writable(path: str) -> Iterator[None]:
+    """Inside the block, raise :class:`InputError` if the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,201 @@
+"""The shell's other commands, its budgets for CI, models of timm, and completions."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from torch import nn
+
+from examples.simple_cnn import PooledCNN
+from torchsummary_plus import graph, summary
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.memory.gpus import GPUS
+from torchsummary_plus.render.columns import COLUMNS
+
+ROOT = Path(__file__).parents[2]
+POOLED = "examples/simple_cnn.py:PooledCNN"
+
+WITHOUT_TORCH = """
+import sys
+from torchsummary_plus.api.cli.main import COMMANDS, main
+
+for words in (["--version"], ["gpus"], ["columns"], [sys.argv[1]], *([name, "--help"] for name in COMMANDS)):
+    try:
+        assert main(list(filter(None, words))) == 0
+    except SystemExit as stopped:
+        assert stopped.code == 0
+print("imported:", sorted({"torch", "numpy", "transformers"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_help_lists_and_files_of_weights_need_no_torch(tmp_path: Path) -> None:
+    header = json.dumps({"scale": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}).encode()
+    (tmp_path / "tiny.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "tiny.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.endswith("imported: []\n") and done.stdout.count("usage: ") == 7
+
+
+@pytest.mark.parametrize("command", [[], ["compare"], ["fit"], ["graph"], ["report"], ["gpus"], ["columns"]])
+def test_help_begins_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    before, _, after = capsys.readouterr().out.partition("examples:\n")
+    assert len(before.splitlines()) < 6 and after.startswith(f"  {' '.join(['torchsummary-plus', *command])}")
+
+
+def test_a_graph_is_listed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = graph(PooledCNN(), (1, 28, 28), depth=1)
+    for suffix, text in ((".mmd", drawn.to_mermaid()), (".dot", drawn.to_dot())):
+        file = tmp_path / f"net{suffix}"
+        assert main(["graph", POOLED, "1,28,28", "--depth", "1", "-o", str(file)]) == 0
+        assert capsys.readouterr().out == f"{drawn}\nSaved to {file}\n"
+        assert file.read_text(encoding="utf-8") == text
+    assert main(["graph", POOLED]) == 2
+    assert "a graph needs an input: give its SIZE" in capsys.readouterr().err
+
+
+def test_a_report_is_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["report", f"{ROOT}/{POOLED}", "1,28,28", "--optimizer", "sgd", "--batch-size", "4"]
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    assert capsys.readouterr().out == "Saved to report.html\n"
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "</html>" in page and "Training step: PooledCNN, batch 4, SGD" in page
+    assert main([*words, "-o", "none/report.html"]) == 2
+    assert "none/report.html cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_lists_have_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus"]) == 0
+    names = [re.split(" {2,}", line)[0] for line in capsys.readouterr().out.splitlines()]
+    assert set(GPUS) < set(names) and {"MI300X", "Gaudi 3"} < set(names)
+    assert main(["gpus", "4090"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split("  ")[0] in GPUS
+    assert main(["columns"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(COLUMNS)]] == list(COLUMNS)
+    assert not re.search(r"[`\[\]]", "".join(lines))
+
+
+BUDGETS = {
+    "few parameters": (["--max-params", "400K"], "421,642 parameters; --max-params is 400,000"),
+    "enough parameters": (["--max-params", "0.5m"], ""),
+    "little work": (["--max-mult-adds", "1K"], r"[\d,]+ multiply-adds per sample; --max-mult-adds is 1,000"),
+    "little memory": (["--max-memory", "1MiB"], r"a peak of [\d.]+ MiB; --max-memory is 1.00 MiB"),
+    "enough of all": (["--max-memory", "1GiB", "--max-mult-adds", "1G", "--max-params", "30M"], ""),
+    "a small card": (["--gpu", "300MiB"], r"the step does not fit in 300MiB: [\d.]+ \wiB missing"),
+    "a card": (["--gpu", "T4"], ""),
+    "two at once": (["--max-params", "1K", "--max-memory", "1KiB"], "421,642 parameters; .*; a peak of .*"),
+}
+
+
+@pytest.mark.parametrize("command", ["", "report"])
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_budget_that_is_exceeded_is_named_in_a_line(
+    name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget, words = BUDGETS[name]
+    file = tmp_path / "all.html"
+    code = main([*filter(None, [command]), POOLED, "1,28,28", *budget, "-o", str(file)])
+    shown = capsys.readouterr()
+    assert code == (3 if words else 0) and f"Saved to {file}\n" in shown.out and file.exists()
+    assert re.fullmatch(f"torchsummary-plus: {words}\n" if words else "", shown.err)
+
+
+def test_multiply_adds_are_budgeted_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    most = str(summary(PooledCNN(), (1, 28, 28), verbose=0).total_mult_adds)
+    assert main([POOLED, "1,28,28", "--batch-size", "64", "--max-mult-adds", most]) == 0
+    assert main([POOLED, "1,28,28", "--batch-size", "64", "--max-mult-adds", str(int(most) - 1)]) == 3
+    assert f"{int(most):,} multiply-adds per sample" in capsys.readouterr().err
+
+
+def test_a_figure_that_is_partly_unknown_meets_no_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lazy.py").write_text("from torch import nn\nlazy = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))\n")
+    assert main([f"{tmp_path}/lazy.py:lazy", "--max-params", "1M"]) == 3
+    assert "at least 6 parameters; --max-params is 1,000,000" in capsys.readouterr().err
+    assert main([f"{tmp_path}/lazy.py:lazy", "2", "--max-params", "1M"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["1,28,28", "--max-params", "30Q"], "'30Q' is not a count; accepted: a number such as 30M"),
+        (["1,28,28", "--max-memory", "24"], "write '24GiB'"),
+        (["--max-mult-adds", "5G"], "--max-mult-adds needs an input: give its SIZE"),
+        (["--max-memory", "1GiB"], "a step needs an input: give its SIZE"),
+    ],
+)
+def test_a_budget_that_cannot_be_checked_is_refused(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: Any = main([POOLED, *words])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2 and told in capsys.readouterr().err
+
+
+def test_a_model_of_timm_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def create_model(name: str, num_classes: int = 1000) -> nn.Module:
+        if name != "tiny.in1k":
+            raise RuntimeError(f"Unknown model ({name})")
+        return nn.Linear(4, num_classes)
+
+    timm = ModuleType("timm")
+    vars(timm).update(create_model=create_model)
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    assert main(["timm:tiny.in1k", "4", "--kwargs", "num_classes=10", "--meta"]) == 0
+    assert "Total params: 50\n" in capsys.readouterr().out
+    assert main(["timm:create_model", "4", "--kwargs", "name=tiny.in1k"]) == 0
+    assert main(["timm:teeny", "4"]) == 1
+    assert "cannot be built: RuntimeError: Unknown model (teeny)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[POOLED, "1,28,28", "--style", "tree"], ["graph", POOLED, "1,28,28"], ["compare", POOLED, POOLED, "1,28,28"],
+     ["gpus"], ["columns"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_console_of_windows_shows_every_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    console = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    monkeypatch.setattr(sys, "stdout", console)
+    assert main(words) == 0
+    console.flush()
+    assert console.buffer.getvalue().decode("cp1252").count("\n") > 5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("comp", ["compare"]),
+        ("examples/vgg.py:vgg16 3 --columns output_size,num_p", ["output_size,num_params"]),
+        ("fit my.py:net 3 --gpus 'H100 S", ["H100 SXM"]),
+    ],
+)
+def test_a_shell_completes_words(line: str, completions: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    line = f"torchsummary-plus {line}"
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1"}
+    answer = {"_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "answer")}
+    environment = {**os.environ, **asked, **answer}
+    subprocess.run([sys.executable, "-m", "torchsummary_plus"], env=environment, cwd=ROOT, check=True)
+    words = (tmp_path / "answer").read_text().split("\013")
+    assert [word.strip() for word in words] == completions
