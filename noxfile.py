@@ -29,7 +29,7 @@ BESIDE_TORCH = ("torch", "triton", "setuptools", "sympy", "mpmath", "transformer
 """Packages that depend on torch or transformers; their versions are not pinned for other releases."""
 
 PARTS = (
-    ".[docs,notebook,pandas,plot,progress]",
+    ".[completion,docs,notebook,pandas,plot]",
     *("pytest", "html5lib", "hypothesis", "jsonschema", "markdown-it-py", "numpy", "selenium"),
     *("torchsummary==1.5.1", "torchinfo", "transformers", "accelerate"),
 )

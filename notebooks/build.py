@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,16 +29,17 @@ def run(notebook: Any, folder: Path, python: Sequence[str] = (sys.executable,), 
         manager = AsyncKernelManager(kernel_name="own", kernel_spec_manager=KernelSpecManager(kernel_dirs=[specs]))
         resources = {"metadata": {"path": str(folder)}}
         client = NotebookClient(notebook, km=manager, timeout=SECONDS, resources=resources, **options)
-        client.execute(env={**os.environ, "TQDM_DISABLE": "1"})
+        client.execute()
 
 
 def execute(path: Path, python: Sequence[str] = (sys.executable,)) -> Any:
-    """Return a notebook with the outputs of a new kernel, without progress bars and stderr."""
+    """Return a notebook with the outputs of a new kernel, without lines of progress and stderr."""
     notebook = nbformat.read(path, as_version=4)
     run(notebook, path.parent, python, record_timing=False, coalesce_streams=True)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            shown = [output for output in cell.outputs if output.get("name") != "stderr"]
+            cell.outputs = [output for output in shown if output.get("data") != {}]  # A line of progress that is gone.
     return notebook
 
 

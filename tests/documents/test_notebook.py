@@ -38,6 +38,11 @@ CELLS = {
     "two of a list": ("[summary(model, (8,)), 1]", ["display_data", "execute_result"]),
     "an estimate": ("estimate_memory(model, (8,), device='cpu', progress=False)", ["execute_result"]),
     "an estimate assigned": ("e = estimate_memory(model, (8,), device='cpu', progress=False)", []),
+    "in progress": (
+        "from torchsummary_plus import max_batch_size\nfrom torchsummary_plus.api import progress\n"
+        "progress.SECONDS = 0\nprint('first')\nmax_batch_size(model, (8,), '1MiB', device='cpu')",
+        ["stream", "display_data", "execute_result"],
+    ),
     "after an error": ("summary(model, (8,))\n1 / 0", ["display_data", "error"]),
     "redirected": (
         "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as f:\n    summary(model, (8,))\n"
@@ -76,6 +81,13 @@ def test_a_notebook_has_html_and_the_text(name: str, outputs: dict[str, list[Any
     assert set(data) == {"text/plain", "text/html"}
     assert data["text/html"].startswith('<div class="tsp">')
     assert ("Peak " if name == "an estimate" else TABLE) in data["text/plain"]
+
+
+def test_a_line_of_progress_is_gone_from_a_saved_notebook(outputs: dict[str, list[Any]]) -> None:
+    first, progress, limit = outputs["in progress"]
+    assert (first.name, first.text) == ("stdout", "first\n")
+    assert progress.data == {} and progress.metadata == {}
+    assert "Largest batch: " in limit.data["text/plain"]
 
 
 def test_the_same_table_is_the_same_html(outputs: dict[str, list[Any]]) -> None:
