@@ -4,7 +4,8 @@
 
 ``benchmarks/data/timm_throughput.csv`` has images per second of timm's models on an RTX 3090 and an RTX 4090, from
 timm's ``results/benchmark-*.csv``. The constants are fitted on every second model on the RTX 3090; the other models and
-the other GPU are asked. Recording takes some minutes; FILE keeps the kernels for another run.
+the other GPU are asked, and then the training steps of ``trained_steps`` on others. Recording takes some minutes; FILE
+keeps the kernels for another run.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import trained_steps
 from benchmarks.zoo.torchvision_on_cpu import import_torchvision
-from examples.llama import llama2_7b
-from examples.resnet import resnet50
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.kernel_records import DEPTHWISE, LAYOUT, Kernel
 from torchsummary_plus.memory.gpus import find_gpu
@@ -202,24 +202,6 @@ def cards_in_order(rows: Sequence[Row], records: Mapping[str, Recording], consta
     return statistics.fmean((change + by) * change > 0 for change, by in real if abs(change) > log(1.2))
 
 
-def realised() -> Iterator[str]:
-    """Yield what whole training steps on data-centre GPUs reached of their roofline, by published throughputs."""
-    with torch.device("meta"):
-        image, llama = resnet50().to(memory_format=torch.channels_last), llama2_7b().to(torch.bfloat16)
-    x = torch.empty(256, 3, 224, 224, device="meta").to(memory_format=torch.channels_last)
-    sgd = {"optimizer": "sgd", "loss": "cross_entropy"}
-    images = estimate_memory(image, input_data=x, gpu="A100 80GB", autocast=torch.float16, progress=False, **sgd)
-    tokens = estimate_memory(llama, (4096,), 2, gpu="A100 80GB", dtypes=torch.long, progress=False)
-    for gpu, step, rate, source in (
-        ("A100 80GB", images, 2470 / 256, "ResNet-50, NVIDIA/DeepLearningExamples, PyTorch 21.03"),
-        ("A100 80GB", tokens, 3700 / 8192, "Llama 2 7B, foundation-model-stack/fms-fsdp"),
-        ("H100 SXM", tokens, 7500 / 8192, "Llama 2 7B, foundation-model-stack/fms-fsdp"),
-    ):
-        peaks = find_gpu(gpu).peaks
-        assert peaks is not None
-        yield f"{gpu}, {source}: {step.time(gpu).seconds * peaks.realised * rate:.2f} of the roofline"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path)
@@ -240,8 +222,10 @@ def main() -> None:
     for name, belongs in sets.items():
         print(line(name, list(filter(belongs, others)), records, constants))
     eager = [row for row in rows if row.mode == "eval" and not row.is_compiled]
-    print("\n".join(realised()))
     print(f"direction of the speed-up between the cards: {cards_in_order(eager, records, constants):.0%}")
+    print("ends of the range:", ", ".join(f"{mode} {factor**2:.2f} times apart" for mode, factor in RANGES.items()))
+    print("\n".join(trained_steps.table()))
+    print("\n".join(trained_steps.realised()))
 
 
 if __name__ == "__main__":

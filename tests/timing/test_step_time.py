@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks import trained_steps
 from examples.gpt2 import GPT2, Config
 from torchsummary_plus import (
     InputError,
@@ -99,8 +100,16 @@ def test_a_gpus_peaks_hang_together(gpu: GPU) -> None:
     assert peaks.fp8_tflops is None or 1.9 < peaks.fp8_tflops / peaks.half_tflops < 2.1
     assert (peaks.tf32_tflops is None) == (gpu.compute_capability < (8, 0))
     assert (peaks.fp8_tflops is None) == (gpu.compute_capability < (8, 9))
-    assert 0.7 * peaks.half_tflops < (peaks.matmul_tflops or peaks.half_tflops) <= peaks.half_tflops
+    assert 0.55 < (peaks.matmul_tflops or peaks.half_tflops) / peaks.half_tflops < 1.25
+    assert peak_tflops("float16", gpu, peaks) <= peaks.half_tflops
     assert 100 < peaks.gb_per_s < 9000 and peaks.watts is not None and 0.5 < peaks.realised <= 1
+
+
+def test_published_throughputs_of_resnet50_on_six_gpus_are_within_a_quarter() -> None:
+    published = [*trained_steps.on_lambda(["resnet50"])]
+    assert len(published) == 6
+    for gpu, _, predicted, samples_per_second in published:
+        assert samples_per_second / predicted == pytest.approx(1, abs=0.25), gpu
 
 
 def test_there_are_enough_gpus_and_form_factors_differ() -> None:

@@ -59,8 +59,8 @@ class Peaks:
 
 REALISED = (
     "A100: the geometric mean of ResNet-50's 2,470 images/s (NVIDIA/DeepLearningExamples, 2021) and Llama 2 7B's 3,700 "
-    "tokens/s (foundation-model-stack/fms-fsdp, 2024); H100: less by what the latter's 7,500 tokens/s there imply; "
-    "Blackwell: assumed to be as the H100"
+    "tokens/s (foundation-model-stack/fms-fsdp, 2024); H100 SXM: less by what the latter's 7,500 tokens/s there imply; "
+    "H100 PCIe and NVL, whose products were measured at a lower power limit: as the A100; Blackwell: as the H100 SXM"
 )
 """The source of ``realised``; ``python -m benchmarks.step_time`` computes it."""
 

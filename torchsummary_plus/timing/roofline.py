@@ -115,12 +115,14 @@ def _rate(kernel: Kernel, gpu: GPU, peaks: Peaks, constants: Constants) -> float
 def peak_tflops(dtype: str, gpu: GPU, peaks: Peaks) -> float:
     """Return the dense peak in a dtype, less what no measured product reached; GPUs without its units use float32's.
 
+    The clock of a GeForce card rises above the published one, so that products may exceed the peak; the peak counts.
+
     >>> from torchsummary_plus.memory.gpus import find_gpu
     >>> a100, t4 = find_gpu("A100 80GB"), find_gpu("T4")
     >>> peak_tflops("float16", a100, a100.peaks), peak_tflops("bfloat16", t4, t4.peaks)
     (271.2, 8.1)
     """
-    ceiling = (peaks.matmul_tflops or peaks.half_tflops) / peaks.half_tflops
+    ceiling = min(1.0, (peaks.matmul_tflops or peaks.half_tflops) / peaks.half_tflops)
     if dtype in HALVES:
         has_units = dtype == "float16" or gpu.compute_capability >= (8, 0)
         return peaks.half_tflops * ceiling if has_units else peaks.fp32_tflops
