@@ -1,4 +1,4 @@
-"""The kernels of a step as frozen data: what each computes and moves."""
+"""The kernels of a step as frozen data: what each computes and moves. The measured time of a real step."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ class Kernel:
     def nbytes(self) -> int:
         """The bytes it reads and writes."""
         return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTime:
+    """The seconds of each run of a step, in order of length, and the parts of the run in the middle.
+
+    A part is a phase, a module's number (-1 is outside all modules), and its own seconds.
+    """
+
+    runs: tuple[float, ...]
+    parts: tuple[tuple[str, int, float], ...]

@@ -9,7 +9,7 @@ from itertools import accumulate, compress, groupby
 from math import prod
 
 from .choices import GENERATE
-from .kernel_records import KERNEL_KINDS, Kernel
+from .kernel_records import KERNEL_KINDS, Kernel, MeasuredTime
 from .step_words import on_device, optimizer_words
 
 KINDS = (
@@ -215,6 +215,8 @@ class MemoryLog:
     """Bytes by which a further draw of random numbers may be below and above the logs."""
     kernels: tuple[Kernel, ...] = ()
     """The kernels of the last step, in order; none where the step ran for real."""
+    measured_time: MeasuredTime | None = None
+    """The time of a step that ran for real, if it was measured."""
 
     def contradiction(self) -> str:
         """Return what is wrong in a log that was read; "" if nothing is."""
@@ -259,6 +261,9 @@ def _contradiction_of_kernels(log: MemoryLog) -> str:
     for kernel in log.kernels:
         if not 0 <= kernel.moment < len(log.moments) or kernel.kind not in KERNEL_KINDS or min(kernel.numbers) < 0:
             return "a kernel has an unknown moment or kind, or a negative size"
+    parts = () if log.measured_time is None else log.measured_time.parts
+    if not all(-1 <= module < len(log.module_paths) and seconds >= 0 for _, module, seconds in parts):
+        return "a measured time is of an unknown module, or negative"
     return ""
 
 

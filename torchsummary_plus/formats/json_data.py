@@ -20,7 +20,7 @@ from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
 from ..data.records import Link
 from ..data.units import describe
 
-MAJOR, MINOR = 1, 6
+MAJOR, MINOR = 1, 7
 """The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""
 
 VERSION = f"{MAJOR}.{MINOR}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..formats.table import Cell, Field, Table, TableRow
-from ..timing.step_time import StepTime
+from ..timing.step_time import StepTime, bound_by
 
 _MODULE = (
     Field("own_ms", "Own ms", "ms", adds_up=True),
@@ -14,8 +14,8 @@ _MODULE = (
 _KIND = (Field("ms", "ms", "ms", adds_up=True), Field("percent", "%", "%"))
 
 
-def time_tables(time: StepTime) -> tuple[Table, Table]:
-    """Return the tables by module, with what limits each, and by kind of kernel."""
+def time_tables(time: StepTime) -> tuple[Table, ...]:
+    """Return the table by module, with what limits each, and by kind of kernel unless the time was measured."""
     modules = tuple(
         TableRow(
             module.path.rsplit(".", 1)[-1] or "(root)",
@@ -25,7 +25,7 @@ def time_tables(time: StepTime) -> tuple[Table, Table]:
                 _ms(module.own_seconds),
                 _ms(module.inclusive_seconds),
                 _share(module.inclusive_seconds, time.seconds),
-                _bound(module.memory_bound, module.inclusive_seconds),
+                _bound(module.memory_bound),
             ),
         )
         for module in time.by_module
@@ -35,7 +35,8 @@ def time_tables(time: StepTime) -> tuple[Table, Table]:
         for kind, seconds in time.by_kind.items()
     )
     notes = tuple(str(time).splitlines())
-    return Table("By module", "Module", _MODULE, modules, (), notes), Table("By kind", "Kernels", _KIND, kinds)
+    by_module = Table("By module", "Module", _MODULE, modules, (), notes)
+    return (by_module, Table("By kind", "Kernels", _KIND, kinds)) if kinds else (by_module,)
 
 
 def _ms(seconds: float) -> Cell:
@@ -47,6 +48,6 @@ def _share(seconds: float, whole: float) -> Cell:
     return Cell(share, f"{share:.1f}%")
 
 
-def _bound(memory_bound: float, seconds: float) -> Cell:
-    word = "" if not seconds else "memory" if memory_bound >= 0.5 else "compute"
-    return Cell(word or None, word or "--")
+def _bound(memory_bound: float | None) -> Cell:
+    word = bound_by(memory_bound)
+    return Cell(word, word or "--")

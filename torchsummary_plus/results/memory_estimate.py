@@ -69,9 +69,10 @@ class MemoryEstimate(Estimate, Views, Figures):
     def time(self, gpu: str | None = None, *, measured: float | StepTime | None = None) -> StepTime:
         """Return how long the step takes on a GPU, by default the one that it was estimated for; nothing is traced.
 
-        ``measured`` calibrates the answer: the step's seconds as measured on that GPU, or the :class:`StepTime` of
-        another step with such a measurement. Raises :class:`InputError` for a GPU without published peaks, a device
-        other than CUDA, and a step that ran for real.
+        ``measured`` calibrates the answer: the step's seconds as measured on that GPU, or a :class:`StepTime`: that of
+        this step from :func:`measure_memory`, or another step's that was calibrated. Of a step that was itself measured
+        with ``time=True``, return the measured time. Raises :class:`InputError` for a GPU without published peaks, a
+        device other than CUDA, and a step that ran for real without being timed.
 
         >>> from torch import nn
         >>> from torchsummary_plus import estimate_memory
@@ -83,7 +84,9 @@ class MemoryEstimate(Estimate, Views, Figures):
         return step_time(self.log, self.info, self.backend, gpu, measured)
 
     def known_time(self, gpu: str = "") -> StepTime | None:
-        """Return :meth:`time`; None where it would raise: without a GPU, its peaks, or kernels."""
+        """Return :meth:`time`; None where it would raise: without a measured time, or a GPU, its peaks, and kernels."""
+        if self.log.measured_time is not None and not gpu:
+            return self.time()
         card = named_gpu(gpu or self.info.gpu) if gpu or self.info.gpu else None
         is_known = card is not None and card.peaks is not None and self.backend == "cuda" and self.log.kernels
         return self.time(gpu or None) if is_known else None

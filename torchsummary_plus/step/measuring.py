@@ -13,6 +13,7 @@ from torch import nn
 
 from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, UnsupportedError
+from ..data.kernel_records import MeasuredTime
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
@@ -51,14 +52,19 @@ from .compiling import compiled_for_torch
 from .runner import Steps
 from .step import Step
 from .step_copy import PriorTensor, StepCopy, Surroundings
+from .stopwatch import Stopwatch
+
+WARM_UP, TIMED = 3, 7
+"""Steps that run before time is measured, and those of which it is."""
 
 
 def measure_step(
-    model: nn.Module | ModuleTree, example: Example, step: Step, device: torch.device
+    model: nn.Module | ModuleTree, example: Example, step: Step, device: torch.device, is_timed: bool = False
 ) -> tuple[MemoryLog, int | None]:
     """Return the memory events of real steps on copies of the model's tensors. The model is left unchanged.
 
-    On CUDA, also return the most bytes that the caching allocator reserved for them.
+    On CUDA, also return the most bytes that the caching allocator reserved for them. With ``is_timed``, further steps
+    give the log its time.
     Raises :class:`InputError` if the model is on another device, :class:`UnsupportedError` under a profiler, which
     would lose its records to this one, :class:`ForwardError` and :class:`StepError`.
     """
@@ -79,6 +85,10 @@ def measure_step(
         ):
             log = profiled(copy, example, device)
             after = _reserved(device)
+        if is_timed:
+            repeated = replace(step, steps=WARM_UP + TIMED)
+            with compiled_for_torch(), copied(tree, repeated, Copies(device)) as copy:
+                log = replace(log, measured_time=timed(copy, example, device))
         return log, None if before is None or after is None else after - before
 
 
@@ -185,6 +195,17 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
     return log if collects else _with_collected(log, reader.garbage(events))
 
 
+def timed(copy: StepCopy, example: Example, device: torch.device) -> MeasuredTime:
+    """Run the steps of a copy, and return the time of those after the first."""
+    stopwatch = Stopwatch(device)
+    watch = Pass(copy.tree, run_really, [stopwatch])
+    watch.install()
+    steps = RealSteps(watch, device, stopwatch, copy)
+    args, kwargs = own_arguments(example, steps, device)
+    steps.run(args, kwargs)
+    return stopwatch.measured(WARM_UP)
+
+
 def _happened(
     done: QuietProfile, device_type: str, history: AllocatorHistory, existing: dict[int, int], if_used: set[int]
 ) -> tuple[list[tuple[int, int, int]], Iterator[Change]]:
@@ -270,9 +291,9 @@ def _in_threads(tree: ModuleTree, marks: Marks) -> tuple[str, ...]:
 
 
 class RealSteps(Steps):
-    """Steps run for real, whose phases are marked between the profiler's events."""
+    """Steps run for real, whose phases are marked between the profiler's events, or timed."""
 
-    def __init__(self, watch: Pass, device: torch.device, marks: Marks, copy: StepCopy) -> None:
+    def __init__(self, watch: Pass, device: torch.device, marks: Marks | Stopwatch, copy: StepCopy) -> None:
         super().__init__(watch, device, marks, copy)
         self.marks = marks
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ..data.caveats import assumed
 from ..data.choices import GENERATE
 from ..data.errors import InputError
-from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel
+from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel, MeasuredTime
 from ..data.memory_records import AS_COMPILED, COMPILED, MemoryLog, StepInfo
-from ..data.step_words import a_gpu
+from ..data.step_words import a_gpu, on_device
 from ..data.units import describe
 from ..memory.attribution import inclusive
 from ..memory.gpus import GPU, find_gpu
@@ -31,12 +31,15 @@ LAUNCH_BOUND, SLOW_LAUNCH = 5e-6, 10e-6
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """A module's seconds, its own and with the modules inside it, and the share that the memory's bandwidth limits."""
+    """A module's seconds, its own and with the modules inside it, and the share that the memory's bandwidth limits.
+
+    The share is None where the time was measured, and for a module without any.
+    """
 
     path: str
     own_seconds: float
     inclusive_seconds: float
-    memory_bound: float
+    memory_bound: float | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +52,9 @@ class StepTime:
     step, 0 for any other model; ``decode_seconds`` is the part of a generation after its first token. Data loading,
     copies from the host, and communication are not included. What no module runs, such as the loss and the optimizer,
     belongs to the root in ``by_module``.
+
+    A step that :func:`measure_memory` ran with ``time=True`` has the time of the run in the middle, its ``low`` and
+    ``high`` are the fastest and the slowest run, and it has no ``gpu``, ``by_kind`` or ``memory_bound``.
 
     >>> from torch import nn
     >>> from torchsummary_plus import estimate_time
@@ -63,7 +69,7 @@ class StepTime:
     by_phase: Mapping[str, float]
     by_kind: Mapping[str, float]
     by_module: tuple[ModuleTime, ...]
-    memory_bound: float
+    memory_bound: float | None
     kernels: int
     gpu: str
     info: StepInfo
@@ -73,9 +79,9 @@ class StepTime:
     decode_seconds: float = 0.0
 
     @property
-    def bound(self) -> str:
-        """What limits most of the time: "memory" or "compute"."""
-        return "memory" if self.memory_bound >= 0.5 else "compute"
+    def bound(self) -> str | None:
+        """What limits most of the time: "memory" or "compute"; None where it was measured."""
+        return bound_by(self.memory_bound)
 
     @property
     def samples_per_second(self) -> float:
@@ -102,17 +108,24 @@ class StepTime:
         same = all(end.endswith(f" {unit}") for end in ends)
         low, high = (end.removesuffix(f" {unit}") if same else end for end in ends)
         phase, longest = max(self.by_phase.items(), key=lambda item: item[1])
-        share = self.memory_bound if self.bound == "memory" else 1 - self.memory_bound
-        head = f"{middle} ({low} to {high}) on {a_gpu(self.gpu)}"
+        place = f"on {a_gpu(self.gpu)}" if self.gpu else f"measured {on_device(self.info.device, self.info.gpu)}"
+        head = f"{middle} ({low} to {high}) {place}"
         rate = f"{_number(self.samples_per_second)} samples/s"
         if self.seconds_per_token is not None:
             rate = f"at least {duration(self.seconds_per_token)} for each further token"
         elif self.tokens_per_second is not None:
             rate += f", {_number(self.tokens_per_second)} tokens/s"
-        shares = f"{phase} {longest / self.seconds:.0%}; {self.bound}-bound {share:.0%}"
+        shares = f"{phase} {longest / self.seconds:.0%}"
+        if self.memory_bound is not None:
+            shares += f"; {self.bound}-bound {max(self.memory_bound, 1 - self.memory_bound):.0%}"
         return "\n".join([f"{head}: {rate}; {shares}", *assumed(self.assumptions)])
 
     __repr__ = __str__
+
+
+def bound_by(memory_bound: float | None) -> str | None:
+    """Return what limits most of the time, by the share that memory bandwidth limits."""
+    return None if memory_bound is None else "memory" if memory_bound >= 0.5 else "compute"
 
 
 def duration(seconds: float) -> str:
@@ -137,10 +150,12 @@ def step_time(
 ) -> StepTime:
     """Return the time of a recorded step on a GPU, by default the one it was estimated for.
 
-    ``measured`` calibrates it: the seconds of this step as measured on that GPU, or another step's calibrated time.
+    ``measured`` calibrates it: the time of this step as measured on that GPU, or another step's calibrated time.
     Raises :class:`InputError` without a GPU, without its published peaks, for a step that was not recorded for CUDA or
-    that ran for real, and for a measurement that is not positive.
+    that ran for real without being timed, and for a measurement that is not positive.
     """
+    if log.measured_time is not None and gpu is None and measured is None:
+        return _measured(log.measured_time, log.module_paths, info)
     card = _card(log, info, backend, gpu)
     is_compiled = not {COMPILED, AS_COMPILED}.isdisjoint(log.assumptions)
     seconds_of = roofline(card, is_compiled=is_compiled)
@@ -186,6 +201,17 @@ def step_time(
     )
 
 
+def _measured(time: MeasuredTime, paths: tuple[str, ...], info: StepInfo) -> StepTime:
+    """Return the time of a step that ran for real."""
+    own, by_phase = defaultdict[int, float](float), defaultdict[str, float](float)
+    for phase, module, seconds in time.parts:
+        own[max(0, module)] += seconds
+        by_phase[phase] += seconds
+    modules = _by_module(paths, own, None, 1.0)
+    total = math.fsum(own.values())
+    return StepTime(total, time.runs[0], time.runs[-1], dict(by_phase), {}, modules, None, 0, "", info, ())
+
+
 def _passes(log: MemoryLog, info: StepInfo) -> Iterator[tuple[bool, float]]:
     """Yield for each kernel whether it is of a generation's further tokens, and how many times it runs.
 
@@ -213,6 +239,8 @@ def _operator(log: MemoryLog, kernel: Kernel) -> str:
 
 def _card(log: MemoryLog, info: StepInfo, backend: str, gpu: str | None) -> GPU:
     name = gpu or info.gpu
+    if info.measured:
+        raise InputError("the step ran for real, so its kernels are unknown; measure_memory(time=True) adds its time")
     if not name:
         raise InputError("no GPU was named; accepted: time('RTX 4090'), or an estimate made with gpu=")
     other = other_device(name)
@@ -224,13 +252,13 @@ def _card(log: MemoryLog, info: StepInfo, backend: str, gpu: str | None) -> GPU:
             f"the step runs on the {backend.upper()}, whose time is not modelled; estimate it with gpu={describe(name)}"
         )
     if not log.kernels:
-        raise InputError("no kernel was recorded: the step ran for real, or computes nothing")
+        raise InputError("no kernel was recorded: the step was estimated by running it, or computes nothing")
     return card
 
 
 def _factor(measured: float | StepTime | None, total: float) -> float:
     if isinstance(measured, StepTime):
-        return measured.factor
+        return measured.factor if measured.gpu else measured.seconds / total
     if measured is None:
         return 1.0
     if isinstance(measured, bool) or not isinstance(measured, (int, float)) or not 0 < measured < float("inf"):
@@ -239,15 +267,18 @@ def _factor(measured: float | StepTime | None, total: float) -> float:
 
 
 def _by_module(
-    paths: tuple[str, ...], own: Mapping[int, float], memory: Mapping[int, float], factor: float
+    paths: tuple[str, ...], own: Mapping[int, float], memory: Mapping[int, float] | None, factor: float
 ) -> tuple[ModuleTime, ...]:
     each = [own.get(number, 0.0) * factor for number in range(len(paths))]
-    bound = inclusive(paths, [memory.get(number, 0.0) * factor for number in range(len(paths))])
     whole = inclusive(paths, each)
+    limited = None if memory is None else inclusive(paths, [memory.get(number, 0.0) for number in range(len(paths))])
     return tuple(
-        ModuleTime(path, each[number], whole[number], bound[number] / whole[number] if whole[number] else 0.0)
+        ModuleTime(
+            path, each[number], whole[number],
+            None if limited is None or not whole[number] else limited[number] * factor / whole[number],
+        )
         for number, path in enumerate(paths)
-    )
+    )  # fmt: skip
 
 
 def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, total: float) -> Iterator[str]:
