@@ -232,6 +232,7 @@ def test_a_measurement_rescales_everything() -> None:
         ("MI300X", "AMD MI300X.*time is unknown"),
         ("Arc B580", "Intel Arc B580.*time is unknown"),
         ("RTX 4091", "unknown GPU.*similar names"),
+        ("cpu", "unknown GPU 'cpu'; registered: "),
         ("24GiB", "amount of memory"),
     ],
 )
@@ -245,7 +246,7 @@ def test_a_step_without_kernels_is_an_error() -> None:
     on_cpu = estimate_memory(layer, (8,), device="cpu", progress=False)
     with pytest.raises(InputError, match="no GPU was named"):
         on_cpu.time()
-    with pytest.raises(InputError, match=r"runs on the CPU.*gpu='RTX 4090'"):
+    with pytest.raises(InputError, match=r"runs on the CPU.*time=True.*gpu='RTX 4090'"):
         on_cpu.time("RTX 4090")
     with pytest.raises(InputError, match="ran for real"):
         measure_memory(layer, (8,)).time()
@@ -253,6 +254,16 @@ def test_a_step_without_kernels_is_an_error() -> None:
         estimate_memory(nn.Identity(), (8,), gpu="T4", mode="eval", progress=False).time()
     with pytest.raises(InputError, match="no GPU was named"):
         estimate_time(layer, (8,))
+
+
+@pytest.mark.parametrize("gpu", ["P40", "MI300X", "cpu", None])
+def test_estimate_time_checks_the_gpu_before_it_traces_the_model(gpu: str | None) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise AssertionError("the model was traced")
+
+    with pytest.raises(InputError, match=r"no published peaks|time is unknown|unknown GPU|no GPU was named"):
+        estimate_time(Broken(), (8,), gpu=gpu)
 
 
 def test_a_gpu_of_ones_own() -> None:
@@ -284,6 +295,18 @@ def test_kernels_that_vary_widen_the_range(model: nn.Module, size: tuple[int, ..
     assert time.high / time.low > plain.high / plain.low
 
 
+def test_trials_of_convolutions_widen_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"gpu": "RTX 3090", "mode": "eval", "cudnn": "rule", "progress": False}
+    plain = estimated(512, mode="eval", optimizer=None, gpu="RTX 3090").time()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    tuned = estimate_memory(Net(), (3, 16, 16), 512, autocast=torch.float16, **options).time()
+    assert any("cudnn.benchmark" in line for line in tuned.assumptions) and not plain.assumptions
+    assert tuned.high / tuned.low > plain.high / plain.low
+    assert tuned.seconds == plain.seconds
+    linear = estimate_time(nn.Linear(2048, 2048), (2048,), 4096, autocast=torch.float16, **options)
+    assert not linear.assumptions
+
+
 def test_tokens_of_a_language_model() -> None:
     time = estimate_time(small_gpt(2), (32,), 4, gpu="RTX 4090", mode="eval", progress=False)
     assert time.tokens == 4 * 32
@@ -304,6 +327,9 @@ def test_a_generations_time_is_the_prompts_and_the_further_tokens() -> None:
     assert some.seconds_per_token == pytest.approx(some.decode_seconds / 4)
     assert some.seconds - some.decode_seconds == pytest.approx(one.seconds, rel=0.1)
     assert "at least" in str(some)
+    many = ask(new_tokens=200).time()
+    assert many.seconds > 50 * one.seconds / 2 and many.kernels > 50 * one.kernels
+    assert all(any("launch-bound" in line for line in time.assumptions) for time in (one, some, many))
 
 
 def test_its_figures_are_in_the_table_the_comparison_the_limit_and_the_report(tmp_path: Any) -> None:
@@ -376,3 +402,4 @@ def test_settings_show_samples_per_second_where_peaks_are_known() -> None:
     assert known.samples_per_second == pytest.approx(result["SGD"].estimate.time("T4").samples_per_second)
     assert unknown.samples_per_second is None
     assert "/s" in str(known) and "/s" not in str(unknown)
+    assert "/s: samples per second at a batch of 4." in str(result)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..compiled.estimate import as_compiled, is_known_release
@@ -14,7 +15,7 @@ from ..compiled.request import CompiledStep
 from ..data.capability import Capability
 from ..data.collection import no_collection
 from ..data.errors import UnsupportedError
-from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, MemoryLog
+from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, TUNED, MemoryLog
 from ..live.compiled import has_compiled
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
@@ -84,7 +85,8 @@ class StepRequest:
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
-        also = (*self._on_compilation(log), *self.unused)
+        is_tuned = torch.backends.cudnn.benchmark and any("convolution" in kernel.kind for kernel in log.kernels)
+        also = (*self._on_compilation(log), *((TUNED,) if is_tuned else ()), *self.unused)
         log = replace(log, assumptions=(*log.assumptions, *also)) if also else log
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))

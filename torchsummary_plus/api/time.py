@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..data.errors import InputError
+from ..timing.step_time import gpu_with_peaks
 from .memory import estimate_memory
 from .public import public
 
@@ -32,7 +32,5 @@ def estimate_time(
     >>> time.low < time.seconds < time.high, sum(time.by_phase.values()) == time.seconds
     (True, True)
     """
-    estimate = estimate_memory(model, input_size, batch_size, gpu=gpu, **options)
-    if gpu is None:
-        raise InputError("no GPU was named; accepted: gpu='RTX 4090'")
-    return estimate.time(measured=measured)
+    gpu_with_peaks(gpu)  # Before the model is traced, which may take long.
+    return estimate_memory(model, input_size, batch_size, gpu=gpu, **options).time(measured=measured)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .memory_records import AS_COMPILED, COMPILED, SECOND_ORDER
+from .memory_records import AS_COMPILED, COMPILED, SECOND_ORDER, TUNED
 from .units import one_line
 
 MOST = 2
@@ -29,6 +29,7 @@ REASONS = (
 SHORT = (
     *((pattern, "") for pattern, _ in REASONS),
     (re.escape(FREES_CACHE) + ".*", ""),
+    (re.escape(TUNED), ""),
     (r"cuDNN [\d.]+ queried .*", ""),
     (r"targets of .*, of ([\d,]+) classes.*", r"\1 classes"),
     (r"targets of .*", ""),

@@ -61,6 +61,9 @@ HELD_TO_THE_END = f"{_HELD}until the step ends"
 HELD_FOR_GATHERS = f"{_HELD}until FSDP has gathered four more groups of parameters (limit_all_gathers)"
 """The assumptions for memory that ``record_stream`` gives to another stream."""
 
+TUNED = "cudnn.benchmark is on: cuDNN times its convolutions and keeps the fastest, which may be others on another GPU"
+"""The assumption for convolutions under ``torch.backends.cudnn.benchmark``."""
+
 COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kernels may hold more or less"
 """The assumption for compiled code."""
 HOW_COMPILED = "compiled=True estimates the step as torch.compile runs it"

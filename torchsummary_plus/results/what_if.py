@@ -123,7 +123,9 @@ class WhatIf(Views, Figures):
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         rows = [(s.name, s.estimate, [(limit.largest_batch, str(limit)) for limit in s.limits]) for s in self.settings]
-        return (what_if_table(self.batch_size, self.gpus, rows, self.advice),)
+        is_timed = any(limit.samples_per_second is not None for s in self.settings for limit in s.limits if limit.fits)
+        rate = (f"/s: samples per second at a batch of {self.batch_size:,}.",) if is_timed else ()
+        return (what_if_table(self.batch_size, self.gpus, rows, (*self.advice, *rate)),)
 
     def __str__(self) -> str:
         return printable(self.to_text())

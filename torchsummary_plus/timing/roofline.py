@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..data.errors import InputError
 from ..data.kernel_records import (
     COPY,
     DEPTHWISE,
@@ -23,7 +22,6 @@ from ..data.kernel_records import (
     TF32,
     Kernel,
 )
-from ..data.units import describe
 from ..memory.gpus import GPU, Peaks
 
 FUSIBLE = (ELEMENTWISE, NORM, COPY)
@@ -66,13 +64,9 @@ CONSTANTS = Constants()
 
 
 def roofline(gpu: GPU, constants: Constants = CONSTANTS, is_compiled: bool = False) -> Callable[[Kernel], float]:
-    """Return the function from a kernel to its seconds on a GPU. Raises :class:`InputError` without published peaks."""
+    """Return the function from a kernel to its seconds on a GPU with peaks."""
     peaks = gpu.peaks
-    if peaks is None:
-        raise InputError(
-            f"gpu is {describe(gpu.name)}, for which no published peaks are known; accepted: a GPU with peaks in "
-            "memory/gpus.csv, or one registered with register_gpu(GPU(..., peaks=Peaks(...)))"
-        )
+    assert peaks is not None
 
     def seconds(kernel: Kernel) -> float:
         arithmetic, memory = parts(kernel, gpu, peaks, constants, is_compiled)

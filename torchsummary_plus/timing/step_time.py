@@ -11,7 +11,7 @@ from ..data.caveats import assumed
 from ..data.choices import GENERATE
 from ..data.errors import InputError
 from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel, MeasuredTime
-from ..data.memory_records import AS_COMPILED, COMPILED, MemoryLog, StepInfo
+from ..data.memory_records import AS_COMPILED, COMPILED, TUNED, MemoryLog, StepInfo
 from ..data.step_words import a_gpu, on_device
 from ..data.units import describe
 from ..memory.attribution import inclusive
@@ -156,19 +156,23 @@ def step_time(
     """
     if log.measured_time is not None and gpu is None and measured is None:
         return _measured(log.measured_time, log.module_paths, info)
-    card = _card(log, info, backend, gpu)
+    if info.measured:
+        raise InputError("the step ran for real, so its kernels are unknown; measure_memory(time=True) adds its time")
+    card = gpu_with_peaks(gpu or info.gpu)
+    _check_recorded(log, backend, card)
     is_compiled = not {COMPILED, AS_COMPILED}.isdisjoint(log.assumptions)
     seconds_of = roofline(card, is_compiled=is_compiled)
     own: defaultdict[int, float] = defaultdict(float)
     own_memory: defaultdict[int, float] = defaultdict(float)
     by_phase: defaultdict[str, float] = defaultdict(float)
     by_kind: defaultdict[str, float] = defaultdict(float)
-    decode = 0.0
+    decode = launches = 0.0
     assert card.peaks is not None
     for kernel, (is_decoded, times) in zip(log.kernels, _passes(log, info)):
         moment = log.moments[kernel.moment]
         seconds = seconds_of(kernel) * times
         decode += seconds if is_decoded else 0.0
+        launches += times
         arithmetic, memory = parts(kernel, card, card.peaks, is_compiled=is_compiled)
         module = max(0, moment.module)
         own[module] += seconds
@@ -177,12 +181,12 @@ def step_time(
         by_kind[kernel.kind] += seconds
     total = sum(own.values())
     factor = _factor(measured, total)
-    notes = tuple(_notes(log, info, card, total))
+    notes = tuple(_notes(log, info, card, total / launches))
     usual = RANGES[info.mode] if measured is None else CALIBRATED
     spread = math.hypot(math.log(usual), *(math.log(WIDER) for _ in notes))
     high = math.exp(spread) * total
-    if total < LAUNCH_BOUND * len(log.kernels):
-        high = max(high, SLOW_LAUNCH * len(log.kernels))
+    if total < LAUNCH_BOUND * launches:
+        high = max(high, SLOW_LAUNCH * launches)
     return StepTime(
         seconds=total * factor,
         low=total * factor / math.exp(spread),
@@ -191,7 +195,7 @@ def step_time(
         by_kind={kind: seconds * factor for kind, seconds in sorted(by_kind.items(), key=lambda item: -item[1])},
         by_module=_by_module(log.module_paths, own, own_memory, factor),
         memory_bound=sum(own_memory.values()) / total,
-        kernels=len(log.kernels),
+        kernels=round(launches),
         gpu=card.name,
         info=info,
         assumptions=notes,
@@ -237,23 +241,30 @@ def _operator(log: MemoryLog, kernel: Kernel) -> str:
     return log.moments[kernel.moment].operator.partition(".")[0]
 
 
-def _card(log: MemoryLog, info: StepInfo, backend: str, gpu: str | None) -> GPU:
-    name = gpu or info.gpu
-    if info.measured:
-        raise InputError("the step ran for real, so its kernels are unknown; measure_memory(time=True) adds its time")
+def gpu_with_peaks(name: str | None) -> GPU:
+    """Return the GPU of a name. Raises :class:`InputError` for any other device, and without published peaks."""
     if not name:
-        raise InputError("no GPU was named; accepted: time('RTX 4090'), or an estimate made with gpu=")
+        raise InputError("no GPU was named; accepted: gpu='RTX 4090', of the estimate or of its time()")
     other = other_device(name)
     if other is not None:
         raise InputError(f"{other.words}, so its time is unknown; accepted: an NVIDIA GPU with published peaks")
     card = find_gpu(name)
+    if card.peaks is None:
+        raise InputError(
+            f"gpu is {describe(card.name)}, for which no published peaks are known; accepted: a GPU with peaks in "
+            "memory/gpus.csv, or one registered with register_gpu(GPU(..., peaks=Peaks(...)))"
+        )
+    return card
+
+
+def _check_recorded(log: MemoryLog, backend: str, card: GPU) -> None:
     if backend != "cuda":
         raise InputError(
-            f"the step runs on the {backend.upper()}, whose time is not modelled; estimate it with gpu={describe(name)}"
+            f"the step runs on the {backend.upper()}, whose time is not modelled; measure_memory(time=True) measures "
+            f"it, and an estimate with gpu={describe(card.name)} has the time there"
         )
     if not log.kernels:
         raise InputError("no kernel was recorded: the step was estimated by running it, or computes nothing")
-    return card
 
 
 def _factor(measured: float | StepTime | None, total: float) -> float:
@@ -281,17 +292,19 @@ def _by_module(
     )  # fmt: skip
 
 
-def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, total: float) -> Iterator[str]:
+def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, mean: float) -> Iterator[str]:
     """Yield what widens the range: kernels and ways to run that the published throughputs do not cover."""
     operators = {_operator(log, kernel) for kernel in log.kernels}
     dtypes = Counter[str]()
     for kernel in log.kernels:
         dtypes[kernel.dtype] += kernel.flops if kernel.kind in PRODUCTS else 0
-    if total < LAUNCH_BOUND * len(log.kernels):
+    if mean < LAUNCH_BOUND:
         yield (
-            f"launch-bound: {duration(total / len(log.kernels))} a kernel on average; Python may take longer to launch "
-            "them than the GPU to run them"
+            f"launch-bound: {duration(mean)} a kernel on average; Python may take longer to launch them than the GPU "
+            "to run them"
         )
+    if TUNED in log.assumptions:
+        yield TUNED
     if not {COMPILED, AS_COMPILED}.isdisjoint(log.assumptions):
         yield "torch.compile: element-wise kernels, copies and normalisations are assumed to be fused"
     if any("group_norm" in name for name in operators):
