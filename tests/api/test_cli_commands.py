@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -166,6 +167,15 @@ def test_a_model_of_timm_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert main(["timm:create_model", "4", "--kwargs", "name=tiny.in1k"]) == 0
     assert main(["timm:teeny", "4"]) == 1
     assert "cannot be built: RuntimeError: Unknown model (teeny)" in capsys.readouterr().err
+
+
+def test_a_word_alone_is_a_name_on_the_hub_with_transformers_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find_spec(name))
+    assert main(["resnet50", "3,224,224"]) == 2
+    assert "MODEL is 'resnet50'; accepted: 'package.module:callable'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

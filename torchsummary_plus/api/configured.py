@@ -66,8 +66,8 @@ def from_hub(name: str, **changes: Any) -> nn.Module:
                 f"{name} needs custom code of its repository, which is never run: build the model in Python"
             ) from error
         raise InputError(
-            f"{name} is no file or folder here, and transformers {transformers.__version__} cannot read its config "
-            f"from the Hugging Face Hub or its cache: {why}"
+            f"{name} is no file or folder here (a model in a file is file.py:NAME), and transformers cannot read its "
+            f"config from the Hugging Face Hub or its cache: {why}"
         ) from error
     return _described(name, parsed_object(config.to_json_string().encode()), changes)
 

@@ -6,8 +6,6 @@ import argparse
 import re
 
 from ...data.units import GIB
-from ...memory.gpus import GPUS
-from ...memory.other_devices import AMD, INTEL
 from ...render.columns import COLUMNS
 from ...table.columns import default_names
 from .options import Parser
@@ -24,6 +22,9 @@ def gpus_parser() -> Parser:
 
 def list_of_gpus(arguments: argparse.Namespace) -> Answer:
     """Return a line per GPU: its name, memory, what a program can use of it, and its architecture."""
+    from ...memory.gpus import GPUS
+    from ...memory.other_devices import AMD, INTEL
+
     lines = [
         f"{gpu.name:<22} {gpu.datasheet_gb:>4} GB  {gpu.usable_bytes / GIB:>6.2f} GiB usable  {gpu.architecture}"
         for gpu in GPUS.values()

@@ -41,12 +41,18 @@ def named_model(word: str, kwargs: dict[str, Any], on_meta: bool) -> Iterator[An
 
     if is_config(word):
         yield from_config(word, **kwargs)
-    elif HUB_ID.fullmatch(word) and not word.endswith(".py") and not Path(word).exists():
+    elif _is_of_hub(word):
         yield from_hub(word, **kwargs)
     else:
         place = parse_place(word)
         with importable(place):
             yield build_model(find(*place), kwargs, on_meta)
+
+
+def _is_of_hub(word: str) -> bool:
+    """Return whether a word is a name on the Hub. Without transformers, a single word is a mistake for file.py:NAME."""
+    is_name = HUB_ID.fullmatch(word) is not None and not word.endswith(".py") and not Path(word).exists()
+    return is_name and ("/" in word or importlib.util.find_spec("transformers") is not None)
 
 
 def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:

@@ -149,7 +149,6 @@ def add_step_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     group.add_argument(
         "--compiled", action="store_true", default=None, help="predict the step as torch.compile runs it"
     )
-    group.add_argument("--time", action="store_true", help="also print how long the step takes on --gpu")
     group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .budgets import add_budget_options, exceeded
-from .models import named_model
-from .options import Parser, add_memory_options, add_model, add_pass_options, parse_pairs
+from .options import Parser, add_memory_options, add_model, add_pass_options
 from .output import Answer, writable
 from .table import summarised
 
@@ -31,8 +30,6 @@ def report_parser() -> Parser:
 
 def reporting(arguments: argparse.Namespace) -> Answer:
     """Write the page for parsed arguments, and return where it is. Raises :class:`SummaryError`."""
-    with named_model(arguments.model, parse_pairs(arguments.kwargs), arguments.meta) as model:
-        result = summarised(arguments, model)
-    with writable(arguments.output):
+    with summarised(arguments, {}) as (result, _), writable(arguments.output):
         path = result.to_html_report(arguments.output)
     return Answer(f"Saved to {path}", exceeded(arguments, result, result.memory))

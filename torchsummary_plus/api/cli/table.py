@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import InputError
 from ...data.model_configs import is_config
-from ..weights import is_weights, weights
 from .budgets import add_budget_options, exceeded
 from .models import WEIGHTS, find, importable, named_model, parse_place
 from .options import (
@@ -72,6 +73,7 @@ def table_parser() -> Parser:
     add_row_options(parser)
     group = add_memory_options(parser)
     group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
+    group.add_argument("--time", action="store_true", help="also print how long the step takes on --gpu")
     group.add_argument("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
     group.add_argument("--rank", metavar="N", type=int, default=0, help="the rank to estimate; default: 0")
     add_budget_options(parser)
@@ -84,49 +86,58 @@ def table(arguments: argparse.Namespace) -> Answer:
     for option, use in (("max_batch", "that the batch must fit in"), ("time", "that the step runs on")):
         if getattr(arguments, option) and arguments.gpu is None:
             raise InputError(f"--{option.replace('_', '-')} needs --gpu: the GPU {use}")
+    from ..weights import is_weights
+
     if is_weights(arguments.model) and not is_config(arguments.model):
         return weights_table(arguments)
     if arguments.world_size is not None:
         return rank_table(arguments)
-    with named_model(arguments.model, parse_pairs(arguments.kwargs), arguments.meta) as model:
-        result = summarised(
-            arguments,
-            model,
-            depth=arguments.depth,
-            col_names=split(arguments.columns),
-            style=arguments.style,
-            functional=arguments.functional,
-            rows=split(arguments.rows),
-            repeats=arguments.repeats,
-            col_width=arguments.col_width,
-        )
+    look = {
+        "depth": arguments.depth,
+        "col_names": split(arguments.columns),
+        "style": arguments.style,
+        "functional": arguments.functional,
+        "rows": split(arguments.rows),
+        "repeats": arguments.repeats,
+        "col_width": arguments.col_width,
+    }
+    with summarised(arguments, look) as (result, model):
         answers = [] if result.memory is None else step_lines(arguments, result.memory, model)
     lines = [result.to_terminal(arguments.stream), *answers, *saved(result, arguments.output)]
     return Answer("\n".join(lines), exceeded(arguments, result, result.memory))
 
 
-def summarised(arguments: argparse.Namespace, model: Any, **look: Any) -> ModelSummary:
-    """Return the summary of a model by the options of a pass and a step; ``look`` has those of the table."""
+@contextmanager
+def summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[ModelSummary, Any]]:
+    """Yield the summary of MODEL, and the model; ``look`` has the options of the table.
+
+    Options are checked before the model is built. Files beside its own can be imported inside the block.
+    """
     from ..table import summary
 
     if arguments.max_mult_adds is not None:
         need_sizes(arguments, "--max-mult-adds")
-    return summary(
-        model,
-        parse_sizes(arguments.sizes),
-        arguments.batch_size,
-        arguments.device,
-        one_or_all(split(arguments.dtypes)),
-        mode=arguments.mode,
-        run=arguments.run,
-        memory=memory_options(arguments),
-        verbose=0,
-        **look,
-    )
+    memory, kwargs, sizes = memory_options(arguments), parse_pairs(arguments.kwargs), parse_sizes(arguments.sizes)
+    with named_model(arguments.model, kwargs, arguments.meta) as model:
+        result = summary(
+            model,
+            sizes,
+            arguments.batch_size,
+            arguments.device,
+            one_or_all(split(arguments.dtypes)),
+            mode=arguments.mode,
+            run=arguments.run,
+            memory=memory,
+            verbose=0,
+            **look,
+        )
+        yield result, model
 
 
 def weights_table(arguments: argparse.Namespace) -> Answer:
     """Return the table of a file of weights. Raises :class:`SummaryError`."""
+    from ..weights import weights
+
     if (arguments.max_mult_adds, arguments.max_memory, arguments.gpu) != (None, None, None):
         raise InputError(f"{arguments.model} has weights and no forward, so nothing of it runs; accepted: --max-params")
     stored = weights(arguments.model)
