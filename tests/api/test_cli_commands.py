@@ -169,6 +169,12 @@ def test_a_model_of_timm_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "cannot be built: RuntimeError: Unknown model (teeny)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["graph", "report", "fit", "compare"])
+def test_weights_have_no_forward(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "folder/model.safetensors", "4"]) == 2
+    assert "MODEL is 'folder/model.safetensors', weights without a forward" in capsys.readouterr().err
+
+
 def test_a_word_alone_is_a_name_on_the_hub_with_transformers_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

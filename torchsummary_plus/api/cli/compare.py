@@ -16,10 +16,8 @@ from .options import (
     add_output_option,
     add_pass_options,
     add_table_options,
-    one_or_all,
-    parse_pairs,
+    listed,
     parse_sizes,
-    split,
     step_options,
 )
 from .output import Answer, saved
@@ -47,7 +45,7 @@ def compare_parser() -> Parser:
     add_table_options(parser)
     add_memory_options(parser)
     group = parser.add_argument_group("comparison")
-    group.add_argument("--names", metavar="NAME[,NAME...]", help="names to show for the models")
+    group.add_argument("--names", type=listed, metavar="NAME[,NAME...]", help="names to show for the models")
     group.add_argument("--ratios", action="store_true", help="also show ratios to the first model")
     group.add_argument("--changes-only", action="store_true", help="hide layers that all models share")
     add_output_option(parser)
@@ -60,22 +58,22 @@ def comparison(arguments: argparse.Namespace) -> Answer:
 
     words = [word for word in arguments.words if not _is_size(word)]
     arguments.sizes = [word for word in arguments.words if _is_size(word)]
-    kwargs, names = parse_pairs(arguments.kwargs), [re.split("[:/]", word.rstrip("/"))[-1] for word in words]
+    names = [re.split("[:/]", word.rstrip("/"))[-1] for word in words]
     with ExitStack() as stack:
         result = compare(
-            *[stack.enter_context(named_model(word, kwargs, arguments.meta)) for word in words],
+            *[stack.enter_context(named_model(word, arguments)) for word in words],
             input_size=parse_sizes(arguments.sizes),
             batch_size=arguments.batch_size,
-            names=split(arguments.names) or (names if len(set(names)) == len(names) else None),
+            names=arguments.names or (names if len(set(names)) == len(names) else None),
             memory=step_options(arguments),
             device=arguments.device,
-            dtypes=one_or_all(split(arguments.dtypes)),
+            dtypes=arguments.dtypes,
             mode=arguments.mode,
             run=arguments.run,
             functional=arguments.functional,
             style=arguments.style,
             depth=arguments.depth,
-            col_names=split(arguments.columns),
+            col_names=arguments.columns,
             ratios=arguments.ratios,
             changes_only=arguments.changes_only,
         )

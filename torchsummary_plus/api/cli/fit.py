@@ -7,14 +7,13 @@ import argparse
 from .models import named_model
 from .options import (
     Parser,
+    add_dtypes,
     add_model,
     add_output_option,
     add_step_options,
+    listed,
     need_sizes,
-    one_or_all,
-    parse_pairs,
     parse_sizes,
-    split,
     step_options,
 )
 from .output import Answer, saved
@@ -32,12 +31,17 @@ def fit_parser() -> Parser:
     )
     add_model(parser)
     group = parser.add_argument_group("what to try")
-    group.add_argument("--gpus", metavar="GPU[,GPU...]", help="GPUs by name; default: common ones from 8 to 80 GB")
     group.add_argument(
-        "--settings", metavar="NAME[,NAME...]", help="float32, bf16, fp16, 8-bit optimizer, ...; default: all"
+        "--gpus", type=listed, metavar="GPU[,GPU...]", help="GPUs by name; default: common ones from 8 to 80 GB"
+    )
+    group.add_argument(
+        "--settings",
+        type=listed,
+        metavar="NAME[,NAME...]",
+        help="float32, bf16, fp16, 8-bit optimizer, ...; default: all",
     )
     group.add_argument("--batch-size", metavar="N", type=int, default=1, help="samples of a step; default: 1")
-    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="one dtype for all inputs, or one per input")
+    add_dtypes(group)
     add_step_options(parser)
     add_output_option(parser)
     return parser
@@ -48,14 +52,14 @@ def fitting(arguments: argparse.Namespace) -> Answer:
     from ..what_if import what_if
 
     need_sizes(arguments, "a step")
-    with named_model(arguments.model, parse_pairs(arguments.kwargs), arguments.meta) as model:
+    with named_model(arguments.model, arguments) as model:
         result = what_if(
             model,
             parse_sizes(arguments.sizes),
             arguments.batch_size,
-            split(arguments.gpus),
-            settings=split(arguments.settings),
-            dtypes=one_or_all(split(arguments.dtypes)),
+            arguments.gpus,
+            settings=arguments.settings,
+            dtypes=arguments.dtypes,
             options=step_options(arguments),
         )
     return Answer("\n".join([str(result), *saved(result, arguments.output)]))

@@ -11,10 +11,7 @@ from .options import (
     add_output_option,
     add_pass_options,
     need_sizes,
-    one_or_all,
-    parse_pairs,
     parse_sizes,
-    split,
 )
 from .output import Answer, saved
 
@@ -43,13 +40,13 @@ def drawing(arguments: argparse.Namespace) -> Answer:
     from ..graph import graph
 
     need_sizes(arguments, "a graph")
-    with named_model(arguments.model, parse_pairs(arguments.kwargs), arguments.meta) as model:
+    with named_model(arguments.model, arguments) as model:
         result = graph(
             model,
             parse_sizes(arguments.sizes),
             arguments.batch_size,
             arguments.device,
-            one_or_all(split(arguments.dtypes)),
+            arguments.dtypes,
             depth=arguments.depth,
             repeats=arguments.repeats,
             mode=arguments.mode,

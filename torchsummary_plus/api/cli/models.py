@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import contextlib
 import difflib
 import importlib
@@ -10,13 +12,13 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...data.errors import InputError, SummaryError
+from ...data.errors import InputError, SummaryError, choice_error
 from ...data.model_configs import is_config
 from ...data.units import describe
 
@@ -35,18 +37,40 @@ class BuildError(SummaryError, RuntimeError):
 
 
 @contextlib.contextmanager
-def named_model(word: str, kwargs: dict[str, Any], on_meta: bool) -> Iterator[Any]:
+def named_model(word: str, arguments: argparse.Namespace) -> Iterator[Any]:
     """Yield the model that a word names; files beside its own can be imported inside the block."""
     from ..configured import from_config, from_hub
+    from ..weights import is_weights
 
+    kwargs = parse_pairs(arguments.kwargs)
     if is_config(word):
         yield from_config(word, **kwargs)
+    elif is_weights(word):
+        raise InputError(f"MODEL is {describe(word)}, weights without a forward; torchsummary-plus MODEL lists them")
     elif _is_of_hub(word):
         yield from_hub(word, **kwargs)
     else:
         place = parse_place(word)
         with importable(place):
-            yield build_model(find(*place), kwargs, on_meta)
+            yield build_model(find(*place), kwargs, arguments.meta)
+
+
+def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
+    """Parse ``key=value`` words as keyword arguments.
+
+    >>> parse_pairs(["num_classes=10", "widths=(8, 16)", "act=relu"])
+    {'num_classes': 10, 'widths': (8, 16), 'act': 'relu'}
+    """
+    pairs = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key.isidentifier():
+            raise choice_error("--kwargs", word, ["key=value"])
+        try:
+            pairs[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            pairs[key] = value
+    return pairs
 
 
 def _is_of_hub(word: str) -> bool:

@@ -85,10 +85,16 @@ def add_pass_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("forward pass")
     group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="default: -1, any batch size")
     group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
-    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="one dtype for all inputs, or one per input")
+    add_dtypes(group)
     modes = one_of(PASS_MODES)
     group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
     group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake needs only shapes, real computes")
+
+
+def add_dtypes(group: argparse._ArgumentGroup) -> None:
+    """Add the option for the inputs' dtypes."""
+    text = "one dtype for all inputs, or one per input"
+    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", type=one_or_more, help=text)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +104,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--depth", metavar="N", type=int, help="deepest level to show; default: all")
     group.add_argument(
         "--columns",
+        type=listed,
         metavar="NAME[,NAME...]",
         help=f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}",
     )
@@ -114,6 +121,7 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("rows")
     group.add_argument(
         "--rows",
+        type=listed,
         metavar="WHICH[,WHICH...]",
         help="show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)",
     )
@@ -203,24 +211,6 @@ def need_sizes(arguments: argparse.Namespace, what: str) -> None:
         raise InputError(f"{what} needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
 
 
-def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
-    """Parse ``key=value`` words as keyword arguments.
-
-    >>> parse_pairs(["num_classes=10", "widths=(8, 16)", "act=relu"])
-    {'num_classes': 10, 'widths': (8, 16), 'act': 'relu'}
-    """
-    pairs = {}
-    for word in words:
-        key, separator, value = word.partition("=")
-        if not separator or not key.isidentifier():
-            raise choice_error("--kwargs", word, ["key=value"])
-        try:
-            pairs[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            pairs[key] = value
-    return pairs
-
-
 def parse_sizes(words: Sequence[str]) -> list[Any] | dict[str, Any] | None:
     """Parse sizes into ``summary``'s ``input_size``; None without any.
 
@@ -258,15 +248,16 @@ def say_commas(error: ForwardError, words: Sequence[str]) -> None:
         error.hint += ",".join(words)
 
 
-def split(word: str | None) -> list[str] | None:
-    """Split a comma-separated list; None stays None.
+def listed(word: str) -> list[str]:
+    """Split a comma-separated list.
 
-    >>> split("output_size, num_params"), split(None)
-    (['output_size', 'num_params'], None)
+    >>> listed("output_size, num_params")
+    ['output_size', 'num_params']
     """
-    return None if word is None else [part.strip() for part in word.split(",")]
+    return [part.strip() for part in word.split(",")]
 
 
-def one_or_all(words: list[str] | None) -> str | list[str] | None:
-    """Return a single word on its own, to apply to all inputs."""
-    return words[0] if words is not None and len(words) == 1 else words
+def one_or_more(word: str) -> str | list[str]:
+    """Split a comma-separated list; a single word stays one, to apply to all inputs."""
+    words = listed(word)
+    return words[0] if len(words) == 1 else words

@@ -12,7 +12,7 @@ from ... import __version__
 from ...data.errors import InputError
 from ...data.model_configs import is_config
 from .budgets import add_budget_options, exceeded
-from .models import WEIGHTS, find, importable, named_model, parse_place
+from .models import WEIGHTS, find, importable, named_model, parse_pairs, parse_place
 from .options import (
     Parser,
     add_memory_options,
@@ -23,10 +23,7 @@ from .options import (
     add_table_options,
     memory_options,
     need_sizes,
-    one_or_all,
-    parse_pairs,
     parse_sizes,
-    split,
 )
 from .output import Answer, saved
 
@@ -94,10 +91,10 @@ def table(arguments: argparse.Namespace) -> Answer:
         return rank_table(arguments)
     look = {
         "depth": arguments.depth,
-        "col_names": split(arguments.columns),
+        "col_names": arguments.columns,
         "style": arguments.style,
         "functional": arguments.functional,
-        "rows": split(arguments.rows),
+        "rows": arguments.rows,
         "repeats": arguments.repeats,
         "col_width": arguments.col_width,
     }
@@ -117,14 +114,14 @@ def summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterat
 
     if arguments.max_mult_adds is not None:
         need_sizes(arguments, "--max-mult-adds")
-    memory, kwargs, sizes = memory_options(arguments), parse_pairs(arguments.kwargs), parse_sizes(arguments.sizes)
-    with named_model(arguments.model, kwargs, arguments.meta) as model:
+    memory, sizes = memory_options(arguments), parse_sizes(arguments.sizes)
+    with named_model(arguments.model, arguments) as model:
         result = summary(
             model,
             sizes,
             arguments.batch_size,
             arguments.device,
-            one_or_all(split(arguments.dtypes)),
+            arguments.dtypes,
             mode=arguments.mode,
             run=arguments.run,
             memory=memory,
@@ -155,7 +152,7 @@ def rank_table(arguments: argparse.Namespace) -> Answer:
     place = parse_place(arguments.model)
     with importable(place):
         build = partial(find(*place), **parse_pairs(arguments.kwargs))
-        sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
+        sizes, dtypes = parse_sizes(arguments.sizes), arguments.dtypes
         request: dict[str, Any] = {"dtypes": dtypes, "options": memory_options(arguments), **world}
         estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **request)
         lines = [str(estimate), *step_lines(arguments, estimate, build, **world)]
@@ -173,6 +170,6 @@ def step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: A
     if arguments.time:
         lines.append(str(estimate.time(arguments.gpu)))
     if arguments.max_batch:
-        step = {"dtypes": one_or_all(split(arguments.dtypes)), "options": memory_options(arguments), **world}
+        step = {"dtypes": arguments.dtypes, "options": memory_options(arguments), **world}
         lines.append(str(max_batch_size(model, parse_sizes(arguments.sizes), arguments.gpu, **step)))
     return lines
