@@ -100,12 +100,24 @@ def test_an_open_batch_is_estimated_at_one() -> None:
 def test_the_estimate_stands_under_the_table_and_two_columns_to_its_right() -> None:
     result = summed("scaled", {"optimizer": "adamw"})
     text = str(result)
-    assert "Saved (MB)" in text and "Live (MB)" in text
-    assert text.endswith(result.memory.render(len(text.splitlines()[0])))
-    assert "Training step: Scaled, batch 3, AdamW, float32, loss: the output's sum, on the CPU" in text
+    assert "Saved (MiB)" in text and "Live (MiB)" in text
+    assert text.endswith(f"\n{result.memory}")
+    assert "Training step: Scaled, batch 3, AdamW, float32, loss: the output's sum,\n  on the CPU" in text
     assert pickle.loads(pickle.dumps(result)) == result
     shown = result.render(style="tree", col_names=MEMORY)
     assert all(COLUMNS[name].heading in shown for name in MEMORY)
+
+
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+def test_torchsummarys_sum_is_no_second_answer_beside_the_peak(style: str) -> None:
+    """Only the estimate says what the step needs, in one unit; a table without memory keeps torchsummary's lines."""
+    guesses = "Estimated Total Size", "Forward/backward pass size"
+    for memory in ("train", None):
+        result = summed("scaled", memory, style=style)
+        page = result.to_html()
+        for text in (str(result), result.to_markdown(), result.to_latex(), page):
+            assert all((guess in text) is (memory is None) for guess in guesses)
+        assert memory is None or ("(MB)" not in str(result) and "Peak" in page and "Params size (MiB)" in str(result))
 
 
 @pytest.mark.parametrize("name", MEMORY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,21 @@ def test_every_format_says_what_fits_and_what_is_the_next_cheaper_choice(result:
         assert missing in text and advice in text and f"fits, up to {limits[3].largest_batch:,}" in text
     assert WhatIf.from_json(result.to_json()) == result
     assert result.to_csv().splitlines()[1].endswith(",".join(str(limit.largest_batch) for limit in limits))
+
+
+def test_eighty_columns_hold_the_grid_of_all_cards(result: WhatIf) -> None:
+    limits = [limit for limit in result["float32"].limits for _ in range(2)]
+    gpus = [limit.gpu for limit in limits]
+    wide = replace(result, gpus=tuple(gpus), settings=(replace(result["float32"], limits=tuple(limits)),))
+    text = str(wide)
+    assert max(map(len, text.splitlines())) <= 80 and " ".join(wide.advice[0].split()) in " ".join(text.split())
+    heads = [line for line in text.splitlines() if line.startswith("Setting")]
+    cells = [line for line in text.splitlines() if line.startswith("float32")]
+    assert len(heads) == len(cells) > 2 and "".join(heads).count("Peak") == 1
+    for gpu in set(gpus):
+        assert "".join(heads).count(f"{gpu} (") == gpus.count(gpu)
+    assert sum(map(str(cells).count, {str(limit) for limit in limits})) == len(limits)
+    assert wide.to_markdown().count("| float32") == 1
 
 
 def test_without_settings_those_that_need_no_other_model_are_tried() -> None:

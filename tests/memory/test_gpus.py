@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -289,6 +291,24 @@ class Growing(nn.Module):
         for size in self.gibibytes:
             x.new_empty(size << 30, dtype=torch.uint8)
         return x
+
+
+def test_a_step_that_does_not_fit_names_the_call_that_finds_what_would() -> None:
+    """One batch does not tell the largest one, so no number is printed that a recording may contradict."""
+    several, one = (
+        estimate_memory(
+            nn.Linear(1 << 15, 1 << 15, device="meta"), (1 << 15,), batch, gpu="RTX 3060 12GB", optimizer="adam"
+        )
+        for batch in (8, 1)
+    )
+    assert str(several.fits()).endswith(" missing; max_batch_size(...) finds the largest batch that fits")
+    assert str(one.fits()).endswith(" missing; what_if(...) tries settings that need less")
+    for estimate in (several, one):
+        cure = str(estimate.fits()).partition("; ")[2]
+        assert " ".join(str(estimate).split()).count(f"{cure}.") == 1 and cure not in str(estimate.fits("H100"))
+        assert {str(one) for one in (estimate.fits(), copy.copy(estimate.fits()))} == {str(estimate.fits())}
+        assert str(pickle.loads(pickle.dumps(estimate.fits()))) == str(estimate.fits())
+    assert str(estimate_memory(nn.Linear(64, 64), (64,), device="cpu").fits("1KiB")).endswith(" missing")
 
 
 @pytest.mark.parametrize(("sizes", "says_so"), [((6, 7), True), ((4, 5), False), ((7, 12), False)])

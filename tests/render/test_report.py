@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import html5lib
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
@@ -44,13 +46,55 @@ def test_boxes_are_as_large_as_their_shares_and_fill_the_whole(sizes: list[int],
 def test_tiles_are_all_of_the_peak(device: str, resnet: ModelSummary) -> None:
     """Every module that holds much has its own tile; those without room for a name are merged beside it."""
     estimate = estimate_memory(resnet18(), (3, 64, 64), 8, device=device, optimizer="adamw")
-    tiles = [tile for tile in treemap(estimate, WHOLE) if tile.kind]
+    tiles = [tile for tile in treemap(estimate, WHOLE, []) if tile.stage is not None]
     own = {module.path: module.own_bytes for module in estimate.by_module[1:]}
     much = {path for path, nbytes in own.items() if nbytes > estimate.peak_bytes / 100}
     assert much <= {tile.path for tile in tiles}
     is_named = any(tile.label == "outside modules" for tile in tiles)
     assert is_named if estimate.outside_bytes > estimate.peak_bytes / 100 else not is_named or estimate.outside_bytes
     assert sum(tile.box.width * tile.box.height for tile in tiles) > 0.6 * WHOLE.width * WHOLE.height
+
+
+class Wrapper(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model(x)
+
+
+class Tokens(nn.Module):
+    """A root with a parameter of its own, and a part that is called as the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(64))
+        self.other = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(x + self.token).relu()
+
+
+def test_tiles_have_the_colour_of_their_stage(resnet: ModelSummary) -> None:
+    """The seven largest parts of the model, in its order; a wrapper is looked through."""
+    assert resnet.memory is not None
+    parts = {name for name, _ in resnet18().named_children()}
+    whole = estimate_memory(Wrapper(resnet18()), (3, 64, 64), 8, optimizer="adamw")
+    for estimate, around in ((resnet.memory, ""), (whole, "model.")):
+        data = peak_tiles(estimate)
+        names = [name for kind, name, _ in data["legend"] if kind != "other"]
+        assert [name for name in names if "layer" in name] == [f"{around}layer{number}" for number in (1, 2, 3, 4)]
+        assert {name.removeprefix(around) for name in names} <= parts and len({c for _, _, c in data["legend"]}) > 4
+        kind_of = {name: kind for kind, name, _ in data["legend"]}
+        for tile in data["tiles"]:
+            stage = next((name for name in names if f"{tile['path']}.".startswith(f"{name}.")), None)
+            assert tile["kind"] in ("frame", kind_of[stage] if stage else "other")
+    data = peak_tiles(estimate_memory(Tokens(), (64,), 64))
+    kind_of = {name: kind for kind, name, _ in data["legend"]}
+    assert list(kind_of) == ["root itself", "other", "other parts, and outside modules"][: len(kind_of)]
+    tiles = {(tile["path"], tile["kind"]) for tile in data["tiles"]}
+    assert {("other.0", kind_of["other"]), ("", kind_of["root itself"])} < tiles and kind_of["other"] != "other"
 
 
 @pytest.mark.parametrize("width", [WIDTH, NARROW])

@@ -12,6 +12,9 @@ from .table import Table, Total, guides, on_lines, with_short_cells
 FLAT_WIDTH = 64
 """The minimum width of torchsummary's table."""
 
+WIDTH = 80
+"""The width of a terminal, which sentences and wide grids keep to."""
+
 NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
 
@@ -27,17 +30,47 @@ def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
     return (_flat if style == "torchsummary" else _tree)(table, headings, cells)
 
 
-def table_text(table: Table) -> str:
-    """Return any table as text: title, indented rows, totals and notes; * marks the best values."""
+def table_text(table: Table, most: int = 0) -> str:
+    """Return any table as text: title, indented rows, totals and notes; * marks the best values.
+
+    With ``most`` characters on a line, columns without room are in further grids below, with the labels again, and
+    sentences are broken.
+    """
     table = with_short_cells(on_lines(table))
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [["  " * row.level + row.label, *("*" * cell.best + cell.text for cell in row.cells)] for row in table.rows]
     widths = _widths([headings, *cells], [0] * len(headings))
-    width = len(_tree_row([""] * len(widths), widths))
-    after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
-    below = ["\n".join([*after, "-" * width])] if after else []
-    answer = [table.answer] if table.answer else []
-    return "\n".join([table.title, *answer, _ruled(headings, cells, widths, width, _tree_row), *below])
+    bands = _bands(widths, most)
+    width = max(len(_tree_row([""] * len(band), [widths[place] for place in band])) for band in bands)
+    grids = [
+        _ruled(
+            [headings[place] for place in band], [[line[place] for place in band] for line in cells],
+            [widths[place] for place in band], width, _tree_row,
+        )
+        for band in bands
+    ]  # fmt: skip
+    notes = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
+    head, after = (
+        [filled(line, most, "", "  ") if most else line for line in lines]
+        for lines in ([table.title, *([table.answer] if table.answer else [])], notes)
+    )
+    further = [grid.split("\n", 1)[1] for grid in grids[1:]]  # The rule above is that below the grid before.
+    return "\n".join([*head, grids[0], *further, *([*after, "-" * width] if after else [])])
+
+
+def _bands(widths: Sequence[int], most: int) -> list[list[int]]:
+    """Return the columns of each grid: as many as fit in ``most`` characters beside the labels, and at least one.
+
+    >>> _bands([10, 20, 20, 20], 64), _bands([10, 20], 0)
+    ([[0, 1, 2], [0, 3]], [[0, 1]])
+    """
+    bands = [[0]]
+    for place in range(1, len(widths)):
+        across = sum(widths[column] + 2 for column in bands[-1]) + widths[place]
+        if most and across > most and len(bands[-1]) > 1:
+            bands.append([0])
+        bands[-1].append(place)
+    return bands
 
 
 NO_BREAK = "\u00a0"

@@ -286,11 +286,18 @@ class Estimate:
         fits = log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
         other = other_device(memory)
         if other is not None:
-            return Fit(fits, tensors_peak(self.log), other.usable_bytes)
+            return Fit(fits, tensors_peak(self.log), other.usable_bytes, cure=self._cure)
         usable, needed = room_of_log(self.log, self.backend, memory, self.info.gpu), self.peak_bytes
         if needed > usable or not fits:
             needed = run_log(least(self.log), self.backend, self.options).peak_bytes
-        return Fit(fits, needed, usable, 0 if needed < self.peak_bytes else self.peak_range[1])
+        return Fit(fits, needed, usable, 0 if needed < self.peak_bytes else self.peak_range[1], self._cure)
+
+    @property
+    def _cure(self) -> str:
+        """The call that answers what to do if the step doesn't fit; one batch doesn't tell which one would."""
+        if self.info.batch_size > 1:
+            return "max_batch_size(...) finds the largest batch that fits"
+        return "what_if(...) tries settings that need less" if self.backend == "cuda" else ""
 
 
 _OF_RANK = f"{OF_RANK}: compared only with published figures; ranges allow for {RANK_BAND:.0%} of the peak either way"
@@ -460,13 +467,15 @@ IN_PIECES = "the free memory is in pieces too small for the next tensor"
 
 
 class Fit(int):
-    """1 or 0, as ``bool(fit)`` and ``fit == True`` have it, printed with the headroom.
+    """1 or 0, as ``bool(fit)`` and ``fit == True`` have it, printed with the headroom, and the cure if there is none.
 
     ``needed_bytes`` is the step's peak, without optional scratch memory if there is no room for it, and ``most_bytes``
     the most that it may be; ``usable_bytes`` is the memory without a CUDA context.
 
     >>> Fit(True, 20 << 30, 22 << 30), Fit(False, 24 << 30, 22 << 30)
     (yes, 2.00 GiB left, no, 2.00 GiB missing)
+    >>> Fit(False, 24 << 30, 22 << 30, cure="max_batch_size(...) finds the largest batch that fits")
+    no, 2.00 GiB missing; max_batch_size(...) finds the largest batch that fits
     >>> Fit(True, 20 << 30, 22 << 30, most_bytes=25 << 30)
     probably, 2.00 GiB left, but it may take up to 25.00 GiB
     """
@@ -474,14 +483,16 @@ class Fit(int):
     needed_bytes: int
     usable_bytes: int
     most_bytes: int
+    cure: str
 
-    def __new__(cls, fits: bool, needed_bytes: int, usable_bytes: int, most_bytes: int = 0) -> Fit:
+    def __new__(cls, fits: bool, needed_bytes: int, usable_bytes: int, most_bytes: int = 0, cure: str = "") -> Fit:
         fit = super().__new__(cls, fits)
         fit.needed_bytes, fit.usable_bytes, fit.most_bytes = needed_bytes, usable_bytes, most_bytes
+        fit.cure = "" if fits else cure
         return fit
 
-    def __getnewargs__(self) -> tuple[bool, int, int, int]:  # type: ignore[override]  # For copies and pickles.
-        return bool(self), self.needed_bytes, self.usable_bytes, self.most_bytes
+    def __getnewargs__(self) -> tuple[bool, int, int, int, str]:  # type: ignore[override]  # For copies and pickles.
+        return bool(self), self.needed_bytes, self.usable_bytes, self.most_bytes, self.cure
 
     @property
     def left_bytes(self) -> int:
@@ -493,7 +504,9 @@ class Fit(int):
         """The needed and the usable bytes, in words."""
         return f"{in_common_unit(self.needed_bytes, self.usable_bytes)} usable"
 
-    def __str__(self) -> str:
+    @property
+    def headroom(self) -> str:
+        """The answer, with what is left or missing, in words."""
         if self and self.most_bytes > self.usable_bytes:
             left, most = in_common_unit(max(0, self.left_bytes)), in_common_unit(self.most_bytes)
             return f"probably, {left} left, but it may take up to {most}"
@@ -502,5 +515,8 @@ class Fit(int):
         if self.left_bytes < 0:
             return f"no, {in_common_unit(-self.left_bytes)} missing"
         return f"no, {self.of_usable}, but {IN_PIECES}"
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.headroom, self.cure)))
 
     __repr__ = __str__

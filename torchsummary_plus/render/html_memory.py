@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ from ..data.units import one_line, size_text
 from ..formats.html import markup
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
-from .figure import LAYERS, in_units
+from .figure import CLASSES, LAYERS, in_units
 from .memory_text import kind_label, place
 from .timeline import chosen_points, spans, thinned
-from .treemap import Box, Tile, treemap
+from .treemap import ROOT, Box, Tile, stages, treemap
 
 WIDTH, HEIGHT = 1000, 300
 """The size of a drawing in SVG user units; the page scales it."""
@@ -125,25 +125,27 @@ def ticks(highest: int) -> list[tuple[float, str]]:
 
 def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
     """Return the template data of the peak's treemap."""
-    height = 420
-    drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, width, height))]
+    height, known = 420, stages(estimate, len(CLASSES))
+    colour_of = {stage: (f"stage{number}", CLASSES[number]) for number, stage in enumerate(known)}
+    drawn = [_drawn(tile, colour_of) for tile in treemap(estimate, Box(0, 0, width, height), known)]
     present = {tile["kind"] for tile in drawn}
-    legend = [(kind, kind_label(kind), colour) for kind, colour in LAYERS.items() if kind in present]
+    legend = [(kind, stage or ROOT, colour) for stage, (kind, colour) in colour_of.items() if kind in present]
     if "other" in present:
-        legend.append(("other", "Outside any module, or modules too small to draw", ""))
+        legend.append(("other", "other parts, and outside modules", ""))
     return {"width": width, "height": height, "tiles": drawn, "legend": legend}
 
 
-def _drawn(tile: Tile) -> dict[str, Any]:
+def _drawn(tile: Tile, colour_of: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     """Return the template data of a tile: its colour, and its text in the first size that fits, if any."""
     box = tile.box
+    kind, colour = ("frame", "") if tile.stage is None else colour_of.get(tile.stage, ("other", ""))
     lines, font = _fitted(tile)
     return {
         "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
         "path": tile.path,
         "tip": markup("\n").join(map(one_line, tile.tip)),
-        "colour": LAYERS.get(tile.kind, ""),
-        "kind": tile.kind or "frame",
+        "colour": colour,
+        "kind": kind,
         "lines": [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(lines)],
         "font": font,
     }
@@ -154,7 +156,7 @@ def _fitted(tile: Tile) -> tuple[list[str], int]:
 
     The whole name in a small font comes before the end of its path in a large one.
     """
-    if not tile.kind:
+    if tile.stage is None:
         room = int((tile.box.width - 6) / BOLD)
         whole = f"{tile.label} {tile.size}"
         labels = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]

@@ -44,7 +44,7 @@ def verdict(estimate: Estimate) -> str:
     if not fit:
         sizes = (in_common_unit(nbytes) for nbytes in (fit.needed_bytes, fit.usable_bytes))
         needs = ": it needs at least {}, and {} are usable".format(*sizes) if fit.left_bytes < 0 else ""
-        return f"Fits: {fit}{needs}"
+        return f"Fits: {fit.headroom}{needs}"
     percent = 100 * fit.needed_bytes / fit.usable_bytes
     share = f" ({percent:.0f} %)" if percent >= 1 else " (under 1 %)"
     if fit.needed_bytes < estimate.peak_bytes:
@@ -65,7 +65,9 @@ def _smallest(estimate: Estimate) -> str:
 
 
 def sentences(estimate: Estimate) -> Iterator[str]:
-    """Yield what nvidia-smi would show, and what is assumed."""
+    """Yield what would help a step that doesn't fit, what nvidia-smi would show, and what is assumed."""
+    if estimate.backend == "cuda" and estimate.info.gpu and (cure := estimate.fits().cure):
+        yield f"{cure}."
     if estimate.backend == "cuda":
         yield _on_device(estimate)
     yield from assumed(estimate.assumptions, "details()")

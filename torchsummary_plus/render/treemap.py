@@ -26,6 +26,12 @@ HEAD = 15.0
 FRAMES = 3
 """The deepest nesting of frames; deeper modules are tiles only."""
 
+OTHER = "."
+"""The stage of what belongs to none; no module has this path."""
+
+ROOT = "root itself"
+"""What the root's own memory is called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -43,8 +49,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A module's own bytes, or a frame (without ``kind``) around its submodules.
+    """A module's own bytes, or a frame around its submodules, whose ``stage`` is None.
 
+    The stage of others is the path of the part of the model that they belong to, of :func:`stages`, or ``OTHER``.
     ``tip`` has the lines of its tooltip.
     """
 
@@ -52,7 +59,7 @@ class Tile:
     path: str
     label: str
     size: str
-    kind: str
+    stage: str | None
     tip: tuple[str, ...]
 
 
@@ -111,13 +118,42 @@ def _worst(areas: Sequence[float], sums: Sequence[float], start: int, stop: int,
     return max(side**2 * areas[start] * scale / whole**2, whole**2 / (side**2 * areas[stop - 1] * scale))
 
 
-def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
-    """Yield the tiles of an estimate's peak, each after its enclosing frames."""
-    modules = estimate.by_module
-    inside: list[list[int]] = [[] for _ in modules]
-    for index, parent in enumerate(parents([module.path for module in modules])):
+def stages(estimate: Estimate, most: int) -> list[str]:
+    """Return the paths of the ``most`` largest parts of a model, in its order: the root's submodules, and the root.
+
+    Where a wrapper alone holds memory, they are its submodules.
+    """
+    modules, inside = estimate.by_module, _inside(estimate)
+    top = 0
+    while True:
+        parts = [index for index in inside[top] if modules[index].inclusive_bytes]
+        if len(parts) != 1 or not inside[parts[0]] or _own(estimate, top):
+            break
+        top = parts[0]
+    sizes = {modules[index].path: modules[index].inclusive_bytes for index in parts}
+    if not top and _own(estimate, 0):
+        sizes = {"": _own(estimate, 0), **sizes}
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:most]
+    return [path for path in sizes if path in largest]
+
+
+def _own(estimate: Estimate, index: int) -> int:
+    """Return the bytes that a module itself holds; those outside any module count at the root."""
+    return estimate.by_module[index].own_bytes - (0 if index else estimate.outside_bytes)
+
+
+def _inside(estimate: Estimate) -> list[list[int]]:
+    """Return the submodules of each module."""
+    inside: list[list[int]] = [[] for _ in estimate.by_module]
+    for index, parent in enumerate(parents([module.path for module in estimate.by_module])):
         if index:
             inside[parent].append(index)
+    return inside
+
+
+def treemap(estimate: Estimate, box: Box, known: Sequence[str]) -> Iterator[Tile]:
+    """Yield the tiles of an estimate's peak, each after its enclosing frames and in one of the ``known`` stages."""
+    modules, inside = estimate.by_module, _inside(estimate)
     stack = [(0, box, 0)]
     while stack:
         index, place, level = stack.pop()
@@ -130,7 +166,7 @@ def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
             if part.module >= 0:
                 stack.append((part.module, area, level))
             else:
-                yield _tile(part, area, estimate.peak_bytes)
+                yield _tile(part, area, estimate.peak_bytes, known)
 
 
 def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]:
@@ -138,10 +174,9 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
     modules, module = estimate.by_module, estimate.by_module[index]
     least = SMALLEST * estimate.peak_bytes
     parts = [_Part(modules[inner].inclusive_bytes, inner) for inner in inside]
-    outside = 0 if index else estimate.outside_bytes
-    own = module.own_bytes - outside
-    parts.append(_Part(own, -1, module.path, _last(module.path) or "root itself", module.at_peak))
-    parts.append(_Part(outside, -1, "", "outside modules", ()))
+    own = _own(estimate, index)
+    parts.append(_Part(own, -1, module.path, _last(module.path) or ROOT, module.at_peak))
+    parts.append(_Part(module.own_bytes - own, -1, "", "outside modules", ()))
     small = [part for part in parts if 0 < part.nbytes < least]
     large = [part for part in parts if part.nbytes >= least and part.nbytes]
     if small:
@@ -169,15 +204,17 @@ def _more(path: str, nbytes: int, count: int) -> _Part:
 
 def _frame(module: ModuleMemory, box: Box) -> Tile:
     size = size_text(module.inclusive_bytes)
-    return Tile(box, module.path, _last(module.path), size, "", (module.path, f"{size} including submodules"))
+    return Tile(box, module.path, _last(module.path), size, None, (module.path, f"{size} including submodules"))
 
 
-def _tile(part: _Part, box: Box, peak: int) -> Tile:
+def _tile(part: _Part, box: Box, peak: int, known: Sequence[str]) -> Tile:
     size = size_text(part.nbytes)
     kinds = sorted(part.kinds, key=lambda item: -item[1])
     tip = [part.path if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
     tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
-    return Tile(box, part.path, part.label, size, kinds[0][0] if kinds else "other", tuple(tip))
+    inside = (stage for stage in known if stage and f"{part.path}.".startswith(f"{stage}."))
+    stage = next(inside, "" if part.kinds and not part.path and "" in known else OTHER)
+    return Tile(box, part.path, part.label, size, stage, tuple(tip))
 
 
 def _last(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..data.units import in_common_unit
 from ..formats.printing import printable
 from ..formats.table import Table
-from ..formats.text import answer_text, table_text
+from ..formats.text import WIDTH, answer_text, table_text
 from ..memory.estimate import Estimate
 from ..memory.gpus import named_gpu
 from ..render.memory_tables import BY_KIND, answer_table, memory_table
@@ -55,7 +55,7 @@ class MemoryEstimate(Estimate, Views, Figures):
     ('backward', yes, 15.99 GiB left)
     """
 
-    def render(self, width: int = 80, units: str | None = None) -> str:
+    def render(self, width: int = WIDTH, units: str | None = None) -> str:
         """Return the estimate as text on lines of at most ``width`` characters: whether it fits, and what it holds.
 
         Without ``units``, all figures are in GiB, MiB or KiB, by the size of the peak.

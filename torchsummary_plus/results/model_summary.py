@@ -37,7 +37,7 @@ REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
 
 GUESSES = ("forward_backward_bytes", "total_bytes")
-"""torchsummary's estimates of a step, which a report with the step's own memory leaves out."""
+"""torchsummary's estimates of a step, which a summary with the step's own memory leaves out."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,27 @@ class ModelSummary(Report, Views, Figures):
 
         Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
         columns, ``rows=None`` all rows. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels
-        that exactly, "MB" is 1,000,000 bytes, and "auto" picks a unit per figure; other options are those of all
-        views. Raises :class:`InputError` for an unknown style, depth, column, row or unit.
+        that exactly, as a summary with ``memory=`` always does, "MB" is 1,000,000 bytes, and "auto" picks a unit per
+        figure; other options are those of all views. Raises :class:`InputError` for an unknown style, depth, column,
+        row or unit.
         """
         cells, rows = figure_look(units, look)
         view = self._with_rows(rows, style).view
         style, depth, names = view.with_look(col_names, depth, style)
         lines = view.lines if view.lines.repeats else replace(view.lines, repeats="fold")
-        table = summary_table(self, style, depth, names, lines)
-        (table,) = written([replace(table, unit=OLD_MB) if units is None else table], cells)
+        table = self._layers(style, depth, names, lines)
+        (table,) = written([replace(table, unit=OLD_MB) if units is None and self.memory is None else table], cells)
         text = summary_text(table, style, lines.is_ascii)
         if self.memory is None:
             return text
-        return f"{text}\n{self.memory.render(len(text.splitlines()[-1]), cells.units.get('bytes', cells.sizes))}"
+        return f"{text}\n{self.memory.render(units=cells.units.get('bytes', cells.sizes))}"
+
+    def _layers(self, style: str, depth: int | None, columns: Iterable[str] | None, lines: RowView) -> Table:
+        """Return the table of the layers; beside the memory of a step, torchsummary's guesses at it are left out."""
+        table = summary_table(self, style, depth, columns, lines)
+        if self.memory is None:
+            return table
+        return replace(table, totals=tuple(total for total in table.totals if total.field.name not in GUESSES))
 
     def to_text(
         self,
@@ -139,8 +147,8 @@ class ModelSummary(Report, Views, Figures):
         if self.view.style != "rich":
             return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
         view = self._printed().view
-        head = summary_table(self, *view.with_look(..., ..., None), view.lines)
-        (head,) = written([head], CellStyle(OLD_MB))
+        head = self._layers(*view.with_look(..., ..., None), view.lines)
+        (head,) = written([head], CellStyle(OLD_MB if self.memory is None else None))
         below = [total_text(total) for total in head.totals]
         memory = [] if self.memory is None else [self.memory.render()]
         return rich_text(head, [*head.notes, *below, *memory], stream)
@@ -165,7 +173,7 @@ class ModelSummary(Report, Views, Figures):
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """Return the table of the layers and, if a step's memory was requested, that of its peak."""
-        table = summary_table(self, *self.view.with_look(columns, depth, style), self.view.lines)
+        table = self._layers(*self.view.with_look(columns, depth, style), self.view.lines)
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
 
     def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
@@ -270,10 +278,7 @@ class ModelSummary(Report, Views, Figures):
 
         shown = ... if self.view.col_names else REPORT_COLUMNS + added_names(self)
         (table, *_) = self.tables(columns=shown, depth=None, style="tree", units="auto")
-        if self.memory is None:
-            return (tables_section("Layers", (table,)),)
-        counts = replace(table, totals=tuple(total for total in table.totals if total.field.name not in GUESSES))
-        return (tables_section("Layers", (counts,)), *self.memory._sections())
+        return (tables_section("Layers", (table,)), *(() if self.memory is None else self.memory._sections()))
 
     def __str__(self) -> str:
         return printable(self.render())

@@ -9,6 +9,7 @@ from ..data.errors import choice_error
 from ..data.step_words import a_gpu
 from ..data.units import in_common_unit
 from ..formats.printing import printable
+from ..formats.text import WIDTH, table_text
 from ..memory.estimate import IN_PIECES
 from ..render.what_if_table import what_if_table
 from .figures import Figures
@@ -17,9 +18,11 @@ from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
     from ..formats.table import Table
     from ..render.figure import Place
+    from .views import ShownLook
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,10 @@ class WhatIf(Views, Figures):
         is_timed = any(limit.samples_per_second is not None for s in self.settings for limit in s.limits if limit.fits)
         rate = (f"/s: samples per second at a batch of {self.batch_size:,}.",) if is_timed else ()
         return (what_if_table(self.batch_size, self.gpus, rows, (*self.advice, *rate)),)
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return the table as plain text on lines of at most 80 characters, with the GPUs in several grids."""
+        return table_text(self.tables(**look)[0], WIDTH)
 
     def __str__(self) -> str:
         return printable(self.to_text())
