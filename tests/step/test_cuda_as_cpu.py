@@ -12,7 +12,7 @@ from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import IDLE_SCALER, Doubt, MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
-from torchsummary_plus.step.cpu_log_on_gpu import with_cublas
+from torchsummary_plus.step.real_steps import with_cublas
 
 
 class Picks(nn.Module):

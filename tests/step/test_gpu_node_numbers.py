@@ -16,7 +16,7 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import SECOND_ORDER
 from torchsummary_plus.memory.estimate import OF_AUTOGRAD, ORDER_BAND
 from torchsummary_plus.step.autograd.cuda_engine import nodes_of, reached
-from torchsummary_plus.step.autograd.gpu_node_numbers import DeviceNumbers, number_of
+from torchsummary_plus.step.autograd.nodes import DeviceNumbers, number_of
 
 Backward = Callable[..., Any]
 Run = Callable[[Tensor, Callable[[], Any], bool], Any]

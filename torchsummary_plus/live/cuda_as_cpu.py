@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import compat
-from .captures import captures_undone
-from .cuda_statistics import statistics_answered
+from .cuda_answers import captures_undone, statistics_answered
 from .device_indices import numbers_named
 from .streams import streams_alone
 from .threads import all_in_pass

@@ -17,9 +17,8 @@ from torch.utils.dlpack import from_dlpack
 
 from ..data.capability import AMPERE, Capability
 from . import compat
-from .captures import captures_undone
+from .cuda_answers import captures_undone, statistics_answered
 from .cuda_guard import cuda_guard, wrappers_reported
-from .cuda_statistics import statistics_answered
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .streams import streams_alone
 from .structures import CLASSES

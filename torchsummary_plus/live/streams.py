@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .captures import captures_undone
+from .cuda_answers import captures_undone
 
 
 class Follower(Protocol):

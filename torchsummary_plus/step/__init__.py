@@ -4,8 +4,7 @@
   ``caches``. It runs on a ``step_copy`` of the model and of all that it reaches.
 - On fakes: ``fake_steps`` records it attempt by attempt, with ``recorded_steps`` and ``ledger``; ``workspace`` applies
   the rules of ``ops/scratch``, ``kernel_trials`` runs kernels without one, in ``smaller_calls`` if need be.
-- For real: ``real_steps``, ``measuring`` with a ``stopwatch``; ``cpu_log_on_gpu`` where only the CPU's kernels could
-  run.
+- For real: ``real_steps``, ``measuring`` with a ``stopwatch``.
 - What no parameter holds: ``packed_weights``. What torch compiles or imports for it: ``compiling``.
 - Of many equal layers ``deep_steps`` records a few, from whose logs ``growth`` extrapolates.
 - ``autograd/`` reproduces the engine.

@@ -47,20 +47,22 @@ from .autograd.dispatch import StepKernels
 from .autograd.formulas import NO_ZERO, WITH_ZEROS, ZEROS_BAND
 from .autograd.functions import OTHER_FORMULA, REFLECTORS_BAND
 from .compiling import CompilerNeededError, compiler_left_out, import_for_hooked, refused_to_torch
-from .cpu_log_on_gpu import by_other_kernels, in_wide_bands, with_cublas
 from .ledger import IfUsed, Ledger, Work
 from .optimizers import fakes_in_foreach
 from .real_steps import (
+    OTHER_TANGENTS,
     TOO_MANY_VALUES,
-    ForwardTangents,
+    Misrepresented,
     OperatorLimit,
     RealStep,
     Rehearsal,
-    SparseResults,
+    by_other_kernels,
+    in_wide_bands,
     measured_step,
     rehearse,
     rehearse_step,
     too_long,
+    with_cublas,
 )
 from .recorded_steps import RecordedSteps, follow_meta_storages
 from .step import Step
@@ -243,15 +245,15 @@ def _recorded(task: Task) -> MemoryLog:
 def _completed(task: Task) -> MemoryLog:
     """Record a task on fakes, with the logs under other guesses and draws, or measure it if fakes misrepresent it."""
     imported = len(sys.modules)
-    sparse, tangents = SparseResults(), ForwardTangents()
-    watched = replace(task, listeners=(*task.listeners, sparse, tangents))
+    fakes = Misrepresented()
+    watched = replace(task, listeners=(*task.listeners, fakes))
     log = record_once(watched)
     log = log if len(sys.modules) == imported else record_once(watched)
-    for listener in (sparse, tangents):
-        measured = _measured_because(task, listener.why) if listener.seen else None
-        if measured is not None:
-            return measured
-    log = in_wide_bands(log, f"tensors may differ by half: {tangents.why}") if tangents.seen else log
+    measured = _measured_because(task, min(fakes.seen)) if fakes.seen else None  # Either is reason enough.
+    if measured is not None:
+        return measured
+    if OTHER_TANGENTS in fakes.seen:
+        log = in_wide_bands(log, f"tensors may differ by half: {OTHER_TANGENTS}")
     if any(line.endswith(OTHER_FORMULA) for line in log.assumptions):
         log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
     log = _with_others(task, log)

@@ -22,14 +22,13 @@ from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
-from ..live.masks import masks_of
 from ..live.own_random import draws, taking_generator
 from ..live.packed import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds
 from ..ops.macs.free import is_free
 from ..ops.macs.registry import FORMULAS, base_name
-from ..ops.scratch.masks import masked_rows, written_rows
+from ..ops.scratch.masks import masked_rows, masks_of, written_rows
 from ..ops.scratch.registry import (
     SCRATCH,
     UNKNOWN,

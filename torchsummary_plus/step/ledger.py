@@ -40,8 +40,7 @@ from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
 from ..trace.questions import OUTSIDE
 from ..watch.marks import NodeModules
-from .autograd.gpu_node_numbers import number_of
-from .autograd.saved_numbers import SavedNumbers
+from .autograd.nodes import SavedNumbers, number_of
 from .step_copy import PriorTensor
 from .workspace import Workspaces
 

@@ -1,13 +1,14 @@
 """A real forward or a whole real step on the CPU: it supplies values to a fake step, or else the measured memory.
 
-It runs on copies; other tensors that it writes to unexpectedly are restored.
+It runs on copies; other tensors that it writes to unexpectedly are restored. For a step on a GPU, the log of the same
+step with the CPU's kernels gets bands for those of the GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,14 +20,13 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ..data.capability import Capability
 from ..data.errors import UnsupportedError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import Doubt, MemoryLog, StorageSpec
 from ..live import compat
 from ..live.copying import Copies
 from ..live.exports import exporting
 from ..live.fakes import CPU
-from ..live.free_memory import free_bytes
-from ..live.masks import masks_of
 from ..live.offloading import is_complete
 from ..live.own_random import own_random, rng_state
 from ..live.packed import repack
@@ -34,6 +34,9 @@ from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..ops.macs import multiply_adds
+from ..ops.scratch.cuda.blas import HANDLES, workspace_bytes
+from ..ops.scratch.masks import masks_of
+from ..ops.scratch.registry import LASTING
 from ..table.attempts import eager
 from ..table.environments import RealEnvironment
 from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
@@ -56,11 +59,13 @@ from ..trace.questions import (
     record,
 )
 from ..trace.result_sizes import LARGEST
+from ..watch.meters import free_bytes
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled
 from .runner import Steps
 from .step import Step
 from .step_copy import reached_by
+from .workspace import LARGEST_LASTING
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,8 @@ class RealStep:
     error: BaseException | None = None
 
 
-class SparseResults(Listener):
-    """Notes whether an operator makes a sparse tensor: how many elements it stores depends on values."""
-
-    why = "it creates sparse tensors"
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note whether the operator returned a sparse tensor."""
-        self.seen = self.seen or any(tensor.layout in SPARSE for tensor in tensors_of(out))
-
-
+SPARSE_RESULTS = "it creates sparse tensors"
+OTHER_TANGENTS = "it uses forward-mode differentiation through operators whose tangents differ on fake tensors"
 TANGENTS_UNDER_MODES = {
     *("_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "prod", "linalg_vector_norm"),
     *("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
@@ -100,27 +94,23 @@ place and losses clamp so (torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATe
 """
 
 
-class ForwardTangents(Listener):
-    """Notes whether an operator whose tangent differs under a mode runs where torch differentiates forwards.
+class Misrepresented(Listener):
+    """Notes what fakes misrepresent: sparse tensors, whose number of elements depends on values, and some tangents.
 
-    So does that of a product with a number, whose own tangent is a zero without memory.
+    Those are of operators that differ under a mode, and of a product with a number, which is a zero without memory.
     """
 
-    why = "it uses forward-mode differentiation through operators whose tangents differ on fake tensors"
-
     def __init__(self) -> None:
-        self.seen = False
+        self.seen: set[str] = set()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note whether the operator is one of those, at a level of dual numbers."""
-        if self.seen or not compat.is_dual():
-            return
-        name = _name(func)
-        self.seen = name in TANGENTS_UNDER_MODES or (name == "_efficientzerotensor" and not out.dim())
-
-
-def _name(func: Any) -> str:
-    return str(getattr(func, "__name__", "")).partition(".")[0]
+        """Note whether the operator returned a sparse tensor, or has such a tangent at a level of dual numbers."""
+        if any(tensor.layout in SPARSE for tensor in tensors_of(out)):
+            self.seen.add(SPARSE_RESULTS)
+        if compat.is_dual():
+            name = str(getattr(func, "__name__", "")).partition(".")[0]
+            if name in TANGENTS_UNDER_MODES or (name == "_efficientzerotensor" and not out.dim()):
+                self.seen.add(OTHER_TANGENTS)
 
 
 class _NoAccount:
@@ -514,3 +504,60 @@ def too_long(why: str) -> UnsupportedError:
         f"the step is too long to estimate: {why}; pass a smaller input or fewer micro-batches if the code loops over "
         "elements or micro-batches, or use measure_memory, which runs the step for real"
     )
+
+
+OTHER_KERNELS = 0.5
+"""Relative error assumed for each storage that a step allocates with another device's kernels."""
+
+
+def by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
+    """Return the CPU's log for a GPU: storages get an error band, and the range has room for cuBLAS and cuDNN."""
+    log = in_wide_bands(log, why)
+    level, highest, sizes = 0, (0, 0, 0), dict[int, int]()
+    for number, (moment, storage, nbytes) in enumerate(log.events):
+        level += (nbytes or 0) - sizes.pop(storage, 0)
+        sizes[storage] = nbytes
+        highest = max(highest, (level, number + 1, moment))
+    _, event, moment = highest
+    doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability) + LARGEST_LASTING))
+    doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
+    return replace(log, in_blocks=False, doubts=doubts, bands=())
+
+
+def in_wide_bands(log: MemoryLog, why: str, band: float = OTHER_KERNELS) -> MemoryLog:
+    """Return a log in which storages allocated during the step have an error band, with the reason for it."""
+    from_setup = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
+    storages = tuple(
+        spec if number in from_setup else replace(spec, band=max(spec.band, band))
+        for number, spec in enumerate(log.storages)
+    )
+    return replace(log, storages=storages, assumptions=(why, *log.assumptions))
+
+
+def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:
+    """Add cuBLAS's workspaces to the log of a real step on the CPU, at each thread's first product of matrices."""
+    firsts = list(_first_products(log))
+    workspace = StorageSpec(workspace_bytes(capability), "workspace", -1)
+    events = list(log.events)
+    for number, event in reversed(list(enumerate(firsts))):
+        events.insert(event, (events[event][0], len(log.storages) + number, workspace.nbytes))
+    doubts = tuple(
+        replace(doubt, event=doubt.event + sum(first < doubt.event for first in firsts)) for doubt in log.doubts
+    )
+    streams = log.streams and (*log.streams, *(0 for _ in firsts))
+    storages = (*log.storages, *(workspace for _ in firsts))
+    return replace(log, events=tuple(events), doubts=doubts, streams=streams, storages=storages)
+
+
+def _first_products(log: MemoryLog) -> Iterator[int]:
+    """Yield the first event of a product in the backward, which runs on a thread of its own, and outside of it."""
+    products = {
+        name for (backend, name), rule in LASTING.items() if backend == "cuda" and rule.source.startswith(HANDLES)
+    }
+    seen = set()
+    for event, (moment, _, nbytes) in enumerate(log.events):
+        at = log.moments[moment]
+        in_backward = at.phase == "backward"
+        if nbytes and at.operator in products and in_backward not in seen:
+            seen.add(in_backward)
+            yield event

@@ -23,7 +23,7 @@ from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
-from .autograd.gpu_node_numbers import DeviceNumbers
+from .autograd.nodes import DeviceNumbers
 from .ledger import IfUsed, Ledger
 from .optimizers import not_converging
 from .runner import Steps

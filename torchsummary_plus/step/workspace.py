@@ -33,7 +33,7 @@ from ..ops.scratch.registry import (
     most_bytes,
 )
 from ..ops.scratch.variants import variant_of
-from .autograd.gpu_node_numbers import DeviceNumbers
+from .autograd.nodes import DeviceNumbers
 from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes
 
 Place = tuple[bool, int]

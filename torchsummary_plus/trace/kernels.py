@@ -25,12 +25,12 @@ from ..live.autocast import autocast_inside
 from ..live.copying import INERT
 from ..live.fake_values import Access
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
-from ..live.masks import masks_of
 from ..live.meta_storages import MetaStorages
 from ..live.own_random import drawn
 from ..live.real_inputs import MASK
 from ..ops.backends import settings
 from ..ops.dtypes import HALVES
+from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
 from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import View, viewed

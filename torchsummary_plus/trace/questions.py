@@ -23,7 +23,7 @@ from torch._ops import OpOverload
 
 from ..live.compat import no_dispatch
 from ..live.fakes import CPU, DataDependentError, Fake, defer_refusal
-from ..live.masks import masks_of
+from ..ops.scratch.masks import masks_of
 from .assumed_routing import BALANCED, CROWDED, Routers
 from .kernels import asks_values, tensors_of
 from .result_sizes import INDEX, LARGEST, fakes_of, on_zeros

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live.fakes import CPU, META, Fake, in_kernel, wrap
-from ..live.masks import count_true, is_mask, masks_of, note_true
 from ..live.own_random import drawn
 from ..ops.dtypes import HALVES
+from ..ops.scratch.masks import count_true, is_mask, masks_of, note_true
 from .kernels import change_tensors, tensors_of
 
 aten = torch.ops.aten

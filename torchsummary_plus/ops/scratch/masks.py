@@ -1,11 +1,13 @@
-"""Masks as indices: how many positions each selects, and when a write needs none."""
+"""Masks as indices: how many positions each selects, if a pass knows, and when a write needs none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
-from ...live.masks import count_true, masks_of
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
 from .sizes import elements
 
 
@@ -59,3 +61,34 @@ def fills(indices: Sequence[Any], values: Any) -> bool:
     masks = masks_of(indices)
     alone = len(masks) == 1 and all(index is None or index is masks[0] for index in indices)
     return alone and elements(values) == 1 and values.device.type == "cpu"
+
+
+_COUNTS: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
+"""By mask: the counted version of its data, and its number of true elements."""
+
+
+def note_true(mask: torch.Tensor, count: int) -> None:
+    """Remember how many elements of a mask are true until it is written to."""
+    _COUNTS[mask] = mask._version, count
+
+
+def count_true(mask: torch.Tensor) -> int | None:
+    """Return how many elements of a mask are true; None if unknown.
+
+    >>> mask = torch.tensor([True, False])
+    >>> note_true(mask, 1)
+    >>> count_true(mask), count_true(~mask)
+    (1, None)
+    """
+    version, count = _COUNTS.get(mask, (-1, 0))
+    return count if version == mask._version else None
+
+
+def is_mask(index: Any) -> bool:
+    """Whether an index is a mask."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def masks_of(indices: Sequence[Any]) -> list[Any]:
+    """Return those of the indices that are masks."""
+    return list(filter(is_mask, indices))

@@ -2,5 +2,5 @@
 
 - ``dispatch`` runs operators, and ``functions`` the functions above them: a GPU's by ``cuda_functions``, those with
   other ``formulas`` of gradients. ``cuda_engine`` stands in for the engine on CUDA.
-- What nodes keep, and when they run: ``saved_numbers``, ``views``, ``gpu_node_numbers``.
+- What ``nodes`` keep, and when they run.
 """

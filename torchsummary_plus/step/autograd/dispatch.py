@@ -24,8 +24,7 @@ from ...trace.valued_kernels import ValuedKernels
 from ..real_steps import asking_module
 from .cuda_engine import CudaEngine
 from .functions import StepFunctions, is_on, note_node
-from .gpu_node_numbers import number_of
-from .views import RenewedViews
+from .nodes import RenewedViews, number_of
 
 aten = torch.ops.aten
 

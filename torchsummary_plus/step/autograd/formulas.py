@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...live import compat
-from ...live.masks import note_true
 from ...live.versions import since
 from ...ops.dtypes import HALVES
+from ...ops.scratch.masks import note_true
 from ...trace.questions import Zeros
 
 NO_ZERO = "assumed to contain no zeros"

@@ -37,8 +37,7 @@ from ..real_steps import MAKERS, READS, asking_module, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
 from .formulas import cast_grid, extreme_function, product_function
-from .gpu_node_numbers import DeviceNumbers, number_of
-from .views import RenewedViews
+from .nodes import DeviceNumbers, RenewedViews, number_of
 
 _NODE = "_torchsummary_plus_node"
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ....live.masks import is_mask, masks_of
-from ..masks import fills, mask_axes, masked_rows, most_rows, written_rows
+from ..masks import fills, is_mask, mask_axes, masked_rows, masks_of, most_rows, written_rows
 from ..registry import Alloc, AtMost, Course, Free, Result, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
