@@ -14,8 +14,7 @@ from torch import nn
 from tests.truth.snapshot import snapshot
 from torchsummary_plus import InputError, UnsupportedError, estimate_memory, max_context, measure_memory
 from torchsummary_plus.step import generation
-from torchsummary_plus.step.caches import GROUPS, PAGES, as_choice, cache_maker
-from torchsummary_plus.step.generation import SKIPPED, generation_step
+from torchsummary_plus.step.generation import GROUPS, PAGES, SKIPPED, as_choice, cache_maker, generation_step
 
 transformers: Any = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -19,8 +19,7 @@ from ..memory.capacity import LARGEST_BATCH, Search, next_words, peak_words
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
-from ..step.caches import as_choice
-from ..step.generation import SKIPPED, generation_step, skips_tokens
+from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
 from .progress import progress_line

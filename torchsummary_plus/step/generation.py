@@ -1,18 +1,25 @@
-"""Generation by a transformers model as a step: its own ``generate``, greedy, without an end token."""
+"""Generation by a transformers model as a step: its own ``generate``, greedy, without an end token.
+
+Its cache of keys and values is transformers' own, or one whose layout is known but that needs other kernels. Sources:
+transformers' cache_utils.py (``QuantizedCache``, ``QuantizedLayer``); for blocks, Kwon et al. 2023 (vLLM), section 4,
+and its hybrid allocator for sliding windows; for groups, optimum-quanto's ``MaxOptimizer`` and ``quantize_weight``.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data.errors import UnsupportedError
+from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.extras import need_extra
 from ..data.integers import integer
-from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
+from ..data.units import describe
 
 WHOLE = 20_000
 """Module calls up to which every token is generated; beyond, only the first two and the last two are."""
@@ -125,3 +132,220 @@ def _set_to(model: Any, new_tokens: int, cache: str, **options: Any) -> Iterator
         yield
     finally:
         model.generation_config = own
+
+
+DYNAMIC, STATIC, QUANTIZED, PAGED = "dynamic", "static", "quantized", "paged"
+NAMES = (DYNAMIC, STATIC, QUANTIZED, "paged:16 (or another block size)")
+GROUP = 64
+"""Elements that share a scale: the default of transformers' ``QuantizedLayer``."""
+
+BITS = {"int8": 8, "int4": 4, "int2": 2}
+FP8 = "fp8"
+
+PAGES = (
+    "the cache is sized by formula: each layer allocates the blocks that a sequence's tokens, or its window, fill; "
+    "kernels are assumed to read them in place"
+)
+GROUPS = f"the cache is sized by formula: packed integers, with a scale and a shift per {GROUP} elements"
+
+
+@dataclass(frozen=True)
+class CacheChoice:
+    """A kind of cache: its name, its tokens per block and the dtype of its contents."""
+
+    name: str
+    block: int = 0
+    dtype: str | None = None
+
+    @property
+    def formula(self) -> str:
+        """The assumption for a cache that is sized by formula; "" for transformers' own classes."""
+        return PAGES if self.name == PAGED else GROUPS if self.dtype in BITS else ""
+
+    def __str__(self) -> str:
+        blocks = f" in blocks of {self.block:,}" if self.block else ""
+        return f"{self.name} cache{blocks}{f' of {self.dtype}' if self.dtype else ''}"
+
+
+def as_choice(cache: Any, dtype: Any) -> CacheChoice:
+    """Return a kind of cache by its name and dtype. Raises :class:`InputError`.
+
+    >>> str(as_choice("paged:16", None)), str(as_choice("quantized", "int4"))
+    ('paged cache in blocks of 16', 'quantized cache of int4')
+    """
+    name, _, block = str(cache).partition(":")
+    if isinstance(dtype, torch.dtype):
+        dtype = {torch.float8_e4m3fn: FP8}.get(dtype, dtype)
+    if name == PAGED and block.isdigit() and 1 <= int(block) <= 1 << 20:
+        if dtype not in (None, FP8):
+            raise choice_error('cache_dtype of cache="paged"', dtype, [None, FP8])
+        return CacheChoice(PAGED, int(block), dtype)
+    if cache not in (DYNAMIC, STATIC, QUANTIZED):
+        raise choice_error("cache", cache, NAMES)
+    if cache == QUANTIZED:
+        if dtype not in (None, FP8, *BITS):
+            raise choice_error('cache_dtype of cache="quantized"', dtype, [FP8, *BITS])
+        return CacheChoice(QUANTIZED, dtype=dtype or "int4")
+    if dtype is not None:
+        raise InputError(
+            f"cache_dtype is {describe(dtype)}, but cache={describe(cache)} has the model's dtype; pass "
+            "cache_dtype only "
+            'with cache="quantized" or "paged:16"'
+        )
+    return CacheChoice(cache)
+
+
+def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], Any]:
+    """Return a callable that makes a model's cache for ``tokens``; if it returns None, ``generate`` makes its own.
+
+    Raises :class:`UnsupportedError` if the model, or the installed transformers, has no such cache.
+    """
+    if choice.name in (DYNAMIC, STATIC):
+        return lambda: None
+    caches = need_extra("transformers.cache_utils", "transformers")
+    supports = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
+    if getattr(model.config, "is_encoder_decoder", False) or not supports:
+        raise UnsupportedError(
+            f"{type(model).__name__} makes its own kind of cache; accepted: cache='dynamic' or 'static'"
+        )
+    config = model.config.get_text_config(decoder=True)
+    try:
+        if choice.name == PAGED:
+            return lambda: _paged(caches, config, choice, tokens)
+        if choice.dtype == FP8:
+            caches.QuantizedCache(FP8, copy.deepcopy(config))
+            return lambda: caches.QuantizedCache(FP8, copy.deepcopy(config))
+        layers = _full_layers(caches, config)
+        return lambda: caches.Cache(layers=[_grouped(caches, choice)() for _ in range(layers)])
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UnsupportedError(
+            f"the installed transformers has no {choice} for {type(model).__name__}: {error}"
+        ) from error
+
+
+def _full_layers(caches: Any, config: Any) -> int:
+    """Return the number of layers. Raises ``ValueError`` unless all have full attention, as quantized caches need."""
+    kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
+    if kinds:
+        raise ValueError(f"all layers need full attention, but some are {', '.join(sorted(kinds))}")
+    return int(config.num_hidden_layers)
+
+
+def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:
+    """Return a model's own cache with layers of blocks for keys and values; layers of recurrent states stay."""
+    cache = caches.DynamicCache(config=config)
+    layer = _blocks(caches, choice)
+    windows = {caches.DynamicLayer: None, caches.DynamicSlidingWindowLayer: "sliding_window"}
+    if not cache.layers:
+        cache.layers = [caches.DynamicLayer() for _ in range(config.num_hidden_layers)]
+    cache.layers = [
+        layer(own_layer, tokens, getattr(own_layer, windows[type(own_layer)] or "", None))
+        if type(own_layer) in windows
+        else own_layer
+        for own_layer in cache.layers
+    ]
+    return cache
+
+
+def _blocks(caches: Any, choice: CacheChoice) -> Any:
+    """Return the class of a layer that keeps keys and values in blocks, all allocated at once."""
+    block, dtype = choice.block, torch.float8_e4m3fn if choice.dtype == FP8 else None
+
+    class Blocks(caches.DynamicLayer):  # type: ignore[misc]
+        def __init__(self, own: Any, tokens: int, window: int | None) -> None:
+            super().__init__()
+            self.own = own
+            self.is_sliding = own.is_sliding
+            self.window = window
+            whole = -(-tokens // block)
+            self.slots = block * (whole if window is None else min(whole, -(-window // block) + 1))
+            self.length = 0
+
+        def lazy_initialization(self, keys: Tensor, values: Tensor) -> None:
+            self.dtype, self.device = keys.dtype, keys.device
+            self.keys, self.values = (
+                tensor.new_empty(*tensor.shape[:2], self.slots, tensor.shape[-1], dtype=dtype or tensor.dtype)
+                for tensor in (keys, values)
+            )
+            self.is_initialized = True
+
+        def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            if not self.is_initialized:
+                self.lazy_initialization(keys, values)
+            new = keys.shape[-2]
+            self.length += new
+            if self.window is not None:
+                self.own.cumulative_length = self.length
+            stored = min(new, self.slots)
+            place = 0 if self.window is not None and stored > 1 else (self.length - new) % self.slots
+            for pool, new_states in ((self.keys, keys), (self.values, values)):
+                pool[:, :, place : place + stored] = new_states[:, :, -stored:]
+            if self.length == new:  # Attention over the prompt reads the new keys and values themselves.
+                return keys, values
+            visible = self.length if self.window is None else min(self.length, self.window - 1 + new, self.slots)
+            return self.keys[:, :, :visible].to(keys.dtype), self.values[:, :, :visible].to(values.dtype)
+
+        def get_seq_length(self) -> int:
+            return self.length
+
+        def get_mask_sizes(self, queries: int | Tensor) -> tuple[int, int]:
+            """Return the length and offset of the mask; before transformers 5, ``queries`` are the positions."""
+            if self.window is None:
+                return self.length + (queries if isinstance(queries, int) else queries.shape[0]), 0
+            sizes: tuple[int, int] = self.own.get_mask_sizes(queries)
+            return sizes
+
+    return Blocks
+
+
+def _grouped(caches: Any, choice: CacheChoice) -> Any:
+    """Return transformers' quantised layer class with the groups of a library that need not be installed."""
+    bits = BITS[str(choice.dtype)]
+
+    class Groups(caches.QuantizedLayer):  # type: ignore[misc]
+        def _quantize(self, tensor: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor, torch.Size]:
+            groups = tensor.reshape(-1, GROUP) if tensor.numel() % GROUP == 0 else tensor.reshape(1, -1)
+            low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+            scale = ((high - low) / (2**bits - 1)).clamp(min=torch.finfo(tensor.dtype).tiny)
+            codes = ((groups - low) / scale).round().to(torch.uint8).flatten()
+            return packed(codes, bits), scale, low, tensor.shape
+
+        def _dequantize(self, stored: tuple[Tensor, Tensor, Tensor, torch.Size]) -> Tensor:
+            codes, scale, low, shape = stored
+            groups = unpacked(codes, bits)[: shape.numel()].reshape(scale.shape[0], -1)
+            return (groups * scale + low).reshape(shape)
+
+    return Groups
+
+
+def packed(codes: Tensor, bits: int) -> Tensor:
+    """Pack integers of ``bits`` bits, as many to a byte as fit.
+
+    >>> unpacked(packed(torch.tensor([1, 2, 3], dtype=torch.uint8), 4), 4).tolist()
+    [1, 2, 3, 0]
+    """
+    share = 8 // bits
+    parts = torch.nn.functional.pad(codes, (0, -codes.numel() % share)).reshape(-1, share)
+    result = parts[:, 0].clone()
+    for place in range(1, share):
+        result |= parts[:, place] << bits * place
+    return result
+
+
+def unpacked(codes: Tensor, bits: int) -> Tensor:
+    """Return the integers that :func:`packed` packed, followed by zeros up to a whole byte."""
+    mask = (1 << bits) - 1
+    return torch.stack([codes >> shift & mask for shift in range(0, 8, bits)], -1).flatten()
+
+
+def kept_shapes(layer: Any) -> list[torch.Size]:
+    """Return the shapes of a layer's keys and values, quantised or not; empty for a layer without these."""
+    names = ("_quantized_keys", "_quantized_values") if hasattr(layer, "_quantized_keys") else ("keys", "values")
+    sizes = []
+    for name in names:
+        stored = getattr(layer, name, None)
+        if isinstance(stored, tuple):
+            stored = next((item for item in reversed(stored) if isinstance(item, torch.Size)), stored[0])
+        if isinstance(stored, (Tensor, torch.Size)):
+            sizes.append(stored.shape if isinstance(stored, Tensor) else stored)
+    return sizes

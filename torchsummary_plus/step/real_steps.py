@@ -47,6 +47,7 @@ from ..trace.global_state import global_state_kept, names_replaced
 from ..trace.kernels import run_really, tensors_of, written
 from ..trace.questions import (
     ARRAY,
+    LARGEST,
     OUTSIDE,
     PACK,
     PUTS,
@@ -58,7 +59,6 @@ from ..trace.questions import (
     question,
     record,
 )
-from ..trace.result_sizes import LARGEST
 from ..watch.meters import free_bytes
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled

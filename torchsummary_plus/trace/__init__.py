@@ -1,6 +1,6 @@
 """The operators of a pass on fakes, and the values that its code asks for.
 
 - Operators: ``kernels``, in the context of a ``state``.
-- Values: ``questions``, ``valued_kernels``, ``result_sizes``, ``assumed_routing``.
+- Values: ``questions``, ``valued_kernels``, ``assumed_routing``.
 - What has to be changed outside the copy that a pass runs on: ``global_state``.
 """

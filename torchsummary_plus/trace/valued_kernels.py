@@ -27,11 +27,13 @@ from .questions import (
     Answers,
     array_question,
     asks,
+    fakes_of,
     is_from_library,
+    mask_counts,
     put_question,
     question,
+    size_from_masks,
 )
-from .result_sizes import fakes_of, mask_counts, size_from_masks
 
 
 class ValuedKernels(FakeKernels):

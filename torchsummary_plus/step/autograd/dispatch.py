@@ -17,8 +17,7 @@ from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...table.forward import Pass
 from ...trace.kernels import tensors_of
-from ...trace.questions import OUTSIDE, ZEROS, Answers, note_at_one
-from ...trace.result_sizes import on_zeros
+from ...trace.questions import OUTSIDE, ZEROS, Answers, note_at_one, on_zeros
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
 from ..real_steps import asking_module
