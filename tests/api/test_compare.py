@@ -235,6 +235,9 @@ def test_summaries_bring_what_they_know_of_their_step() -> None:
     result = figures(compare(trained, bare))
     assert trained.memory is not None
     assert result["training_peak_bytes"] == [trained.memory.peak_bytes, None]
+    assert not {"total_bytes", "forward_backward_bytes"} & set(result)  # torchsummary's guesses at the peak.
+    assert "Estimated Total Size" in str(compare(bare, bare))
+    assert "Estimated Total Size" in compare(trained, bare).to_text(figures=["total_bytes", "training_peak"])
     both = compare(trained, trained, col_names=["saved_bytes", "num_params"])
     assert [field.name for field in both.tables()[1].fields][1:3] == [
         "Sequential (1).saved_bytes",

@@ -10,7 +10,7 @@ from torch import nn
 
 from examples.resnet import resnet18
 from tests.documents.browser import media, settle
-from torchsummary_plus import Comparison, ModelSummary, compare, summary
+from torchsummary_plus import Comparison, ModelSummary, compare, summary, what_if
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -40,6 +40,9 @@ def pages(resnet: ModelSummary, compared: Comparison, tmp_path_factory: pytest.T
         "table": resnet.save(folder / "table.html"),
         "comparison": compared.save(folder / "comparison.html"),
         "report": resnet.to_html_report(folder / "report.html", compare=compared),
+        "graph": resnet.graph(depth=2).save(folder / "graph.html"),
+        "drawing": resnet.graph(depth=2).save(folder / "graph.svg"),
+        "what_if": what_if(nn.Linear(64, 64), (64,), 8, ["T4", "H100"], optimizer="adamw").save(folder / "grid.html"),
     }
 
 
@@ -54,10 +57,11 @@ def opened(driver: WebDriver, page: Path, width: int, scheme: str, tab: int = 0)
     return driver
 
 
-PLACES = [("table", 0), ("comparison", 0), ("report", 0), ("report", 1), ("report", 2), ("report", 3)]
+PLACES = [("table", 0), ("comparison", 0), ("report", 0), ("report", 1), ("report", 2), ("report", 3),
+          ("graph", 0), ("what_if", 0)]  # fmt: skip
 
 SIDEWAYS = """
-const frame = (one) => one.closest('.tsp-scroll, .tsp-tip');
+const frame = (one) => one.closest('.tsp-scroll, .tsp-tip, .tsp-graph');
 return [
   document.documentElement.scrollWidth - innerWidth,
   [...document.querySelectorAll('body *')].filter((one) => one.checkVisibility() && !frame(one) && !one.closest('svg'))
@@ -150,7 +154,8 @@ def test_tiles_are_named_whole_and_every_colour_is_in_the_legend(
 
 
 CONTRAST = """
-const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+const element = document.createElementNS('http://www.w3.org/1999/xhtml', 'canvas');
+const canvas = element.getContext('2d', { willReadFrequently: true });
 function rgba(colour) {
   canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
   return [...canvas.getImageData(0, 0, 1, 1).data];
@@ -159,10 +164,16 @@ const bright = (colour) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, place) 
   const one = colour[place] / 255;
   return sum + weight * (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
 }, 0);
+function over({ fill, fillOpacity }, paper) {
+  const ink = fill === 'none' ? paper : rgba(fill);
+  return paper.map((one, place) => one + fillOpacity * (ink[place] - one));
+}
 function behind(one) {
   if (one.closest('svg') && one.previousElementSibling?.tagName !== undefined) {
     const rect = one.closest('.tsp-tile, .tsp-frame')?.querySelector('rect');
     if (rect) return rgba(getComputedStyle(rect).fill);
+    const box = one.closest('.node')?.querySelector('rect');
+    if (box) return over(getComputedStyle(box), behind(one.closest('svg')));
   }
   for (let here = one; here; here = here.parentElement) {
     const colour = rgba(getComputedStyle(here).backgroundColor);
@@ -170,7 +181,7 @@ function behind(one) {
   }
   return matchMedia('(prefers-color-scheme: dark)').matches ? rgba('#121212') : rgba('#ffffff');
 }
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const walker = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
 const faint = new Set();
 let count = 0;
 while (walker.nextNode()) {
@@ -191,5 +202,16 @@ return [count, [...faint]];
 @pytest.mark.parametrize(("page", "tab"), PLACES)
 def test_text_has_enough_contrast(page: str, tab: int, scheme: str, driver: WebDriver, pages: dict[str, Path]) -> None:
     count, faint = opened(driver, pages[page], DESK, scheme, tab).execute_script(CONTRAST)
+    assert count > 10 and faint == []
+    media(driver, prefers_color_scheme="light")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_saved_drawing_opened_alone_is_readable(scheme: str, driver: WebDriver, pages: dict[str, Path]) -> None:
+    """Its paper follows the scheme, as its text does: without a colour of its own it would be white in both."""
+    page = opened(driver, pages["drawing"], DESK, scheme)
+    paper = page.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
+    count, faint = page.execute_script(CONTRAST)
     assert count > 20 and faint == []
     media(driver, prefers_color_scheme="light")

@@ -15,9 +15,8 @@ from torchsummary_plus.data.extras import need_extra
 from torchsummary_plus.data.memory_records import KINDS
 from torchsummary_plus.data.units import UNITS
 from torchsummary_plus.formats.table import Table
-from torchsummary_plus.results.model_summary import GUESSES
 from torchsummary_plus.results.views import FORMATS, register_format
-from torchsummary_plus.table.totals import SIZES
+from torchsummary_plus.table.totals import GUESSES, SIZES
 
 BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "MB": 10**6}
 

@@ -17,7 +17,7 @@ from ..table.build import column_field
 from ..table.columns import chosen_names, default_names
 from ..table.lines import STYLES, Line
 from ..table.rows import Report
-from ..table.totals import report_totals, unregistered_note, without_shape
+from ..table.totals import GUESSES, report_totals, unregistered_note, without_shape
 from .columns import COLUMNS
 
 LOWER_IS_BETTER = (
@@ -62,7 +62,8 @@ FLOPS = Field("total_flops", f"FLOPs{PER_SAMPLE}", "flops")
 def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Table:
     """Return the table with a row per figure, a column per entry and, if asked for, ratios to the first entry.
 
-    None chooses all figures but the FLOPs. Raises :class:`InputError` for an unknown one.
+    None chooses all figures but the FLOPs and, beside peaks, torchsummary's guesses at them. Raises
+    :class:`InputError` for an unknown figure.
     """
     entries = compared.entries
     first = entries[0].name
@@ -74,7 +75,8 @@ def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Ta
     for name in chosen or ():
         if not meant(name, known):
             raise choice_error("figure", name, known)
-    shown = [name for name in known if name != FLOPS.name] if chosen is None else [meant(n, known) for n in chosen]
+    hidden = {FLOPS.name, *(GUESSES if set(STEP_FIGURES) & set(known) else ())}
+    shown = [name for name in known if name not in hidden] if chosen is None else [meant(n, known) for n in chosen]
     return Table(
         title=" / ".join(entry.name for entry in entries),
         labels="Figure",

@@ -16,7 +16,7 @@ from ..table.build import summary_table
 from ..table.chosen import ALL_ROWS, RowView, row_view
 from ..table.columns import FRAME_COLUMNS, check_layout, default_names
 from ..table.rows import Report
-from ..table.totals import report_totals
+from ..table.totals import GUESSES, report_totals
 from .echo import is_echo, takes_html
 from .figures import Figures
 from .views import Columns, Depth, Views, check_options, figure_look
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
-
-GUESSES = ("forward_backward_bytes", "total_bytes")
-"""torchsummary's estimates of a step, which a summary with the step's own memory leaves out."""
 
 
 @dataclass(frozen=True)

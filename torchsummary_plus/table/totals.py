@@ -36,8 +36,8 @@ SIZE_FIELDS = [Field(name, label, "bytes", scaled=True) for name, label in SIZES
 MOST_NAMES = 5
 """Most attributes that a note names."""
 
-NEED_A_PASS = ("forward_backward_bytes", "total_bytes")
-"""The fields that are unknown unless the whole forward ran."""
+GUESSES = ("forward_backward_bytes", "total_bytes")
+"""torchsummary's guesses at a step's memory: unknown unless the whole forward ran, and left out where it is known."""
 
 
 def report_totals(report: Report) -> tuple[Total, ...]:
@@ -82,7 +82,7 @@ def _is_unknown(report: Report, size: str) -> bool:
     }
     if size == "input_bytes":
         return report.run.kind == "none"
-    return bool(unknown.get(size)) or (size in NEED_A_PASS and (report.run.kind == "none" or report.run.is_partial))
+    return bool(unknown.get(size)) or (size in GUESSES and (report.run.kind == "none" or report.run.is_partial))
 
 
 def _elements(report: Report, count: int) -> Cell:
