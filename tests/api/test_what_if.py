@@ -14,6 +14,7 @@ from torchsummary_plus import InputError, StepOptions, WhatIf, estimate_memory, 
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.step_request import StepRequest
 from torchsummary_plus.data.units import in_common_unit
+from torchsummary_plus.results.what_if import GpuFit
 
 GPUS = ["RTX 4060", "T4", "RTX 4090", "H100"]
 STEP: dict[str, Any] = {"optimizer": "adamw", "loss": "cross_entropy"}
@@ -141,3 +142,7 @@ def test_the_figure_has_a_line_for_each_gpu_on_its_scale(result: WhatIf) -> None
     ax = result.plot()
     labels = {text.get_text() for text in ax.texts}
     assert "RTX 4060" in labels and "H100 SXM" not in labels
+
+
+def test_a_large_rate_is_printed_in_full() -> None:
+    assert str(GpuFit("T4", 10, True, 1, 2, 311_400.2)) == "fits, up to 10, 311,400/s"

@@ -108,6 +108,8 @@ def test_the_readmes_accuracy_is_that_of_the_recordings() -> None:
     errors = [error for every in cpu_build_errors(DATA).values() for error in every]
     exact, near = (sum(error <= limit for error in errors) for limit in (0.0, 0.01))
     assert f"{exact} of {len(errors)} recorded peaks exactly and {near} within 1 %" in README
+    page = (ROOT / "docs" / "how_right.md").read_text(encoding="utf-8")
+    assert f"{exact} of {len(errors)} equal to the byte, {near} within 1 %" in page
     recordings = [json.loads(path.read_text()) for path in DATA.glob("gpu_truth_*.json")]
     for runtime, limit, words in (("no-op", 0.0, "all {} exactly"), ("CUDA", 0.008, "all {} are within 0.8 %")):
         records = [record for told in recordings if told["runtime"] == runtime for record in told["records"]]

@@ -73,6 +73,15 @@ def in_common_unit(*sizes: int) -> str:
     return " of ".join(in_unit(nbytes, unit)[0] for nbytes in sizes) + f" {unit}"
 
 
+def rate_text(value: float) -> str:
+    """Format a rate to four digits, and a large one in full.
+
+    >>> rate_text(46.6612), rate_text(311_400.2)
+    ('46.66', '311,400')
+    """
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def size_text(nbytes: int) -> str:
     """Format bytes in the largest binary unit that fits.
 

@@ -13,7 +13,7 @@ from ..data.errors import ForwardError, StepError
 from ..data.kernel_records import Kernel
 from ..data.memory_records import MemoryLog, StepInfo, StorageSpec
 from ..data.printed import Printed, answer_lines
-from ..data.units import in_common_unit, one_line
+from ..data.units import in_common_unit, one_line, rate_text
 from .estimate import IN_PIECES
 
 LARGEST_BATCH = 1 << 24
@@ -112,7 +112,7 @@ class BatchSizeLimit(Printed):
             (f"Peak at {self.batch_size:,}", peak_words(self.peak_bytes, usable, *self.peak_range)),
             (f"Peak at {self.batch_size + 1:,}", next_words(self.next_peak_bytes, usable)),
             ("Largest part", one_line(self.held_by)),
-            *([("Samples per second", f"{self.samples_per_second:,.4g}")] if self.samples_per_second else []),
+            *([("Samples per second", rate_text(self.samples_per_second))] if self.samples_per_second else []),
         ]
 
 

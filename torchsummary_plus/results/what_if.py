@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
 from ..data.step_words import a_gpu
-from ..data.units import in_common_unit
+from ..data.units import in_common_unit, rate_text
 from ..formats.printing import printable
 from ..formats.text import WIDTH, table_text
 from ..memory.estimate import IN_PIECES
@@ -42,7 +42,7 @@ class GpuFit:
 
     def __str__(self) -> str:
         if self.fits:
-            rate = "" if self.samples_per_second is None else f", {self.samples_per_second:,.4g}/s"
+            rate = "" if self.samples_per_second is None else f", {rate_text(self.samples_per_second)}/s"
             return f"fits, up to {self.largest_batch:,}{rate}"
         missing = self.needed_bytes - self.usable_bytes
         return f"no: {in_common_unit(missing)} missing" if missing > 0 else "no: fragmented"
