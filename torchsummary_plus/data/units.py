@@ -74,12 +74,12 @@ def in_common_unit(*sizes: int) -> str:
 
 
 def rate_text(value: float) -> str:
-    """Format a rate to four digits, and a large one in full.
+    """Format a rate to three digits, and a large one in full.
 
     >>> rate_text(46.6612), rate_text(311_400.2)
-    ('46.66', '311,400')
+    ('46.7', '311,400')
     """
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def size_text(nbytes: int) -> str:

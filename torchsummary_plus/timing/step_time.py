@@ -13,7 +13,7 @@ from ..data.errors import InputError
 from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel, MeasuredTime
 from ..data.memory_records import AS_COMPILED, COMPILED, TUNED, MemoryLog, StepInfo
 from ..data.step_words import a_gpu, on_device
-from ..data.units import describe
+from ..data.units import describe, rate_text
 from ..memory.attribution import inclusive
 from ..memory.gpus import GPU, find_gpu
 from ..memory.other_devices import other_device
@@ -110,11 +110,11 @@ class StepTime:
         phase, longest = max(self.by_phase.items(), key=lambda item: item[1])
         place = f"on {a_gpu(self.gpu)}" if self.gpu else f"measured {on_device(self.info.device, self.info.gpu)}"
         head = f"{middle} ({low} to {high}) {place}"
-        rate = f"{_number(self.samples_per_second)} samples/s"
+        rate = f"{rate_text(self.samples_per_second)} samples/s"
         if self.seconds_per_token is not None:
             rate = f"at least {duration(self.seconds_per_token)} for each further token"
         elif self.tokens_per_second is not None:
-            rate += f", {_number(self.tokens_per_second)} tokens/s"
+            rate += f", {rate_text(self.tokens_per_second)} tokens/s"
         shares = f"{phase} {longest / self.seconds:.0%}"
         if self.memory_bound is not None:
             shares += f"; {self.bound}-bound {max(self.memory_bound, 1 - self.memory_bound):.0%}"
@@ -139,10 +139,6 @@ def duration(seconds: float) -> str:
         if value >= 1 or unit == "us":
             return f"{value:,.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
     raise AssertionError
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def step_time(
