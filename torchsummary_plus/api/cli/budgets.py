@@ -78,4 +78,4 @@ def _bytes(arguments: argparse.Namespace, step: Estimate | None) -> Iterator[str
         yield f"a peak of {in_common_unit(step.peak_bytes)}; --max-memory is {in_common_unit(most)}"
     fit = None if arguments.gpu is None else step.fits(arguments.gpu)
     if fit is not None and not fit:
-        yield f"the step does not fit in {arguments.gpu}: {str(fit).removeprefix('no, ')}"
+        yield f"the step does not fit in {arguments.gpu}: {fit.headroom.removeprefix('no, ')}"

@@ -166,7 +166,7 @@ def step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: A
     if arguments.gpu is None:
         return []
     # An estimate for a GPU says itself whether it fits.
-    lines = [] if estimate.info.gpu else [f"Fits in {arguments.gpu}: {estimate.fits(arguments.gpu)}"]
+    lines = [] if estimate.info.gpu else [f"Fits in {arguments.gpu}: {estimate.fits(arguments.gpu).headroom}"]
     if arguments.time:
         lines.append(str(estimate.time(arguments.gpu)))
     if arguments.max_batch:
