@@ -233,7 +233,7 @@ def test_steps_are_compared_by_kind() -> None:
     plain, adam = (estimate_memory(nn.Linear(64, 64), (64,), 512, optimizer=name) for name in ("sgd", "adamw"))
     ax = compare(plain, adam, names=["sgd", "adamw"]).plot(ax=axes())
     assert [label.get_text() for label in ax.get_yticklabels()] == ["sgd", "adamw"]
-    assert ax.get_xlabel() == "Peak (KiB)"
+    assert ax.get_xlabel() == "Peak (KiB), batch 512"
     assert [length * 1024 for length in lengths(ax)] == pytest.approx([plain.peak_bytes, adam.peak_bytes])
     state = next(container for container in ax.containers if container.get_label() == "optimizer state")
     drawn = [patch.get_width() * 1024 for patch in state]
@@ -411,6 +411,11 @@ def test_figures_name_their_batch() -> None:
     assert resnet().plot(ax=axes()).get_xlabel().endswith(" shown")  # Parameters have none.
     assert gpt2().plot(ax=axes()).get_xlabel().endswith(", batch 4")
     assert gpt2().plot_timeline(ax=axes()).get_ylabel() == "Memory, batch 4 (MiB)"
+    assert compare(gpt2(), gpt2()).plot(ax=axes()).get_xlabel() == "Peak (MiB), batch 4"
+    other = estimate_memory(nn.Linear(4, 4), (4,), 2, optimizer="sgd", gradient_accumulation_steps=2)
+    assert compare(gpt2(), other).plot(ax=axes()).get_xlabel().endswith("batch 4")
+    other = estimate_memory(nn.Linear(4, 4), (4,), 2)
+    assert "batch" not in compare(gpt2(), other).plot(ax=axes()).get_xlabel()  # Each step has its own.
     ticks = compare(resnet(), resnet()).plot(["flops", "macs"], ax=axes()).get_xticklabels()
     assert [tick.get_text().replace("\n", " ") for tick in ticks] == [
         "FLOPs per sample (M)",

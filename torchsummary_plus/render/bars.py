@@ -23,6 +23,7 @@ from .figure import (
     Place,
     elided,
     fill_on,
+    hiding,
     in_thousands,
     in_units,
     ink,
@@ -114,7 +115,9 @@ def draw_steps(
 ) -> Axes:
     """Draw the peaks of steps by kind, in the given order, with lines at limits that are on the scale."""
     bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
-    ax = _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place)
+    batches = {estimate.info.batch_size * estimate.info.micro_batches for estimate in estimates}
+    batch = f", batch {batches.pop():,}" if len(batches) == 1 else ""
+    ax = _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place, batch)
     size, _ = in_units(max(bar.length for bar in bars))
     right = ax.get_xlim()[1]
     off = [name for name, nbytes in (limits or {}).items() if nbytes / size > right]
@@ -164,7 +167,7 @@ def _draw(
         starts = [start + width for start, width in zip(starts, widths)]
     for row, bar in enumerate(bars):
         ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",
-                    va="center_baseline", fontsize=TEXT, color=ink(ax))  # fmt: skip
+                    va="center_baseline", fontsize=TEXT, color=ink(ax), bbox=hiding(ax))  # fmt: skip
     ax.set_xlim(0, 1.2 * max(most, 1) / size)
     ax.set_ylim(len(bars) - 0.5, -0.5)
     tidy(ax)

@@ -106,6 +106,11 @@ def limit_ink(ax: Axes) -> str:
     return LIGHT_LIMIT if is_dark(ax) else LIMIT
 
 
+def hiding(ax: Axes) -> dict[str, Any]:
+    """Return the box behind text that hides the lines below it."""
+    return {"facecolor": paper(ax), "edgecolor": "none", "pad": 0.3}
+
+
 def fill_on(colour: str, ax: Axes) -> str:
     """Return a fill colour for axes: on dark ones, light grey replaces black."""
     return LIGHT_INK if colour == BLACK and is_dark(ax) else colour

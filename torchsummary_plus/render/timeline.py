@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..data.errors import InputError
 from ..data.units import describe
@@ -19,11 +19,11 @@ from .figure import (
     Place,
     elided,
     fill_on,
+    hiding,
     in_units,
     ink,
     legend_below,
     limit_ink,
-    paper,
     thin_ink,
     tidy,
 )
@@ -143,14 +143,9 @@ def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, 
         ax.axhline(level, color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
     ax.annotate(
         f"{text}, far above" if far else f"{text} (dashed)", (0.02, 0.99), xycoords="axes fraction", va="top",
-        fontsize=TEXT, color=colour, parse_math=False, bbox=_hiding(ax), zorder=4,
+        fontsize=TEXT, color=colour, parse_math=False, bbox=hiding(ax), zorder=4,
     )  # fmt: skip
     return top if far else max(top, level)
-
-
-def _hiding(ax: Axes) -> dict[str, Any]:
-    """Return the box behind text that hides the lines below it."""
-    return {"facecolor": paper(ax), "edgecolor": "none", "pad": 0.3}
 
 
 def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: int, unit: str, height: float) -> None:
@@ -165,7 +160,7 @@ def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: i
     ax.annotate(
         f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, height),
         textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=TEXT, color=ink(ax),
-        parse_math=False, bbox=_hiding(ax),
+        parse_math=False, bbox=hiding(ax),
         arrowprops={"arrowstyle": "-", "color": thin_ink(ax), "linewidth": 0.4, "relpos": (0.5, 0)},
     )  # fmt: skip
 
