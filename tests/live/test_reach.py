@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchsummary_plus.live.copying import is_library
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
 from torchsummary_plus.live.reach import Reached
 from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
+from torchsummary_plus.table.forward import Pass
+from torchsummary_plus.table.modules import ModuleTree
+from torchsummary_plus.trace.kernels import run_really
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,12 @@ def test_objects_that_refer_to_each_other_are_searched_once() -> None:
         holder.others = list(objects)
     objects[-1].tensor = torch.ones(3)
     assert all_tensors(objects) == [objects[-1].tensor]
+
+
+def test_the_pass_around_a_forward_is_not_searched() -> None:
+    """A hook may hold the module that a summary watches, and so reach the pass, which holds a copy of the model."""
+    around = SimpleNamespace(watch=Pass(ModuleTree(nn.Linear(2, 2)), run_really, []))
+    assert Reached([around]).tensors == []
 
 
 def test_models_of_code_run_without_a_modules_name_are_searched() -> None:

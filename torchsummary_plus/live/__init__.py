@@ -1,10 +1,10 @@
 """A live model's tensors: fakes, copies, values, and the objects that a step's code can reach.
 
 - What the user passes: ``structures``, ``packed``, ``compiled``.
-- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``stored``, ``remaking``, ``real_inputs``.
+- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``stored``, ``real_inputs``.
 - Copies for a pass: ``copying``, ``offloading``.
 - Inside a pass: ``autocast``, ``exports``, ``interrupts``, ``own_random``, ``threads``.
-- CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``recurrent_steps``, ``device_indices``, ``streams``,
+- CUDA without a GPU: ``cuda_guard``, ``unguarded``, ``device_indices``, ``streams``,
   ``cuda_as_cpu``, ``cuda_answers``. With one: ``cuda_driver``.
 - What a step reaches besides the model: ``reach``, ``graphs``.
 - torch's releases: ``compat``, ``probing``, ``versions``.

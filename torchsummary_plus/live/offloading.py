@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .fakes import CPU, META, fake_like
-from .remaking import Change
+from .stored import Change
 
 
 def offloading(module: nn.Module) -> Any:

@@ -28,7 +28,7 @@ from ..live.fakes import CPU, DataDependentError, standing_in_for
 from ..live.offloading import Away, is_complete
 from ..live.own_random import own_random
 from ..live.own_random import seed as seed_own
-from ..live.remaking import remade
+from ..live.stored import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..table.attempts import Embeddings, NeedsIntegerError, eager, read
 from ..table.experts import numbers_of_experts

@@ -22,8 +22,7 @@ from ..live.offloading import Away, is_complete, offloaded
 from ..live.own_random import own_random
 from ..live.packed import graph_constants, repack
 from ..live.real_inputs import real_input
-from ..live.remaking import remade
-from ..live.stored import all_stored
+from ..live.stored import all_stored, remade
 from ..live.structures import all_tensors
 from ..table.attempts import PassOptions, eager, read, trace
 from ..table.forward import Pass, failed_frame

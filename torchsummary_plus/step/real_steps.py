@@ -30,8 +30,7 @@ from ..live.fakes import CPU
 from ..live.offloading import is_complete
 from ..live.own_random import own_random, rng_state
 from ..live.packed import repack
-from ..live.remaking import remade
-from ..live.stored import all_stored
+from ..live.stored import all_stored, remade
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.blas import HANDLES, workspace_bytes

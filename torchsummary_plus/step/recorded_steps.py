@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
-from ..live.remaking import remade
+from ..live.stored import remade
 from ..live.structures import all_tensors, once
 from ..live.threads import in_pass
 from ..table.attempts import Embeddings

@@ -22,7 +22,7 @@ from ..live.fakes import Fake, is_plain
 from ..live.graphs import SavedByGraphs
 from ..live.offloading import Away
 from ..live.reach import Reached, without_cached_tensors
-from ..live.remaking import Change
+from ..live.stored import Change
 from ..live.versions import since
 from ..table.environments import copied_tree
 from ..table.modules import ModuleTree, tensors_in

@@ -21,7 +21,7 @@ from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
 from ..live.offloading import is_complete
 from ..live.own_random import own_random
-from ..live.remaking import remade
+from ..live.stored import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.global_state import global_state_kept, names_replaced, one_pass

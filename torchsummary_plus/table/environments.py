@@ -16,8 +16,7 @@ from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
 from ..live.offloading import AS_THEY_ARE, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.packed import own_attributes
 from ..live.real_inputs import MASK, real_input
-from ..live.remaking import remade
-from ..live.stored import stored
+from ..live.stored import remade, stored
 from ..live.structures import inner_tensors, is_wrapper
 from ..trace.kernels import SMALL, FakeKernels, Kernel, run_really
 from .forward import Listener

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..live.own_random import own_random
-from ..live.remaking import remade
+from ..live.stored import remade
 from ..trace.global_state import global_state_kept
 from ..trace.kernels import run_really
 from .environments import RealEnvironment, copied_tree
