@@ -234,9 +234,13 @@ def _recorded(task: Task) -> MemoryLog:
         except (ForwardError, StepError) as error:
             setback: Setback = error
         except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
-            setback = error.with_traceback(None)  # Its frames keep tensors alive: those of a checkpoint have hooks.
-        attempts = (attempt(task, setback) for kinds, attempt in ATTEMPTS if isinstance(setback, kinds))
-        following = next(result for result in attempts if result is not None)
+            setback = error.with_traceback(None)
+        following: Task | MemoryLog | None = None
+        for kinds, attempt in ATTEMPTS:
+            if following is None and isinstance(setback, kinds):
+                following = attempt(task, setback)
+        del setback  # Its frames keep tensors alive: those of a checkpoint have hooks.
+        assert following is not None
         if isinstance(following, MemoryLog):
             return following
         task = following
