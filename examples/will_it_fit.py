@@ -95,20 +95,23 @@ MODELS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int], ...] = 
 def side_by_side() -> None:
     """Print memory and time of both models, trained in mixed precision, on four GPUs: two traces in all."""
     lines: dict[str, list[str]] = {card: [card] for card in RENTED}
-    headings = ["GPU"]
+    headings = ["\n\nGPU"]
     for name, build, size, batch in MODELS:
         with torch.device("meta"):
             model = build()
         options: dict[str, Any] = {"autocast": torch.bfloat16, "optimizer": "adamw", "loss": "cross_entropy"}
         step = estimate_memory(model, size, batch, gpu=RENTED[0], **options)
-        headings += [f"{name}: peak GiB", "fits", "step, ms", "samples/s"]
+        unit = "samples" if step.time().tokens_per_second is None else "tokens"
+        title = f"{name}\nbatch of {batch}: {step.peak_bytes / GIB:.1f} GiB"
+        headings += [f"{title}\nfits", "\n\ntime of a step", f"\n\n{unit}/s"]
         for card in RENTED:
             time = step.time(card)
-            fits = "yes" if step.fits(card) else "no"
-            ends = f"{1e3 * time.seconds:,.0f} ({1e3 * time.low:,.0f} to {1e3 * time.high:,.0f})"
-            rate = time.samples_per_second
-            lines[card] += [f"{step.peak_bytes / GIB:.2f}", fits, ends, f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"]
-    print(tabulate(lines.values(), headings, disable_numparse=True), "\n")
+            seconds, _, _ = str(time).partition(" on ")
+            rate = time.tokens_per_second or time.samples_per_second
+            lines[card] += [str(step.fits(card)), seconds, f"{rate:,.0f}"]
+    print("Training with AdamW in bfloat16 mixed precision, predicted without a GPU\n")
+    print(tabulate(lines.values(), headings, disable_numparse=True, colalign=["left", *["left", "left", "right"] * 2]))
+    print("\nThe time of a step that does not fit is that of such a GPU with enough memory.\n")
 
 
 def main() -> None:

@@ -191,3 +191,16 @@ def test_will_it_fit_shows_what_each_change_saves(
     peaks = {name: float(match[1]) for name, match in matches.items() if match is not None}
     assert list(peaks) == names
     assert all(peaks[name] < peaks["as it is"] for name in names[1:])
+
+
+def test_will_it_fit_shows_memory_and_time_side_by_side(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ("A small ResNet", _small_resnet, (3, 64, 64), 64), ("A large one", _small_resnet, (3, 512, 512), 512)
+    monkeypatch.setattr(will_it_fit, "MODELS", models)
+    will_it_fit.side_by_side()
+    printed = capsys.readouterr().out
+    for card in will_it_fit.RENTED:
+        time = r"[\d.,]+ m?s \([\d.]+(?: m?s)? to [\d.]+(?: m?s)?\) +[\d,]+"
+        line = rf"^{card} +yes, .*? left +{time} +(?:yes|no), .*? +{time}$"
+        assert re.search(line, printed, re.MULTILINE), card
