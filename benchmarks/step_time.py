@@ -158,7 +158,7 @@ def fitted(rows: Sequence[Row], records: Mapping[str, Recording], start: Constan
 
 def fit(rows: Sequence[Row], records: Mapping[str, Recording]) -> tuple[Constants, set[str]]:
     """Return the constants fitted on every second model, and these models."""
-    models = set(sorted({row.model for row in rows})[::2])
+    models = set(sorted({row.model for row in rows})[1::2])
     own = [row for row in rows if row.model in models]
     on_card = [row for row in own if row.gpu == FITTED_ON and not row.is_compiled]
     constants = fitted([row for row in on_card if row.mode == "eval"], records, START, OF_INFERENCE)

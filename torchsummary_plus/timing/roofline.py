@@ -35,26 +35,26 @@ class Constants:
 
     Fitted by ``python -m benchmarks.step_time`` (November 2026) on timm's published throughputs of half of its models
     on the RTX 3090 (timm's results/benchmark-*-rtx3090.csv: inference of torch 2.4, training of torch 1.12); ``fused``
-    on the RTX 4090 (torch 2.9). ``launch`` is a round number.
+    on the RTX 4090 (torch 2.9). ``launch`` is a round number, and so is ``product``, at which the error is as small.
     """
 
     product: float = 0.95
     """The share of the peak that a wide matrix product, convolution or attention reaches."""
-    half_n: float = 16.0
+    half_n: float = 20.0
     """The width of a product, the narrower side of its result, at which it reaches half of its rate."""
-    half_k: float = 60.0
+    half_k: float = 68.0
     """The number of products summed at which it reaches half of its rate."""
-    depthwise: float = 0.037
+    depthwise: float = 0.08
     """The share of the float32 peak that a depthwise convolution reaches, in any dtype; twice that in 16-bit NHWC."""
-    grouped_backward: float = 0.165
+    grouped_backward: float = 0.24
     """The share of its forward's rate that the backward of a grouped convolution reaches."""
-    bandwidth: float = 0.855
+    bandwidth: float = 0.88
     """The share of the memory's bandwidth that kernels reach."""
-    norm_backward: float = 0.35
+    norm_backward: float = 0.36
     """The same for the backward of a normalisation or softmax, which reduces before it writes."""
-    layout: float = 0.54
+    layout: float = 0.61
     """The part of a 16-bit convolution's tensors in NCHW that cuDNN converts to NHWC and back."""
-    fused: float = 0.4
+    fused: float = 0.44
     """The part of the traffic of element-wise kernels, copies and normalisations that torch's compiler leaves."""
     launch: float = 3e-6
     """The seconds between two kernels."""
