@@ -75,7 +75,8 @@ def brief(record: dict[str, Any], names: Sequence[str], count: int) -> str:
     """
     rows = islice(BRIEF.items(), count)
     lines = [_line(words, [_cell(record[name]["answers"][key]) for name in names]) for key, words in rows]
-    return "\n".join([_head([f"{name} {record[name]['version']}" for name in names]), *lines])
+    versions = (record[name]["version"].partition(".post")[0] for name in names)
+    return "\n".join([_head([f"{name} {version}" for name, version in zip(names, versions, strict=True)]), *lines])
 
 
 def with_brief(text: str, record: dict[str, Any]) -> str:
