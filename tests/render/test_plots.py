@@ -426,5 +426,6 @@ def test_figures_name_their_batch() -> None:
 def test_limits_off_the_scale_are_named() -> None:
     ax = draw_steps(["step"], [gpt2()], lambda _: axes(), {"near": gpt2().peak_bytes, "A": 1 << 40, "B": 1 << 41})
     assert ax.get_xlabel().endswith("; off scale: A, B") and "near" in [text.get_text() for text in ax.texts]
+    assert ax.texts[0].get_bbox_patch() is not None  # The limit's line passes behind the number beside the bar.
     ax = draw_steps(["step"], [gpt2()], lambda _: axes(), dict.fromkeys("ABCD", 1 << 40))
     assert ax.get_xlabel().endswith("; off scale: A, B and 2 more")
