@@ -126,3 +126,36 @@ def test_a_step_measured_without_its_time_has_none() -> None:
     with pytest.raises(InputError, match=r"ran for real.*kernels are unknown"):
         timed().time("T4")
     assert measured.known_time() is None
+
+
+class Event:
+    """A CUDA event on a stream whose clock, in milliseconds, each recording moves by twice as much."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = 0.0
+
+    def record(self, stream: str) -> None:
+        assert stream == "stream of cuda:0"
+        CLOCK[0] *= 2
+        self.at = CLOCK[0]
+
+    def elapsed_time(self, later: Event) -> float:
+        return later.at - self.at
+
+
+def test_on_cuda_the_laps_are_between_events_on_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
+    CLOCK[0] = 0.5
+    watch = stopwatch.Stopwatch(torch.device("cuda:0"))
+    watch.enter("forward", 0)
+    for phase in ("forward", "backward", "end"):
+        watch.enter(phase, 1)
+    assert not waited, "the host does not wait for the GPU between laps"
+    watch.stop()
+    measured = watch.measured(warm_up=1)
+    assert {phase: seconds for phase, _, seconds in measured.parts} == {"forward": 0.002, "backward": 0.012}
+    assert measured.runs == (0.014,) and waited == ["cuda:0"]
