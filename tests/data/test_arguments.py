@@ -27,7 +27,9 @@ CALLS = sorted(
 def test_unknown_argument_is_an_input_error_and_a_type_error(name: str) -> None:
     call: Any = getattr(torchsummary_plus, name)
     arguments = {"compare": (MODEL, MODEL), "weights": ("a.gguf",)}.get(name, (MODEL,))
-    inputs = {"input_size": (8,)} if name in ("compare", "summary", "explain", "explain_batch") else {}
+    inputs: dict[str, Any] = {"gpu": "T4"} if name == "estimate_time" else {}
+    if name in ("compare", "summary", "explain", "explain_batch"):
+        inputs = {"input_size": (8,)}
     with pytest.raises(OptionError, match="zzz") as caught:
         call(*arguments, **inputs, zzz=1)
     assert isinstance(caught.value, InputError) and isinstance(caught.value, TypeError)

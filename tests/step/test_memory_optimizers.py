@@ -335,7 +335,7 @@ from torch import nn
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.step import fake_steps
 
-with patch.object(fake_steps, "_record", wraps=fake_steps._record) as record:
+with patch.object(fake_steps, "record_once", wraps=fake_steps.record_once) as record:
     estimate_memory(nn.Linear(2, 2), (2,), optimizer="adam", device="cpu", progress=False)
 print(record.call_count)
 """

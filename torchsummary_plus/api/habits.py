@@ -33,7 +33,7 @@ ELSEWHERE = {
 
 OF_A_STEP = (
     *("targets", "autocast", "train_step", "keep_output", "steps", "gradient_accumulation_steps", "allocator"),
-    *("cudnn", "world_size", "rank", "ranks"),
+    *("cudnn", "world_size", "rank", "ranks", "compiled"),
 )
 """Options of a step that a table's call takes inside ``memory=``."""
 
