@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.cpu.events import measured_levels
-from benchmarks.cpu.models import SUBJECTS, Subject, floats
+from benchmarks.cpu.models import CALLS, GPT2, GROUPED, SUBJECTS, T5, WHISPER, WIDE, Lossy, Subject, floats, words
 from benchmarks.cpu.nets import Through
 from benchmarks.cpu.truth import DATA, MODES, SEED, STEPS, Case, as_text, isa, load, loss_of, machine, steps_of
 from examples.resnet import resnet18
@@ -36,7 +36,7 @@ from torchsummary_plus import estimate_memory
 BATCH = 8
 NAMES = (
     *("mlp", "mlp_norm", "recommender", "vgg", "unet", "diffusion_unet", "vit", "gpt", "gpt_plain", "gpt_checkpointed"),
-    *("gpt2", "llama", "llama_transformers", "mistral", "bert", "whisper", "t5", "encoder", "lstm", "experts"),
+    *("llama", "encoder", "lstm", "experts"),
 )
 OPTIMIZERS = {"sgd": "sgd", "adamw": "adamw_foreach"}
 """By their names here, the ways of training of ``benchmarks.cpu.truth``."""
@@ -93,11 +93,33 @@ def conv_next() -> nn.Module:
     return Through(lambda model, x: model(x).logits, ConvNextForImageClassification(config))
 
 
+def hugging(config: str, task: str, call: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
+    """Return a tiny transformers model, which needs no torchvision."""
+
+    def build() -> nn.Module:
+        import transformers
+
+        configured = getattr(transformers, f"{config}Config")(**settings)
+        return Lossy(getattr(transformers, config + task)(configured), CALLS[call])
+
+    return build
+
+
+IDS = words(32)
+SUBJECTS_OF_TRANSFORMERS = (
+    Subject("gpt2", "transformer", hugging("GPT2", "LMHeadModel", "text", GPT2), IDS),
+    Subject("llama_transformers", "transformer", hugging("Llama", "ForCausalLM", "text", GROUPED), IDS),
+    Subject("mixtral", "transformer", hugging("Mixtral", "ForCausalLM", "text", GROUPED), IDS),
+    Subject("bert", "transformer", hugging("Bert", "ForMaskedLM", "text", WIDE), IDS),
+    Subject("t5", "transformer", hugging("T5", "ForConditionalGeneration", "text", T5), IDS),
+    Subject("whisper", "transformer", hugging("Whisper", "ForConditionalGeneration", "sound", WHISPER), floats(16, 48)),
+    Subject("convnext", "cnn", conv_next, floats(3, 64, 64)),
+)
 KNOWN = {subject.name: subject for subject in SUBJECTS}
 MODELS = (
     *(KNOWN[name] for name in NAMES),
     Subject("resnet18", "cnn", resnet18, floats(3, 64, 64)),
-    Subject("convnext", "cnn", conv_next, floats(3, 64, 64)),
+    *SUBJECTS_OF_TRANSFORMERS,
     Subject("three_breaks", "breaks", Breaking, floats(256)),
     Subject("custom_function", "mlp", Custom, floats(256)),
 )

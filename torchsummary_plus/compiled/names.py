@@ -5,6 +5,7 @@ Importing this file imports the compiler, so only the subprocess does.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ..live.probing import Place, place, probe
@@ -32,9 +33,11 @@ CHECKED_INPUTS: Place = place("torch._inductor.compile_fx:get_input_idxs_to_chec
 
 # Dynamo.
 CHECK_GUARDS: Place = place("torch._dynamo.guards:CheckFunctionManager.__init__", _ALL)
+INSTALL_GLOBAL: Place = place("torch._dynamo.output_graph:OutputGraph.install_global_unsafe", _ALL)
 CONTEXT: Any = probe("torch._dynamo.eval_frame:_TorchDynamoContext", _ALL)
 CONTEXT_INIT: Place = place("torch._dynamo.eval_frame:_TorchDynamoContext.__init__", _ALL)
-INDUCTOR: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
+INDUCTOR: Any = probe("torch:_TorchCompileInductorWrapper", _ALL)
+COMPILE: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
 IS_RECOMPILED: Place = place("torch._dynamo.convert_frame:has_tensor_in_frame", _ALL)
 """Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
 compiled_code: Any = probe("torch._dynamo.eval_frame:_debug_get_cache_entry_list", _ALL)
@@ -50,3 +53,23 @@ FakeTensorMode: Any = probe("torch._subclasses.fake_tensor:FakeTensorMode", _ALL
 # Configurations.
 functorch_config: Any = probe("torch._functorch:config", _ALL)
 inductor_config: Any = probe("torch._inductor:config", _ALL)
+
+# A GPU and Triton.
+DEVICE: Place = place("torch._dynamo.device_interface:CudaInterface", _CUDA)
+INITIALISE: Place = place("torch.cuda:_lazy_init", _CUDA)
+DEVICE_GUARD: Place = place("torch.cuda:_DeviceGuard", _CUDA)
+HAS_TRITON: Place = place("torch._inductor.scheduler:has_triton", _CUDA)
+TRITON_HASH: Place = place("torch.utils._triton:triton_hash_with_backend", _CUDA)
+has_triton_package: Any = probe("torch.utils._triton:has_triton_package", _CUDA)
+ATTRIBUTES_VERSION: Place = place("torch._inductor.utils:get_triton_attrs_descriptor_version", _CUDA)
+PATTERNS = tuple(place(f"torch._inductor.fx_passes.{part}:lazy_init", _CUDA) for part in ("joint_graph", "post_grad"))
+FOLD: Place = place("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _CUDA)
+SHOULD_PAD: Place = place("torch._inductor.fx_passes.pad_mm:_should_pad", _CUDA)
+COMPOSITE: Any = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
+FROM_C = "_cuda_getCurrentRawStream", "_cuda_getDevice"
+"""Functions of ``torch._C`` that a CPU build lacks, and generated code calls."""
+
+
+def import_heuristics() -> None:
+    """Import the part of inductor that launches Triton's kernels."""
+    import_module("torch._inductor.runtime.triton_heuristics")

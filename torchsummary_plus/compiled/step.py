@@ -9,23 +9,29 @@ Only for a process that ends afterwards.
 
 from __future__ import annotations
 
+import builtins
 import gc
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import wraps
 from inspect import signature
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..data.capability import AMPERE
+from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.compiled import has_compiled
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.offloading import AS_THEY_ARE
+from ..ops.scratch.cuda.cudnn.cards import known_cards
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.fake_steps import Task, record_once
 from ..step.step_copy import Surroundings, with_loss
@@ -36,10 +42,20 @@ from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
 from ..trace.global_state import global_state_kept, gradients
 from ..trace.kernels import run_really
-from . import kernels, names
+from . import gpu, kernels, names
 from .request import CompiledStep
 
 PACKAGE = __name__.partition(".")[0]
+_TIMED = "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"
+LEFT_OUT = {
+    "triton.cudagraphs": "CUDA graphs: estimated without them; they keep a pool of their own",
+    "max_autotune": _TIMED,
+    "max_autotune_gemm": _TIMED,
+    "max_autotune_pointwise": _TIMED,
+    "coordinate_descent_tuning": _TIMED,
+}
+"""Options of inductor that are left out, with the assumption that says so."""
+OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 PLAIN_GUARDS = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"})
 """Guards on numbers, strings and the like."""
 
@@ -53,11 +69,13 @@ def record(request: CompiledStep, listeners: Sequence[Listener]) -> MemoryLog:
     task = Task(request.tree, request.example, request.step, request.device, known, request.cudnn, listeners)
     task = replace(task, for_cuda=request.device.type == "cuda")
     task = _with_integers(task)
-    _install(request)
+    notes: dict[str, None] = {}
+    _install(request, notes)
     _compile(task)
     compat.stance_of_passes = "fail_on_recompile"
     names.IS_RECOMPILED.set(lambda frame: bool(names.compiled_code(frame.f_code)))
-    return record_once(task)
+    log = record_once(task)
+    return replace(log, assumptions=(*log.assumptions, *notes))
 
 
 def _with_integers(task: Task) -> Task:
@@ -71,15 +89,20 @@ def _with_integers(task: Task) -> Task:
     return task
 
 
-def _install(request: CompiledStep) -> None:
+def _install(request: CompiledStep, notes: dict[str, None]) -> None:
     """Prepare torch, and compile the model unless the user has compiled it or parts of it."""
     kernels.install()
+    if request.device.type == "cuda":
+        card = request.cudnn.card or known_cards()["a100"]
+        gpu.install(card, request.capability or card.capability, lambda line: notes.setdefault(line))
     names.skip_package(PACKAGE)
     names.CHECK_GUARDS.set(_with_few_guards(names.CHECK_GUARDS.value))
+    names.INSTALL_GLOBAL.set(_for_every_copy(names.INSTALL_GLOBAL.value))
     names.CONTEXT_INIT.set(_prepared(names.CONTEXT_INIT.value))
     for context in gc.get_objects():
         if issubclass(type(context), names.CONTEXT):
-            context.enter_exit_hooks.append(_without_function_modes)
+            _prepare(context)
+    names.COMPILE.set(_without_timing(names.COMPILE.value, notes))
     Pass.ignore_compile_internals = lambda *_: True  # type: ignore[method-assign]
     Fake.__coerce_same_metadata_as_tangent__ = lambda self, *_: self  # type: ignore[attr-defined]
     root: nn.Module = request.tree.modules[0]
@@ -106,19 +129,62 @@ def _with_few_guards(own: Callable[..., None]) -> Callable[..., None]:
     @wraps(own)
     def init(*args: Any, **kwargs: Any) -> None:
         call = parameters.bind(*args, **kwargs)
+        if call.arguments["f_code"].co_filename.startswith(OPTIMIZERS):
+            raise UnsupportedError("the optimizer's step is compiled by itself")
         call.arguments["guard_filter_fn"] = lambda guards: [keeps(guard) for guard in guards]
         own(*call.args, **call.kwargs)
 
     return init
 
 
+def _for_every_copy(own: Callable[..., None]) -> Callable[..., None]:
+    """Return Dynamo's function that defines a global variable, for copies of a function with other globals too."""
+
+    @wraps(own)
+    def install(self: Any, name: str, value: Any) -> None:
+        own(self, name, value)
+        if isinstance(value, FunctionType) and value.__globals__ is self.global_scope:  # It goes on after a break.
+            module = sys.modules.get(value.__globals__.get("__name__", ""))
+            if module is not None and vars(module) is not value.__globals__:
+                raise UnsupportedError("the graph breaks in a function that uses global objects of the step")
+        vars(builtins)[name] = value
+
+    return install
+
+
 def _prepared(own: Callable[..., None]) -> Callable[..., None]:
     @wraps(own)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         own(self, *args, **kwargs)
-        self.enter_exit_hooks.append(_without_function_modes)
+        _prepare(self)
 
     return init
+
+
+def _prepare(context: Any) -> None:
+    """Have a compiled function refuse other compilers than inductor, and leave the function modes while it runs."""
+    backend = names.innermost_backend(context.callback) if callable(context.callback) else None
+
+    def check() -> Callable[[], None]:
+        if backend is not None and not isinstance(backend, names.INDUCTOR):
+            name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", type(backend).__name__)
+            raise UnsupportedError(f"the backend {name} compiles it; accepted: inductor")
+        return _without_function_modes()
+
+    context.enter_exit_hooks.append(check)
+
+
+def _without_timing(own: Callable[..., Any], notes: dict[str, None]) -> Callable[..., Any]:
+    """Return inductor without CUDA graphs and without what it chooses by timing kernels, which are noted."""
+
+    @wraps(own)
+    def call(self: Any, *args: Any, config_patches: Any = None, **kwargs: Any) -> Any:
+        asked = {**names.inductor_config.get_config_copy(), **self.config, **(config_patches or {})}
+        notes.update((line, None) for name, line in LEFT_OUT.items() if asked.get(name))
+        off = dict.fromkeys(LEFT_OUT, False)
+        return own(self, *args, config_patches={**(config_patches or {}), **off}, **kwargs)
+
+    return call
 
 
 def _without_function_modes() -> Callable[[], None]:
@@ -154,6 +220,7 @@ def _compile(task: Task) -> None:
         stack.enter_context(deep_stack())
         stack.enter_context(gradients(task.step.mode == "train"))
         stack.enter_context(standing_in_for(task.device, task.capability))
+        stack.enter_context(gpu.present() if task.device.type == "cuda" else nullcontext())
         stack.enter_context(names.FakeTensorMode(allow_non_fake_inputs=True))
         copied = surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE)
         copy = stack.enter_context(copied)
@@ -161,10 +228,11 @@ def _compile(task: Task) -> None:
         set_mode(tree, step.mode == "train", run_really)
         args, kwargs, _ = realise(task.example, batch, tree, make, fake, step.train_step)
         stack.enter_context(compat.replaced({(torch.autograd, "backward"): _backward_without_engine}))
-        with torch.autocast(task.device.type, step.autocast) if step.autocast else nullcontext():
+        stack.enter_context(torch.autocast(task.device.type, step.autocast) if step.autocast else nullcontext())
+        for _ in range(step.steps):  # The first call may change what the second one compiles.
             if step.train_step is not None:
                 step.train_step(tree.called, *args, **kwargs)
-                return
+                continue
             output = tree.modules[0](*args, **kwargs)
             if step.mode == "train" and step.loss is not None and has_compiled([step.loss.function]):
                 step.loss(output, step.loss.targets(batch, tree.dtype(), make, fake), (args, kwargs))

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from textwrap import shorten
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ Result = TypeVar("Result")
 Report = Callable[[str], None]
 SECONDS_BETWEEN_REPORTS = 0.2
 STACK_BYTES = 256 << 20
+LONGEST = 200
+"""Most characters of a reason."""
 
 
 def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report) -> Result:
@@ -62,9 +65,13 @@ def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the first line of an error's message, with its class unless the message is written for users."""
-    first = str(error).strip().partition("\n")[0]
-    return first if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {first}"
+    """Return the first line of an error's message, or the message for users that it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UnsupportedError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return shorten(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", LONGEST)
 
 
 def _work(work: Callable[[Report], Any], there: Any, folder: str) -> None:

@@ -17,7 +17,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,17 @@ def cuda_guard() -> Iterator[bool]:
     finally:
         Slot.filled = outer
         slot.put(slot.own)
+
+
+@cache
+def _start_engine() -> None:
+    """Start autograd's engine while no guard counts a GPU: it would start a thread for it.
+
+    A process with such a thread cannot use the engine after a fork (torch/csrc/autograd/engine.cpp,
+    ``track_bad_autograd_forks``).
+    """
+    with torch.inference_mode(False), torch.enable_grad(), compat.no_modes():
+        torch.ones((), device="cpu", requires_grad=True).backward()
 
 
 class Slot:
@@ -123,6 +134,8 @@ class Slot:
                 return False
             self.put(self._older)
             return True
+        if not self.has_cards:
+            _start_engine()
         if self.own is None or self.has_cards:
             self.put(self._stub)
         compat.set_cuda_guard()

@@ -1,0 +1,169 @@
+"""What inductor asks of a GPU and of Triton, answered without either, for a process that ends afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..data.capability import Capability
+from ..data.units import MIB
+from ..live import compat
+from ..ops.scratch.cuda.cudnn.cards import Card
+from ..step.autograd.cuda_functions import attention
+from . import engine, names
+
+UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
+"""The assumption for matrix products."""
+
+
+class Guard:
+    """A context for a device, which does nothing."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+STREAM = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0, device_type=1)
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
+def install(card: Card, capability: Capability, note: Callable[[str], None]) -> None:
+    """Stand in for a GPU; ``note`` is told what only the GPU could decide."""
+    properties = _always(_properties(card, capability))
+    answers: dict[str, Any] = {
+        "get_device_properties": properties,
+        "current_device": _always(0),
+        "current_stream": _always(STREAM),
+        "device": Guard,
+        "device_count": _always(1),
+        "is_available": _always(True),
+        "is_bf16_supported": _always(True),
+        "set_device": _always(None),
+        "synchronize": _always(None),
+    }
+    for name in ("get_device_properties", "current_stream", "device", "set_device"):
+        setattr(torch.cuda, name, answers[name])
+    torch.cuda.get_device_name = _always(card.name)
+    torch.cuda.get_rng_state = _always(torch.zeros(16, dtype=torch.uint8))
+    torch.cuda.set_rng_state = _always(None)
+    names.INITIALISE.set(_always(None))
+    names.DEVICE_GUARD.set(Guard)
+    for name in names.FROM_C:
+        setattr(torch._C, name, _always(0))
+    answers |= {
+        "exchange_device": _always(0),
+        "maybe_exchange_device": _always(0),
+        "get_compute_capability": _always(10 * capability[0] + capability[1]),
+        "get_raw_stream": _always(0),
+        "is_triton_capable": _always(True),
+        "raise_if_triton_unavailable": _always(None),
+    }
+    for name, answer in answers.items():
+        setattr(names.DEVICE.value, name, staticmethod(answer))
+    for name in ("get_device_properties", "current_device"):
+        setattr(names.DEVICE.value.Worker, name, staticmethod(answers[name]))
+    _without_triton()
+    _on_cpu()
+    _with_attention(capability)
+
+    def should_pad(*_: Any, **__: Any) -> bool:
+        note(UNTUNED)
+        return False
+
+    names.SHOULD_PAD.set(should_pad)
+
+
+@contextmanager
+def present() -> Iterator[None]:
+    """Inside the block, let torch find one GPU, and differentiate without the engine."""
+    replaced = {(torch.cuda, "is_available"): _always(True), (torch.cuda, "device_count"): _always(1)}
+    with compat.replaced({**replaced, (torch.autograd, "grad"): engine.grad}):
+        yield
+
+
+def _properties(card: Card, capability: Capability) -> Any:
+    return SimpleNamespace(
+        name=card.name,
+        major=capability[0],
+        minor=capability[1],
+        multi_processor_count=card.multiprocessors,
+        total_memory=card.memory_mib * MIB,
+        regs_per_multiprocessor=1 << 16,
+        max_threads_per_multi_processor=card.threads_per_multiprocessor,
+        max_threads_per_block=1024,
+        warp_size=32,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=card.shared_per_block,
+        shared_memory_per_multiprocessor=card.shared_per_block + 1024,
+        L2_cache_size=card.l2_bytes,
+        gcnArchName="",
+        is_integrated=0,
+    )
+
+
+def _without_triton() -> None:
+    """Let inductor write Triton kernels, which nothing compiles, where Triton is not installed."""
+    names.HAS_TRITON.set(_always(True))
+    names.TRITON_HASH.set(_always(""))
+    if names.has_triton_package():
+        return
+    version = names.ATTRIBUTES_VERSION.value()
+    names.ATTRIBUTES_VERSION.set(_always(version))
+    names.import_heuristics()  # While it finds no Triton.
+    triton, language = ModuleType("triton"), ModuleType("triton.language")
+    vars(triton).update(language=language, __version__="3.0.0")
+    sys.modules.update({"triton": triton, "triton.language": language})
+
+
+def _on_cpu() -> None:
+    """Trace inductor's own patterns and fold its constants on the CPU, since it does so on real tensors."""
+
+    def traced(own: Callable[..., Any]) -> Callable[..., Any]:
+        def initialise(*_: Any) -> Any:
+            with compat.replaced({(torch.cuda, "is_available"): _always(False)}):
+                return own(torch.device("cpu"))
+
+        return initialise
+
+    for place in names.PATTERNS:
+        place.set(traced(place.value))
+    deduce = names.FOLD.value
+
+    def deduced(self: Any, node: Any) -> Any:
+        own = node.kwargs
+        node.kwargs = {**own, "device": torch.device("cpu")} if "device" in own else own
+        try:
+            return deduce(self, node)
+        finally:
+            node.kwargs = own
+
+    names.FOLD.set(deduced)
+
+
+def _with_attention(capability: Capability) -> None:
+    """Have attention on CUDA traced as the kernel that torch would choose there."""
+    aten = torch.ops.aten
+    math = aten._scaled_dot_product_attention_math
+
+    def chosen(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        call = query, key, value, attn_mask, dropout_p, is_causal
+        if query.device.type == "cuda":
+            return attention(capability, math, *call, scale, enable_gqa)
+        return math(*call, scale=scale, enable_gqa=enable_gqa)[0]
+
+    aten.scaled_dot_product_attention.default.py_impl(names.COMPOSITE)(chosen)
