@@ -6,5 +6,5 @@
 - ``step`` compiles the step on torch's own fake tensors, then records what the compiled code allocates.
 - ``kernels`` puts kernels that do nothing in place of those that g++ or Triton would compile.
 - ``gpu`` stands in for a GPU and for Triton; ``engine`` for the part of the autograd engine that wants a GPU's stream.
-- ``names`` are the private names of torch that all this uses. Only the subprocess imports it: it imports the compiler.
+- ``compat`` has the private names of torch that all this uses. Only the subprocess imports it: it imports the compiler.
 """

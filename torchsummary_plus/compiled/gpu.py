@@ -15,7 +15,8 @@ from ..data.units import MIB
 from ..live import compat
 from ..ops.scratch.cuda.cudnn.cards import Card
 from ..step.autograd.cuda_functions import attention
-from . import engine, names
+from . import compat as names
+from . import engine
 
 UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
 """The assumption for matrix products."""
@@ -60,8 +61,7 @@ def install(card: Card, capability: Capability, note: Callable[[str], None]) -> 
     torch.cuda.set_rng_state = _always(None)
     names.INITIALISE.set(_always(None))
     names.DEVICE_GUARD.set(Guard)
-    for name in names.FROM_C:
-        setattr(torch._C, name, _always(0))
+    names.answer_for_c()
     answers |= {
         "exchange_device": _always(0),
         "maybe_exchange_device": _always(0),
@@ -137,6 +137,7 @@ def _on_cpu() -> None:
 
         return initialise
 
+    names.AVOIDS_DEVICE.set(property(_always(True)))
     for place in names.PATTERNS:
         place.set(traced(place.value))
     deduce = names.FOLD.value

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import names
+from . import compat as names
 
 
 class Nothing:

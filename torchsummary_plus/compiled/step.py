@@ -42,7 +42,8 @@ from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
 from ..trace.global_state import global_state_kept, gradients
 from ..trace.kernels import run_really
-from . import gpu, kernels, names
+from . import compat as names
+from . import gpu, kernels
 from .request import CompiledStep
 
 PACKAGE = __name__.partition(".")[0]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from ..live.probing import Place, place, probe
 
 _ALL = "compiled=True is answered with the estimate of the uncompiled step"
@@ -55,6 +57,7 @@ functorch_config: Any = probe("torch._functorch:config", _ALL)
 inductor_config: Any = probe("torch._inductor:config", _ALL)
 
 # A GPU and Triton.
+AVOIDS_DEVICE: Place = place("torch._subclasses.fake_tensor:FakeTensorMode.avoid_device_init", _CUDA)
 DEVICE: Place = place("torch._dynamo.device_interface:CudaInterface", _CUDA)
 INITIALISE: Place = place("torch.cuda:_lazy_init", _CUDA)
 DEVICE_GUARD: Place = place("torch.cuda:_DeviceGuard", _CUDA)
@@ -66,8 +69,12 @@ PATTERNS = tuple(place(f"torch._inductor.fx_passes.{part}:lazy_init", _CUDA) for
 FOLD: Place = place("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _CUDA)
 SHOULD_PAD: Place = place("torch._inductor.fx_passes.pad_mm:_should_pad", _CUDA)
 COMPOSITE: Any = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
-FROM_C = "_cuda_getCurrentRawStream", "_cuda_getDevice"
-"""Functions of ``torch._C`` that a CPU build lacks, and generated code calls."""
+
+
+def answer_for_c() -> None:
+    """Define functions of ``torch._C`` that a CPU build lacks and generated code calls: the stream and the device."""
+    for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):
+        setattr(torch._C, name, lambda *_: 0)
 
 
 def import_heuristics() -> None:
