@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from benchmarks.cpu.compiled import CASES
 from benchmarks.cpu.truth import DATA, isa, load
 from tests.truth.releases import from_release
+from tests.truth.warm import python
 from torchsummary_plus import (
     InputError,
     UnsupportedError,
@@ -33,6 +35,7 @@ from torchsummary_plus.compiled.request import CompiledStep
 from torchsummary_plus.data.memory_records import AS_COMPILED, MemoryLog, without
 from torchsummary_plus.table.inputs import make_example
 
+ROOT = Path(__file__).parents[2]
 needs_release = from_release("2.13", "the first whose compiler is known")
 needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
@@ -47,12 +50,19 @@ def state(model: nn.Module) -> list[Any]:
 @needs_release
 @needs_fork
 @pytest.mark.parametrize("name", ["mlp/bfloat16", "custom_function/float32"])
-def test_the_peak_is_that_of_the_real_compiled_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the byte; no compiler is called, and neither the model nor this process changes."""
+def test_the_peak_is_that_of_the_real_compiled_step(name: str, tmp_path: Path) -> None:
+    """To the byte; no compiler is called, and neither the model nor the process, a new one, changes."""
     for compiler in ("g++", "gcc", "clang++", "ptxas"):
         (tmp_path / compiler).write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexit 1\n")
         (tmp_path / compiler).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = [*python(), "-c", f"from {__name__} import check; check({name!r})"]
+    ran = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert not (tmp_path / "called").exists()
+
+
+def check(name: str) -> None:
     case = next(case for case in CASES if case.name == name)
     model, inputs = case.built()
     given: Any = {"input_data": inputs[0], "optimizer": "sgd", "autocast": next(case.cases())[1].subject.autocast}
@@ -61,7 +71,6 @@ def test_the_peak_is_that_of_the_real_compiled_step(name: str, tmp_path: Path, m
     result = estimate_memory(model, **given, compiled=True)
     assert AS_COMPILED in result.assumptions
     assert result.peak_range == (result.peak_bytes, result.peak_bytes)
-    assert not (tmp_path / "called").exists()
     assert state(model) == before
     assert dict(os.environ) == environment
     assert not [name for name in sys.modules.keys() - imported if name.startswith("torch.")]

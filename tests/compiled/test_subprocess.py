@@ -44,9 +44,14 @@ def failing(_: Report) -> None:
     raise ValueError("no such model\nwith details")
 
 
+def refused(_: Report) -> None:
+    raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing. See ...")
+
+
 @pytest.mark.parametrize(
     ("work", "reason"),
     [
+        (refused, "a fork of a process that has run one on a GPU; ask in a new process"),
         (failing, "ValueError: no such model"),
         (lambda _: time.sleep(60), "longer than 1 second"),
         (lambda _: os._exit(7), "ended with exit code 7"),

@@ -91,7 +91,6 @@ class StepRequest:
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
-
     def _on_compilation(self, log: MemoryLog) -> tuple[str, ...]:
         """Return the assumptions about compiled code that was estimated as its source."""
         if AS_COMPILED in log.assumptions or not (self.compiled or self.is_compiled):

@@ -64,14 +64,19 @@ def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report
             here.close()
 
 
+FORKED = "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
+
+
 def _sentence(error: BaseException) -> str:
-    """Return the first line of an error's message, or the message for users that it was raised from."""
+    """Return the first words of an error's message, or the message for users that it was raised from."""
+    if "fork-based multiprocessing" in str(error):  # torch/csrc/autograd/engine.cpp, track_bad_autograd_forks
+        return FORKED
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnsupportedError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
-    return shorten(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", LONGEST)
+    return shorten(f"{type(error).__name__}: {error}", LONGEST)
 
 
 def _work(work: Callable[[Report], Any], there: Any, folder: str) -> None:
