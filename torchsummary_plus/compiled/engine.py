@@ -67,7 +67,8 @@ def _run(roots: Sequence[tuple[Any, int, Tensor]], targets: set[Any]) -> dict[tu
         if node in targets:
             found.update(((node, number), gradient) for number, gradient in own.items())
         runs = node.name() != ACCUMULATES and node in needed and own
-        results = node(*map(own.get, range(len(node._input_metadata)))) if runs else (None,) * len(node.next_functions)
+        run = node if callable(node) else node.apply  # The latter is a function in Python.
+        results = run(*map(own.get, range(len(node._input_metadata)))) if runs else (None,) * len(node.next_functions)
         for (following, number), gradient in zip(
             node.next_functions, results if isinstance(results, tuple) else (results,)
         ):
