@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from ..data.errors import UnsupportedError
-from ..data.memory_records import AS_COMPILED, NOT_COMPILED, MemoryLog
+from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
 from ..live.versions import parsed
 from ..table.forward import Listener
 from .answers import ANSWERS, key_of
@@ -57,7 +57,7 @@ def as_compiled(
     first = len(log.moments)
     return replace(
         log,
-        assumptions=(*log.assumptions, AS_COMPILED),
+        assumptions=(*log.assumptions, AS_COMPILED, *([COMPILED_ON_CUDA] if step.device.type == "cuda" else [])),
         moments=(*log.moments, *source.moments),
         kernels=tuple(replace(kernel, moment=first + kernel.moment) for kernel in source.kernels),
         mult_adds=source.mult_adds,

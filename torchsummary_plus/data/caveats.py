@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .memory_records import AS_COMPILED, COMPILED, SECOND_ORDER, TUNED
+from .memory_records import AS_COMPILED, COMPILED, COMPILED_ON_CUDA, SECOND_ORDER, TUNED
 from .units import one_line
 
 MOST = 2
@@ -21,6 +21,7 @@ REASONS = (
     (r"cuDNN workspaces estimated from .*", "cuDNN's workspace comes from a table"),
     (r"cuDNN workspaces without the GPU.*", "cuDNN's choice of kernels needs the GPU itself"),
     (re.escape(COMPILED), "torch's compiler may keep more or less than the uncompiled code"),
+    (re.escape(COMPILED_ON_CUDA), "compiled steps have been compared with simulated GPUs only"),
     (re.escape(OF_RANK) + ".*", "one rank of many has been compared with published figures only"),
     (r"(\S+): (scratch memory known to within \S+)", r"\1: \2"),
 )  # fmt: skip

@@ -70,6 +70,8 @@ HOW_COMPILED = "compiled=True estimates the step as torch.compile runs it"
 """The assumption that says how to get the better estimate."""
 AS_COMPILED = "torch.compile: estimated as compiled; the first step, which compiles, may hold more"
 """The assumption of that estimate."""
+COMPILED_ON_CUDA = "torch.compile on CUDA: compared with simulated GPUs only; kernels that it times leave more reserved"
+"""The further assumption of that estimate on CUDA."""
 NOT_COMPILED = "compiled=True: "
 """How the assumption begins that says why the uncompiled source was estimated all the same."""
 

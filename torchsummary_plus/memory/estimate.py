@@ -9,7 +9,16 @@ from itertools import accumulate, compress
 
 from ..data.caveats import FREES_CACHE, OF_RANK
 from ..data.errors import InputError
-from ..data.memory_records import ALL_KINDS, COMPILED, LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
+from ..data.memory_records import (
+    ALL_KINDS,
+    COMPILED,
+    COMPILED_ON_CUDA,
+    LEAST_DOUBT,
+    SECOND_ORDER,
+    MemoryLog,
+    RowMemory,
+    StepInfo,
+)
 from ..data.units import MIB, describe, in_common_unit
 from .allocator import Allocator
 from .allocator_options import AllocatorOptions
@@ -40,6 +49,13 @@ ORDER_BAND = 0.25
 
 Random programs on the no-op runtime (``benchmarks.gpu_programs``) were up to 23 % of it off.
 """
+
+COMPILED_BAND = 0.01
+"""How far the peak of a step predicted as compiled may be off on CUDA, as a share of it: up to 0.001 was measured."""
+RESERVED_BAND = 0.06
+"""How far its reserved bytes may be off: up to 0.05 was measured, without what the timing of kernels leaves."""
+TIMED_BYTES = 128 << 20
+"""The most that torch's timing of kernels leaves reserved; 100 MiB was measured."""
 
 RANK_BAND = 0.1
 """How far the peak of one rank on CUDA may be off, as a share of it; its reserved bytes may be off by as much.
@@ -178,9 +194,11 @@ class Estimate:
         """
         doubt = self._compiler_doubt + self._rank_doubt
         reserved = self.reserved_bytes
+        band = round(RESERVED_BAND * reserved) if self._on_cuda_compiled else 0
+        timed = TIMED_BYTES if self._on_cuda_compiled else 0
         if any(storage.elsewhere for storage in self.log.storages):
             reserved = max(reserved, run_log(held_back(self.log), self.backend, self.options).peak_reserved_bytes)
-        return max(0, self.reserved_bytes - doubt), reserved + doubt
+        return max(0, self.reserved_bytes - doubt - band), reserved + doubt + band + timed
 
     @property
     def _outside(self) -> tuple[int, int]:
@@ -197,9 +215,18 @@ class Estimate:
 
     @property
     def _compiler_doubt(self) -> int:
-        """The bytes by which compiled code may need less or more: all that autograd and kernels hold at the peak."""
+        """The bytes by which compiled code may need less or more.
+
+        Estimated as its source, all that autograd and kernels hold at the peak; as compiled on CUDA, ``COMPILED_BAND``.
+        """
+        if self._on_cuda_compiled:
+            return round(COMPILED_BAND * self.peak_bytes)
         is_compiled = COMPILED in self.log.assumptions
         return sum(self.at_peak.get(kind, 0) for kind in OF_COMPILER) if is_compiled else 0
+
+    @property
+    def _on_cuda_compiled(self) -> bool:
+        return COMPILED_ON_CUDA in self.log.assumptions
 
     @property
     def _rank_doubt(self) -> int:
@@ -216,7 +243,8 @@ class Estimate:
         of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were
         guessed, the range includes the peaks of other guesses; after few draws of random numbers, it is where 95 % of
         normally distributed peaks would lie. Compiled code extends it both ways, by all that autograd and kernels hold
-        at the peak; so does one rank of many on CUDA, by ``RANK_BAND``.
+        at the peak, or by ``COMPILED_BAND`` where it is predicted as compiled on CUDA; so does one rank of many on
+        CUDA, by ``RANK_BAND``.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
