@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchsummary_plus import estimate_memory
+from tests.told import Told
+from torchsummary_plus import estimate_memory, summary
 
 
 def loss(output: torch.Tensor) -> torch.Tensor:
@@ -37,3 +38,24 @@ def test_sizes_that_come_from_made_up_inputs_are_said(is_packed: bool) -> None:
     assert told == ["answered as if integer inputs were all zeros; pass real inputs as input_data="] * len(told) != []
     assert estimate.assumptions == ()
     assert estimate.peak_bytes > made_up.peak_bytes
+
+
+class Unwritten(nn.Module):
+    """Reads tensors that nothing has written to, after others have left their values in that memory."""
+
+    def __init__(self, told: Told) -> None:
+        super().__init__()
+        self.told = told
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        used = [torch.full((1000,), 7) for _ in range(50)]
+        del used
+        for fresh in (torch.empty(1000, dtype=torch.long), torch.ones(1000, dtype=torch.long).new_empty(1000)):
+            self.told.put(fresh.abs().sum().item())
+        return x
+
+
+def test_what_nothing_has_written_to_is_zero() -> None:
+    told = Told()
+    summary(Unwritten(told), (4,), 2, run="fake", verbose=0)
+    assert told.all() == [0, 0]

@@ -42,6 +42,12 @@ REMEMBERED = 50_000
 SMALL = 4096
 """Largest tensor, in elements, kept real if computed without fakes, so that its values can steer the forward."""
 
+_UNINITIALISED = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+)
+"""Operators whose results have whatever values memory has."""
+
 _COUNTS = {
     f"aten::{name}"
     for name in (
@@ -172,7 +178,10 @@ class FakeKernels(Access):
         return device is not None and torch.device(device).type != "cpu"
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._noted(called(func, args, kwargs))
+        out = self._noted(called(func, args, kwargs))
+        if func._schema.name in _UNINITIALISED:
+            out.zero_()  # Code that reads it, such as sizes that another rank would send, runs alike each time.
+        return out
 
     def _noted(self, out: Any) -> Any:
         """Return a result after noting its real tensors as created in this pass."""
