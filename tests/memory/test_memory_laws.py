@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.truth.memory_truth import storage_bytes
+from tests.truth.memory_truth import storage_bytes, threads_set_to
 from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
@@ -256,16 +256,17 @@ def of_kernels(log: MemoryLog) -> list[StorageSpec]:
 def test_the_largest_batch_fits_and_the_next_does_not(name: str) -> None:
     build, size = MODELS[name]
     memory = 5_000_000
-    limit = max_batch_size(build(), size, memory, device="cpu", optimizer="sgd")
-    assert limit.is_proved
-    assert len(limit.traced) <= 6
-    assert limit.batch_size > 1
-    for batch, peak, fits in (
-        (limit.batch_size, limit.peak_bytes, True),
-        (limit.batch_size + 1, limit.next_peak_bytes, False),
-    ):
-        traced = estimated(name, batch, optimizer="sgd")
-        assert (traced.peak_bytes, traced.fits(memory)) == (peak, fits)
+    with threads_set_to(1):  # With more, the sums for gradients of convolutions depend on the batch, too.
+        limit = max_batch_size(build(), size, memory, device="cpu", optimizer="sgd")
+        assert limit.is_proved
+        assert len(limit.traced) <= 4
+        assert limit.batch_size > 1
+        for batch, peak, fits in (
+            (limit.batch_size, limit.peak_bytes, True),
+            (limit.batch_size + 1, limit.next_peak_bytes, False),
+        ):
+            traced = estimated(name, batch, optimizer="sgd")
+            assert (traced.peak_bytes, traced.fits(memory)) == (peak, fits)
 
 
 def test_the_largest_batch_on_a_card_fits_and_the_next_does_not() -> None:
