@@ -1,6 +1,6 @@
 """Estimate the steps of random programs: ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
 
-A grammar (``programs_grammar.py``) draws programs: a small model of any layers and operators, and a step. Each runs for
+A grammar (``benchmarks/programs``) draws programs: a small model of any layers and operators, and a step. Each runs for
 real under torch's profiler, is estimated, and runs again, in a child process with a time limit. Programs that do not
 run for real do not count. The benchmark prints those whose estimate hangs, fails, misses the measured peak, or changes
 something. Some of them are also reduced to the smallest program that still fails.
