@@ -16,13 +16,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torchsummary_plus import estimate_memory
 
-model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+model = nn.Sequential(
+    nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10), nn.LayerNorm(10))
 names = ("sgd", "adam", "adamw", "rmsprop", "nadam", "radam")
 
 def peaks():
-    asked = [(name, device) for name in names for device in ("cpu", "cuda")]
-    return [estimate_memory(model, (3, 8, 8), 4, optimizer=name, loss="cross_entropy", device=device).peak_bytes
-            for name, device in asked]
+    asked = [(name, device, None) for name in names for device in ("cpu", "cuda")]
+    asked += [("sgd", device, torch.bfloat16) for device in ("cpu", "cuda")]
+    training = {"loss": "cross_entropy"}
+    return [estimate_memory(model, (3, 8, 8), 4, device, optimizer=name, autocast=dtype, **training).peak_bytes
+            for name, device, dtype in asked]
 
 def state():
     kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compat
 from .copying import Copier
@@ -56,7 +55,7 @@ def _composite(operator: Any, device: str) -> Callable[..., Any] | None:
     return next((partial(operator._op_dk, key) for key in keys), None)
 
 
-class _Listening(TorchDispatchMode):
+class _Listening(compat.DispatchMode):
     """Records whether an operator with an autocast kernel was called."""
 
     def __init__(self, device: str) -> None:

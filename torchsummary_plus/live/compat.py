@@ -19,6 +19,7 @@ import torch
 from torch.autograd import profiler, profiler_legacy
 from torch.profiler import record_function
 from torch.utils import dlpack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .probing import missing_names as missing_names
 from .probing import probe
@@ -375,6 +376,15 @@ def compiling() -> AbstractContextManager[Any]:
     """Run compiled functions compiled again, inside :func:`uncompiled`."""
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("default")
     return stance
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode whose first operator does not import ``torch._dynamo``, which takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch asks this of a mode's class, and for True keeps its compiler out of the mode's code."""
+        return False
 
 
 @cache

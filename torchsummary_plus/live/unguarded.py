@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compat
 
@@ -335,17 +334,12 @@ class _Probe(Tensor):
         return make(cls, (1,), dtype=dtype, device="cuda:0")
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(compat.DispatchMode):
     """Records the operators called on probes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch calls this on a mode's class, and True would import torch._dynamo."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen.append((func, args, kwargs or {}))

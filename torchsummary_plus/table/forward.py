@@ -107,7 +107,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class Pass(TorchDispatchMode):
+class Pass(compat.DispatchMode):
     """The dispatch mode of one forward: runs operators by ``kernel`` and notifies ``listeners`` in order.
 
     ``state`` is the context of the next operator; ``mode_key`` is a key of torch's own that the mode holds.
@@ -161,11 +161,6 @@ class Pass(TorchDispatchMode):
         follow_access(self.outer_access)
         if self.around is not None:
             self.around.state.notifies = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch calls this on a mode's class, and True would import torch._dynamo."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator below any function mode, which an engine's backward leaves active here."""

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..live import compat
 from ..live.fakes import Fake, is_plain
 from ..live.stored import all_stored
 from ..trace.kernels import Kernel, run_really, written  # noqa: F401 - a doctest uses it
@@ -91,7 +91,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
-class _Saving(TorchDispatchMode):
+class _Saving(compat.DispatchMode):
     """Saves the contents of storages before operators write to them."""
 
     def __init__(self) -> None:
