@@ -4,8 +4,9 @@
 
 ``benchmarks/data/timm_throughput.csv`` has images per second of timm's models on an RTX 3090 and an RTX 4090, from
 timm's ``results/benchmark-*.csv``. The constants are fitted on every second model on the RTX 3090; the other models and
-the other GPU are asked, and then the training steps of ``trained_steps`` on others. Recording takes some minutes; FILE
-keeps the kernels for another run.
+the other GPU are asked. The same is done with the halves exchanged, since which one was fitted matters. Then the
+training steps of ``trained_steps`` on other GPUs are asked. Recording takes some minutes; FILE keeps the kernels for
+another run.
 """
 
 from __future__ import annotations
@@ -156,9 +157,9 @@ def fitted(rows: Sequence[Row], records: Mapping[str, Recording], start: Constan
     return best
 
 
-def fit(rows: Sequence[Row], records: Mapping[str, Recording]) -> tuple[Constants, set[str]]:
-    """Return the constants fitted on every second model, and these models."""
-    models = set(sorted({row.model for row in rows})[1::2])
+def fit(rows: Sequence[Row], records: Mapping[str, Recording], half: int) -> tuple[Constants, set[str]]:
+    """Return the constants fitted on every second model, from the first or the second on, and these models."""
+    models = set(sorted({row.model for row in rows})[half::2])
     own = [row for row in rows if row.model in models]
     on_card = [row for row in own if row.gpu == FITTED_ON and not row.is_compiled]
     constants = fitted([row for row in on_card if row.mode == "eval"], records, START, OF_INFERENCE)
@@ -207,9 +208,24 @@ def main() -> None:
     parser.add_argument("--records", type=Path)
     rows = timm_rows()
     records = recorded(rows, parser.parse_args().records)
-    constants, models = fit(rows, records)
-    print("fitted:", ", ".join(f"{field.name} {getattr(constants, field.name):.3g}" for field in fields(constants)))
-    print("in use:", ", ".join(f"{field.name} {getattr(CONSTANTS, field.name):.3g}" for field in fields(CONSTANTS)))
+    print("in use:", in_words(CONSTANTS))
+    for half in (1, 0):
+        constants, models = fit(rows, records, half)
+        print(f"fitted on every second model, from number {half + 1} on:", in_words(constants))
+        print("\n".join(accuracy(rows, records, constants, models)))
+    print("ends of the range:", ", ".join(f"{mode} {factor**2:.2f} times apart" for mode, factor in RANGES.items()))
+    print("\n".join(trained_steps.table()))
+    print("\n".join(trained_steps.realised()))
+
+
+def in_words(constants: Constants) -> str:
+    return ", ".join(f"{field.name} {getattr(constants, field.name):.3g}" for field in fields(constants))
+
+
+def accuracy(
+    rows: Sequence[Row], records: Mapping[str, Recording], constants: Constants, models: set[str]
+) -> Iterator[str]:
+    """Yield the table of what constants say about all but the models that they were fitted on."""
     others = [row for row in rows if row.model not in models]
     sets: dict[str, Callable[[Row], bool]] = {
         "RTX 3090, inference": lambda row: row.gpu == FITTED_ON and row.mode == "eval",
@@ -217,15 +233,12 @@ def main() -> None:
         "RTX 4090, inference, compiled": lambda row: row.is_compiled,
         "RTX 3090, training": lambda row: row.mode == "train",
     }
-    print("| models not fitted on | figures | median error | at p90 | in the range | pairs in order |")
-    print("|---|--:|--:|--:|--:|--:|")
+    yield "| models not fitted on | figures | median error | at p90 | in the range | pairs in order |"
+    yield "|---|--:|--:|--:|--:|--:|"
     for name, belongs in sets.items():
-        print(line(name, list(filter(belongs, others)), records, constants))
+        yield line(name, list(filter(belongs, others)), records, constants)
     eager = [row for row in rows if row.mode == "eval" and not row.is_compiled]
-    print(f"direction of the speed-up between the cards: {cards_in_order(eager, records, constants):.0%}")
-    print("ends of the range:", ", ".join(f"{mode} {factor**2:.2f} times apart" for mode, factor in RANGES.items()))
-    print("\n".join(trained_steps.table()))
-    print("\n".join(trained_steps.realised()))
+    yield f"direction of the speed-up between the cards: {cards_in_order(eager, records, constants):.0%}"
 
 
 if __name__ == "__main__":
