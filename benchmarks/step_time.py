@@ -29,7 +29,7 @@ import torch
 from benchmarks import trained_steps
 from benchmarks.zoo.torchvision_on_cpu import import_torchvision
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.kernel_records import DEPTHWISE, LAYOUT, Kernel
+from torchsummary_plus.data.memory_records import DEPTHWISE, LAYOUT, Kernel
 from torchsummary_plus.memory.gpus import find_gpu
 from torchsummary_plus.timing.roofline import CONSTANTS, Constants, roofline
 from torchsummary_plus.timing.step_time import RANGES

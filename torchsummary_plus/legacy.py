@@ -20,7 +20,7 @@ from .api.table import summary, summary_string
 from .data.errors import InputError
 from .data.records import tensors
 from .data.units import MIB, describe
-from .render.batch_formula import map_rows
+from .render.explain import map_rows
 from .results.model_summary import ModelSummary
 
 __all__ = ["MemTracker", "ModelSize", "SizeEstimator", "modelsize", "summary", "summary_string"]

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from torchsummary_plus import estimate_memory, max_batch_size, what_if
-from torchsummary_plus.api import progress
+from torchsummary_plus.api import public as progress
 
 
 class Terminal(io.StringIO):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
-from torchsummary_plus.render.html_memory import timeline
+from torchsummary_plus.render.html_report import timeline
 from torchsummary_plus.render.timeline import spans
 
 

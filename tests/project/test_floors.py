@@ -21,14 +21,14 @@ PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
 
 ROOMS = (
     *("data", "formats", "live", "ops", "trace", "table", "watch", "step", "compiled", "ranks", "memory", "timing"),
-    *("report", "render", "results", "api"),
+    *("render", "results", "api"),
 )
 """The folders in the order in which they may import; ``ops`` may not import ``trace``."""
 
 TOP = ("", "__main__", "legacy")
 """Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
 
-WITHOUT_TORCH = ("data", "formats", "memory", "timing", "report", "render", "results")
+WITHOUT_TORCH = ("data", "formats", "memory", "timing", "render", "results")
 PLAIN_FILES = tuple(f"table.{name}" for name in ("rows", "lines", "chosen", "columns", "totals", "build"))
 """The half of the table's room that begins where a pass has ended."""
 

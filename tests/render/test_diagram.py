@@ -15,7 +15,7 @@ from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet50
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import InputError, ModelSummary, summary
-from torchsummary_plus.render.diagram import CHARACTERS, EDGES
+from torchsummary_plus.render.mermaid import CHARACTERS, EDGES
 
 HOSTILE = (
     "end", "class", 'q"uote', "<script>alert(1)</script>", "[x]", "{y}", "(z)", "a|b", "`tick`", "**bold**", "_em_",

@@ -20,8 +20,8 @@ from examples.simple_cnn import PooledCNN
 from tests.trace.zoo import ZOO
 from torchsummary_plus import InputError, explain, explain_batch, summary
 from torchsummary_plus.data.records import tensors
-from torchsummary_plus.render.arithmetic import minus, product, quotient, total
-from torchsummary_plus.render.explain_registry import RULES, Arithmetic, register_explanation
+from torchsummary_plus.render.explain_layers import RULES, Arithmetic, register_explanation
+from torchsummary_plus.render.explanation import minus, product, quotient, total
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "Conv1d": (lambda: nn.Conv1d(6, 4, 5, stride=2, padding=3), (6, 21)),

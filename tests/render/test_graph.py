@@ -23,7 +23,7 @@ from torchsummary_plus import InputError, MissingExtraError, ModelGraph, ModelSu
 from torchsummary_plus.data.units import one_line
 from torchsummary_plus.formats.text import NO_BREAK
 from torchsummary_plus.render.figure import CLASSES
-from torchsummary_plus.render.graph_text import colours
+from torchsummary_plus.render.graph_tables import colours
 
 SMALL = ("seq2seq", "mixture", "siamese", "dense")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.render.html_memory import NARROW, WIDTH, peak_tiles, ticks, timeline
+from torchsummary_plus.render.html_report import NARROW, WIDTH, peak_tiles, ticks, timeline
 from torchsummary_plus.render.treemap import Box, squarified, treemap
 
 WHOLE = Box(0, 0, 1000, 420)

@@ -11,7 +11,7 @@ import pytest
 
 from examples.resnet import resnet18
 from torchsummary_plus import InputError, MissingExtraError, ModelSummary, summary
-from torchsummary_plus.data.extras import need_extra
+from torchsummary_plus.data.errors import need_extra
 from torchsummary_plus.data.memory_records import KINDS
 from torchsummary_plus.data.units import UNITS
 from torchsummary_plus.formats.table import Table

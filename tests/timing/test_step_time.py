@@ -26,7 +26,7 @@ from torchsummary_plus import (
     summary,
     what_if,
 )
-from torchsummary_plus.data.kernel_records import KERNEL_KINDS, LAYOUT
+from torchsummary_plus.data.memory_records import KERNEL_KINDS, LAYOUT
 from torchsummary_plus.memory.gpus import GPU, GPUS, Peaks, find_gpu, register_gpu
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import deep_steps

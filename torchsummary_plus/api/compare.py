@@ -15,12 +15,10 @@ from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, choice_error
 from ..data.units import describe, numbered
 from ..memory.gpus import named_gpu
-from ..render.comparison_tables import shared_names
-from ..report.comparison import Entry, StepPeaks
-from ..results.comparison import Comparison
+from ..render.comparison_tables import Entry, StepPeaks, shared_names
+from ..results.comparison import Comparison, StepComparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
-from ..results.step_comparison import StepComparison
 from ..table.attempts import PassOptions, read
 from ..table.columns import check_layout
 from ..table.inputs import Example, as_device, make_example

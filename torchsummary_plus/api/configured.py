@@ -11,14 +11,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 
-from ..data.errors import InputError, UnsupportedError
-from ..data.extras import need_extra
-from ..data.json_text import parsed_object
-from ..data.model_configs import MOST_BYTES, checked, packing_of
-from ..data.offline import offline
-from ..data.regular_files import content
+from ..data.errors import InputError, UnsupportedError, need_extra, warn
+from ..data.model_configs import MOST_BYTES, checked, offline, packing_of
+from ..data.regular_files import content, parsed_object
 from ..data.units import describe, one_line
-from ..data.warned import warn
 
 DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
 """How to get a ``config.json`` of the Hub."""

@@ -10,8 +10,7 @@ from torch import nn
 from ..data.errors import InputError
 from ..data.units import describe
 from ..memory.gpus import parse_memory
-from ..render.batch_formula import BatchExplanation, batch_formula
-from ..render.explain import explain_row, explain_rows
+from ..render.explain import BatchExplanation, batch_formula, explain_row, explain_rows
 from ..render.explanation import Explanation
 from ..table.rows import Row
 from .habits import step_arguments

@@ -9,12 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.arguments import names_cures
-from ..data.caveats import caveats
-from ..data.choices import GENERATE
-from ..data.integers import integer
+from ..data.answers import Printed, answer_lines, caveats
+from ..data.arguments import GENERATE, integer, names_cures
 from ..data.memory_records import MemoryLog, StepInfo
-from ..data.printed import Printed, answer_lines
 from ..memory.capacity import LARGEST_BATCH, Search, next_words, peak_words
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
@@ -22,8 +19,7 @@ from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
-from .progress import progress_line
-from .public import public
+from .public import progress_line, public
 from .step_options import StepOptions, device_of_limit, memory_to_fit
 from .step_request import StepRequest
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.answers import Printed
 from ..data.arguments import names_cures
-from ..data.errors import MissingExtraError, SummaryError
-from ..data.extras import need_extra
-from ..data.printed import Printed
+from ..data.errors import MissingExtraError, SummaryError, need_extra
 from ..data.units import in_common_unit
 from ..live.structures import all_tensors
 from ..results.memory_estimate import MemoryEstimate

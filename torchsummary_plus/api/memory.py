@@ -1,4 +1,4 @@
-"""The calls that predict a step's memory and find the largest batch that fits."""
+"""The calls that predict a step's memory and time, and find the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.arguments import GENERATE, MODE_SYNONYMS, STEP_MODES
 from ..data.capability import AMPERE
-from ..data.choices import GENERATE, MODE_SYNONYMS, STEP_MODES
 from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
@@ -32,15 +32,17 @@ from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
 from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
+from ..timing.step_time import gpu_with_peaks
 from .generation import estimate_generation
 from .habits import check_model
-from .progress import progress_line
-from .public import public
+from .public import progress_line, public
 from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
 from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ..timing.step_time import StepTime
 
 
 @public
@@ -415,3 +417,27 @@ def _required(example: Example | None) -> Example:
     if example is None:
         raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
     return example
+
+
+@public
+def estimate_time(
+    model: Any,
+    input_size: Any = None,
+    batch_size: int = 1,
+    *,
+    gpu: str | None = None,
+    measured: float | StepTime | None = None,
+    **options: Any,
+) -> StepTime:
+    """Predict how long a training or inference step takes on a GPU; none is needed.
+
+    It is ``estimate_memory(model, input_size, batch_size, gpu=gpu, **options).time(measured=measured)``: where memory
+    or several GPUs matter too, ask that result instead. Raises the errors of both.
+
+    >>> from torch import nn
+    >>> time = estimate_time(nn.Linear(4096, 4096), (4096,), 8192, gpu="RTX 4090", mode="eval", progress=False)
+    >>> time.low < time.seconds < time.high, sum(time.by_phase.values()) == time.seconds
+    (True, True)
+    """
+    gpu_with_peaks(gpu)  # Before the model is traced, which may take long.
+    return estimate_memory(model, input_size, batch_size, gpu=gpu, **options).time(measured=measured)

@@ -1,18 +1,29 @@
-"""Public calls: interrupts wait until nothing is half done, and errors show the caller's code and the model's alone."""
+"""What all public calls share.
+
+Interrupts wait until nothing is half done, errors show the caller's code and the model's alone, a line says what a long
+call is doing, and a result is shown exactly once: as HTML in a notebook, as text elsewhere.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from ..data.errors import SummaryError
+from ..formats.text import printable
 from ..live.interrupts import signals_held
+from ..results.echo import note_shown, takes_html
+from ..results.views import Views
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,3 +59,88 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
     if trace.tb_frame.f_code.co_filename.startswith(LEFT_OUT):
         return inner
     return TracebackType(inner, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def show(result: Views) -> None:
+    """Show a result now, and keep an interactive shell from echoing it again.
+
+    Redirected output in a notebook is text.
+    """
+    if takes_html() and _is_the_kernels(sys.stdout):
+        from IPython.display import display
+
+        display(result)
+        note_shown(result)
+    else:
+        print(printable(result.to_terminal(sys.stdout), sys.stdout))
+        if not takes_html():
+            note_shown(result)
+
+
+def _is_the_kernels(stream: object) -> bool:
+    """Return whether a stream is the kernel's own output stream."""
+    streams = sys.modules.get("ipykernel.iostream")
+    return streams is not None and isinstance(stream, streams.OutStream)
+
+
+SECONDS = 2.0
+"""Seconds before the line appears."""
+
+
+@contextmanager
+def progress_line(wanted: bool = True) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call with what is being done, again and again: the line shows the latest words."""
+    show = _line() if wanted else None
+    if show is None:
+        yield lambda _: None
+        return
+    start, shown = monotonic(), ""
+
+    def tell(words: str) -> None:
+        nonlocal shown
+        if words != shown and monotonic() - start >= SECONDS:
+            show(words)
+            shown = words
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            show("")
+
+
+def _line() -> Callable[[str], None] | None:
+    """Return the function that replaces the line, and removes it for ""; None if nobody would see it."""
+    if takes_html():
+        return _in_notebook()
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return _at_terminal() if is_terminal else None
+
+
+def _at_terminal() -> Callable[[str], None]:
+    width = 0
+
+    def show(words: str) -> None:
+        nonlocal width
+        words = words[: shutil.get_terminal_size().columns - 1]
+        print(f"\r{words:<{width}}", end="" if words else "\r", file=sys.stderr, flush=True)
+        width = len(words)
+
+    return show
+
+
+def _in_notebook() -> Callable[[str], None]:
+    """Update one output of the cell. Printed lines would stay, in red, and clearing would remove other outputs too."""
+    from IPython.display import display
+
+    handle: Any = None
+
+    def show(words: str) -> None:
+        nonlocal handle
+        data = {"text/plain": words} if words else {}
+        if handle is None:
+            handle = display(data, raw=True, display_id=True)
+        else:
+            handle.update(data, raw=True)
+
+    return show

@@ -11,10 +11,8 @@ from typing import Any, TypedDict, TypeVar, cast
 import torch
 
 from ..compiled.estimate import check_release
-from ..data.arguments import fields_name_cures
-from ..data.choices import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES
+from ..data.arguments import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES, fields_name_cures, integer
 from ..data.errors import InputError, choice_error
-from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.structures import dtype_name

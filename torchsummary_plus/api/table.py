@@ -1,4 +1,4 @@
-"""`summary` and `summary_string`: check the arguments, run one pass, and return the table."""
+"""`summary`, `summary_string` and `graph`: check the arguments, run one pass, and return the result."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..data.arguments import names_cures
-from ..data.choices import PASS_MODES, RUNS
+from ..data.arguments import PASS_MODES, RUNS, names_cures
 from ..data.collection import no_collection
-from ..data.errors import InputError, choice_error
-from ..data.extras import need_extra
+from ..data.errors import InputError, choice_error, need_extra
 from ..data.units import describe
 from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..table.attempts import PassOptions, read, trace
@@ -24,12 +22,33 @@ from ..table.modules import ModuleTree
 from ..table.rows import build_report
 from ..table.wrappers import unwrapped
 from .habits import FOR_TEXTS, check_model, forward_arguments
-from .notebook import show
-from .public import public
-from .sharded import is_sharded, with_shards
+from .public import public, show
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
+import sys
+
+from ..data.memory_records import RowMemory
+from ..data.records import Trace
+from ..results.model_graph import ModelGraph, as_graph
+from ..table.rows import row_memory
+from .habits import FOR_GRAPHS
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether a model has distributed tensors, as ``fully_shard`` and ``parallelize_module`` leave it."""
+    kind: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and any(isinstance(parameter, kind) for parameter in model.parameters())
+
+
+def with_shards(result: ModelSummary, tree: ModuleTree, trace: Trace) -> ModelSummary:
+    """Add this rank's parts of a sharded model to its summary; return that of any other model unchanged."""
+    if not is_sharded(tree.modules[0]):
+        return result
+    from ..ranks.shards import shards_of  # Imported here: it imports torch.distributed, which takes a while.
+
+    by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
+    return replace(result, row_memory=row_memory(trace, result.rows, (), by_module))
 
 
 @public
@@ -169,3 +188,45 @@ def check_pass(model: Any, mode: str, run: str) -> None:
     for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:
             raise choice_error(what, value, accepted)
+
+
+@public
+@names_cures(FOR_GRAPHS)
+def graph(
+    model: nn.Module,
+    input_size: Any = None,
+    batch_size: int = -1,
+    device: Any = None,
+    dtypes: Any = None,
+    *,
+    input_data: Any = None,
+    depth: int | None = None,
+    repeats: str = "fold",
+    functional: bool = True,
+    mode: str = "same",
+    run: str = "auto",
+) -> ModelGraph:
+    """Return the graph of a model: its calls as nodes, with an edge from each call to those that read its results.
+
+    One forward runs, on fake tensors if possible. Tensors are followed by storage and version, so views, in-place
+    writes, branches and modules that return their input are recognised, whatever Python code the model runs.
+
+    Args:
+        model, input_size, batch_size, device, dtypes, input_data, mode, run: as in :func:`summary`.
+        depth: the deepest level with nodes of its own; None for every level.
+        repeats: "fold" draws equal neighbours once, with their number; "show" draws each.
+        functional: also show functional operations (``F.relu``, ``torch.cat``, ``+``) as nodes.
+
+    Raises:
+        InputError: an argument is not one of the accepted values, or there is no input.
+        ForwardError: the model's forward failed.
+
+    >>> drawing = graph(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,))
+    >>> [(edge.source, edge.target, edge.tensors[0].shown) for edge in drawing.edges]
+    [(-2, 1, [-1, 8]), (1, 2, [-1, 4]), (2, -1, [-1, 4])]
+    """
+    result = summary(
+        model, input_size, batch_size, device, dtypes,
+        input_data=input_data, functional=functional, mode=mode, run=run, verbose=0,
+    )  # fmt: skip
+    return as_graph(result, depth, repeats)

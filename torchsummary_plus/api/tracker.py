@@ -19,9 +19,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ..data.arguments import names_cures
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
-from ..formats.printing import printable
-from ..render.tracking import opening_text, point_text, table_head, table_row
-from ..results.track_report import TrackReport
+from ..formats.text import printable
+from ..results.track_report import TrackReport, opening_text, point_text, table_head, table_row
 from ..table.inputs import as_device
 from ..table.modules import class_name
 from ..watch.meters import default_device, device_memory, device_name, empty_cache

@@ -7,8 +7,7 @@ from pathlib import Path
 from ..data.arguments import names_cures
 from ..data.errors import InputError, choice_error
 from ..data.onnx_files import read_onnx
-from ..data.weight_files import read_weights
-from ..data.weight_folders import PICKLED, files_of, has_weights
+from ..data.weight_files import PICKLED, files_of, has_weights, read_weights
 from ..results.weights_file import WeightsFile
 
 SUFFIXES = (".safetensors", ".gguf", ".index.json", ".onnx")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..data.arguments import integer
 from ..data.errors import InputError, choice_error
-from ..data.integers import integer
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..memory.capacity import SharedSearch
@@ -21,8 +21,7 @@ from ..results.what_if import GpuFit, Setting, WhatIf
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
 from .memory import check_batch
-from .progress import progress_line
-from .public import public
+from .public import progress_line, public
 from .step_options import StepOptions, takes_step_arguments
 from .step_request import StepRequest
 

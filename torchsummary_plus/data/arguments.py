@@ -1,4 +1,4 @@
-"""Unknown keyword arguments: every public call rejects them with an error that suggests the right one."""
+"""Arguments: accepted values, integers, and unknown keywords, rejected with an error that suggests the right one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
-from typing import ParamSpec, TypeVar
+from numbers import Integral
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from .errors import InputError
+from .units import describe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,3 +87,44 @@ def fields_name_cures(elsewhere: Mapping[str, str]) -> Callable[[Kind], Kind]:
         return kind
 
     return change
+
+
+PASS_MODES = ("same", "train", "eval")
+"""A module's mode during a pass; "same" keeps it."""
+
+RUNS = ("auto", "fake", "real")
+"""How a pass runs."""
+
+STEP_MODES = ("train", "eval")
+"""Kinds of steps."""
+
+MODE_SYNONYMS = {"inference": "eval", "infer": "eval", "predict": "eval", "test": "eval", "fit": "train"}
+"""Other tools' words for kinds of steps."""
+
+GENERATE = "generate"
+"""The kind of step that only `estimate_memory` accepts."""
+
+CUDNN = AUTO, ASK, RULE = ("auto", "ask", "rule")
+"""Sources of cuDNN's workspaces: query cuDNN if possible, query it or raise, never query it."""
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Return whether a value is an integer, Python's or NumPy's.
+
+    >>> is_integer(3), is_integer(True), is_integer(3.0)
+    (True, False, False)
+    """
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def integer(name: str, value: Any, least: int, others: str = "") -> int:
+    """Return an argument as a Python integer; ``others`` are the accepted values besides integers, for the message.
+
+    Raises :class:`InputError` for anything but an integer of at least ``least``.
+
+    >>> integer("batch_size", 32, 1)
+    32
+    """
+    if not is_integer(value) or value < least:
+        raise InputError(f"{name} is {describe(value)}; accepted: {others}an integer of at least {least}")
+    return int(value)

@@ -1,11 +1,15 @@
-"""The errors this package raises; each is also a built-in exception, so existing handlers catch it."""
+"""The errors and warnings of this package; each error is also a built-in exception, so existing handlers catch it."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from .units import describe, one_line
 
@@ -97,3 +101,36 @@ def choice_error(
         near = [synonyms[word]] if word in synonyms else get_close_matches(word, words, 1, 0.75)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"{what} is {describe(value)}; accepted: {', '.join(map(describe, accepted))}{meant}")
+
+
+def need_extra(module: str, extra: str) -> Any:
+    """Import and return a module of an optional dependency.
+
+    Raises :class:`MissingExtraError`, with the pip command, if it is not installed.
+
+    >>> need_extra("no_such_package.plots", "plot")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    torchsummary_plus.data.errors.MissingExtraError: no_such_package is not installed: pip install ...
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name != package:  # The package exists but lacks a dependency.
+            raise
+        raise MissingExtraError(f'{package} is not installed: pip install "torchsummary_plus[{extra}]"') from None
+
+
+PACKAGE = __name__.partition(".")[0]
+
+
+class LeftOutWarning(UserWarning):
+    """Something in a file is left out of an answer; the message says what."""
+
+
+def warn(message: str, category: type[Warning] = LeftOutWarning) -> None:
+    """Warn at the innermost line outside this package and its decorators."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((f"{PACKAGE}.", "contextlib")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

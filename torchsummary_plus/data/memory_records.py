@@ -1,4 +1,4 @@
-"""A step's memory events as frozen data."""
+"""A step as frozen data: its memory events and kernels, and the words for its optimizer and device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,62 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, compress, groupby
 from math import prod
 
-from .choices import GENERATE
-from .kernel_records import KERNEL_KINDS, Kernel, MeasuredTime
-from .step_words import on_device, optimizer_words
+from .arguments import GENERATE
+
+MATMUL, CONVOLUTION, DEPTHWISE = "matmul", "convolution", "depthwise_convolution"
+GROUPED, GROUPED_BACKWARD = "grouped_convolution", "grouped_convolution_backward"
+ATTENTION, RECURRENT, LAYOUT, NORM, NORM_BACKWARD = "attention", "recurrent", "layout", "norm", "norm_backward"
+COPY, POOLING, ELEMENTWISE = "copy", "pooling", "elementwise"
+PRODUCTS = (MATMUL, CONVOLUTION, DEPTHWISE, GROUPED, GROUPED_BACKWARD, ATTENTION, RECURRENT)
+KERNEL_KINDS = (*PRODUCTS, LAYOUT, NORM, NORM_BACKWARD, COPY, POOLING, ELEMENTWISE)
+"""Kinds of kernels: those of one kind reach the same share of a GPU's peaks.
+
+"layout" is a convolution's conversion between NCHW and NHWC, in which cuDNN computes 16-bit convolutions.
+"""
+
+TF32 = "tf32"
+"""The dtype of a float32 product in tensor cores, where torch's switches allow that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel: its floating-point operations (2 for a multiply-add), and the bytes that it reads and writes.
+
+    ``moment`` is the index of its operator's moment, which has its module, phase and step. ``dtype`` is what a product
+    computes in; its result has ``m`` rows and ``n`` columns, of ``k`` products each, or 0 where they are not known.
+    """
+
+    moment: int
+    kind: str
+    dtype: str
+    flops: int
+    read_bytes: int
+    written_bytes: int
+    m: int = 0
+    n: int = 0
+    k: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Its sizes, which follow its moment, kind and dtype."""
+        return self.flops, self.read_bytes, self.written_bytes, self.m, self.n, self.k
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes it reads and writes."""
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTime:
+    """The seconds of each run of a step, in order of length, and the parts of the run in the middle.
+
+    A part is a phase, a module's number (-1 is outside all modules), and its own seconds.
+    """
+
+    runs: tuple[float, ...]
+    parts: tuple[tuple[str, int, float], ...]
+
 
 KINDS = (
     "parameters",
@@ -417,3 +470,48 @@ class RowMemory:
             self.shards,
             other.seconds if self.seconds is None else self.seconds + (other.seconds or 0.0),
         )
+
+
+SPELLINGS = {
+    name.lower(): name
+    for name in (
+        "AdamW", "Adam", "SGD", "Adagrad", "Adadelta", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
+        "SparseAdam", "Adafactor", "Muon", "Lion",
+    )
+}  # fmt: skip
+"""Optimizers' names as their papers and torch spell them."""
+
+SPELT_OUT = "AEFHILMNORSX"
+"""Letters whose names begin with a vowel: "an RTX 4090", "a T4"."""
+
+
+def optimizer_words(name: str) -> str:
+    """Return an optimizer's name for a sentence.
+
+    >>> optimizer_words("adamw"), optimizer_words("paged_adamw_8bit"), optimizer_words("MyOptimizer")
+    ('AdamW', 'paged 8-bit AdamW', 'MyOptimizer')
+    """
+    plain = name.lower().removesuffix("_torch").removesuffix("_torch_fused")
+    base = plain.removeprefix("paged_").removesuffix("8bit").rstrip("_")
+    if base not in SPELLINGS:
+        return name
+    return "paged " * plain.startswith("paged_") + "8-bit " * plain.endswith("8bit") + SPELLINGS[base]
+
+
+def a_gpu(name: str) -> str:
+    """Return a GPU's name with its article.
+
+    >>> a_gpu("RTX 4090"), a_gpu("T4"), a_gpu("Jetson Orin NX 8GB"), a_gpu("Arc A770")
+    ('an RTX 4090', 'a T4', 'a Jetson Orin NX 8GB', 'an Arc A770')
+    """
+    is_a_word = name[1:2].islower()
+    return f"{'an' if name[:1] in ('AEIOU' if is_a_word else SPELT_OUT) else 'a'} {name}"
+
+
+def on_device(device: str, gpu: str) -> str:
+    """Return where a step runs.
+
+    >>> on_device("cuda", "RTX 4090"), on_device("cpu", ""), on_device("cuda:1", "")
+    ('on an RTX 4090', 'on the CPU', 'on cuda:1')
+    """
+    return f"on {a_gpu(gpu)}" if gpu else {"cpu": "on the CPU", "cuda:0": "on CUDA"}.get(device, f"on {device}")

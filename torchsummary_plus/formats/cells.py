@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..data.arguments import integer
 from ..data.errors import InputError, choice_error
-from ..data.integers import integer
 from ..data.units import BYTE_UNITS, COUNT_UNITS, OLD_MB, UNITS, describe, in_unit
 from .table import ALIASES, Cell, Field, Table
 

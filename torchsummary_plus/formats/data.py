@@ -7,7 +7,7 @@ import io
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..data.extras import need_extra
+from ..data.errors import need_extra
 from .table import Table, Value
 
 if TYPE_CHECKING:

@@ -1,24 +1,261 @@
-"""A result <-> JSON: the whole object, in a versioned schema.
+"""A result <-> JSON: the whole object, in a versioned schema, driven by type hints, with a lossless round trip.
 
 ``type`` is the class name, ``version`` the schema version, "major.minor"; every other key is a field of the class,
 documented there. ``derived`` adds properties computed from the fields, for readers. A reader accepts every minor
 version of its major one: missing fields have their defaults, unknown ones are ignored. With an open batch the shapes
-are those of a batch of 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments,
-storages, calls, doubts and kernels of a memory log and the links of a graph are written by column.
+are those of a batch of 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes.
+
+Dataclasses and mappings become objects, tuples become arrays. A tuple of a type in ``BY_COLUMN`` becomes one object
+with an array per field. Within a union of dataclasses, the keys of the object determine the class. A dataclass whose
+fields can contradict one another has a method ``contradiction``, which says what is wrong in data that was read, or
+returns "". It covers the classes written by column inside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..data.codec import Codec, Schema
 from ..data.errors import InputError
-from ..data.json_text import parsed
-from ..data.kernel_records import Kernel
-from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
+from ..data.memory_records import Doubt, Kernel, ModuleCall, Moment, StorageSpec
 from ..data.records import Link
+from ..data.regular_files import parsed
 from ..data.units import describe
+
+Schema = dict[str, Any]
+
+UNIONS = (Union, types.UnionType)
+
+MOST_INT = 1 << 63
+
+PRIMITIVES: dict[type, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    type(None): {"type": "null"},
+}
+
+
+class Way(NamedTuple):
+    """How values of a type are encoded and decoded; ``plain`` if they are JSON values already."""
+
+    out: Callable[[Any], Any]
+    back: Callable[[Any], Any]
+    plain: bool = False
+
+
+class Codec:
+    """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define.
+
+    Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored.
+    """
+
+    def __init__(
+        self, by_column: Sequence[type] = (), names: Mapping[str, Any] | None = None, is_exact: bool = True
+    ) -> None:
+        self.is_exact = is_exact
+        self.by_column = tuple(by_column)
+        self.names = dict(names or {})
+        self.ways: dict[Any, Way] = {}
+
+    def encode(self, value: Any) -> Any:
+        """Return a dataclass as plain data."""
+        return self.way(type(value)).out(value)
+
+    def decode(self, kind: Any, data: Any) -> Any:
+        """Return plain data as a value of a type. Raises :class:`InputError` if it does not match."""
+        return self.way(kind).back(data)
+
+    def hints(self, kind: type) -> dict[str, Any]:
+        """Return the types of a dataclass's fields, in order."""
+        known = get_type_hints(kind, localns=self.names)
+        return {field.name: known[field.name] for field in fields(kind)}
+
+    def way(self, kind: Any) -> Way:
+        """Return the encoder and decoder of a type, cached."""
+        if kind not in self.ways:
+            self.ways[kind] = Way(lambda value: self.ways[kind].out(value), lambda data: self.ways[kind].back(data))
+            self.ways[kind] = self._way(kind)  # The placeholder above serves recursive types.
+        return self.ways[kind]
+
+    def _way(self, kind: Any) -> Way:
+        if kind in PRIMITIVES:
+            return _primitive(kind)
+        if is_dataclass(kind) and isinstance(kind, type):
+            return self._dataclass(kind)
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is tuple:
+            return self._tuple(inner)
+        if origin in UNIONS:
+            return self._union(inner)
+        if origin is Mapping:
+            return self._mapping(inner[1])
+        raise TypeError(f"cannot encode {kind} as JSON")
+
+    def _dataclass(self, kind: type) -> Way:
+        ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
+        writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
+        readers = {name: way.back for name, way in ways.items()}
+        needed, is_checked = _needed(kind), hasattr(kind, "contradiction")
+
+        def is_alike(data: Any) -> bool:
+            return bool(data.keys() == readers.keys() if self.is_exact else needed <= data.keys())
+
+        def out(value: Any) -> dict[str, Any]:
+            return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
+
+        def back(data: Any) -> Any:
+            if not isinstance(data, dict) or not is_alike(data):
+                raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
+            value = kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
+            if is_checked and (wrong := value.contradiction()):
+                raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
+            return value
+
+        return Way(out, back)
+
+    def _tuple(self, inner: tuple[Any, ...]) -> Way:
+        if len(inner) != 2 or inner[1] is not Ellipsis:
+            return self._fixed(inner)
+        if inner[0] in self.by_column:
+            return self._columns(inner[0])
+        way = self.way(inner[0])
+        out = list if way.plain else lambda values: [way.out(value) for value in values]
+        return Way(out, lambda data: tuple([way.back(item) for item in _array(data)]))
+
+    def _fixed(self, inner: tuple[Any, ...]) -> Way:
+        """Return the encoder and decoder of a fixed-length tuple."""
+        ways = [self.way(kind) for kind in inner]
+        plain = all(way.plain for way in ways)
+
+        def out(values: Any) -> list[Any]:
+            return list(values) if plain else [way.out(value) for way, value in zip(ways, values)]
+
+        def back(data: Any) -> tuple[Any, ...]:
+            if len(_array(data)) != len(ways):
+                raise InputError(f"{describe(data)} does not have {len(ways)} items")
+            return tuple([way.back(item) for way, item in zip(ways, data)])
+
+        return Way(out, back)
+
+    def _columns(self, kind: type) -> Way:
+        ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
+
+        def out(values: Any) -> dict[str, Any]:
+            return {name: [way.out(getattr(value, name)) for value in values] for name, way in ways.items()}
+
+        def back(data: Any) -> tuple[Any, ...]:
+            is_alike = isinstance(data, dict) and (
+                data.keys() == ways.keys() if self.is_exact else _needed(kind) <= data.keys()
+            )
+            if not is_alike:
+                raise InputError(f"{describe(data)} does not have the columns of {kind.__name__}: {', '.join(ways)}")
+            there = [name for name in ways if name in data]
+            columns = [[ways[name].back(item) for item in _array(data[name])] for name in there]
+            if len({len(column) for column in columns}) > 1:
+                raise InputError(f"the columns of {kind.__name__} differ in length")
+            if len(there) == len(ways):
+                return tuple([kind(*values) for values in zip(*columns)])
+            return tuple([kind(**dict(zip(there, values))) for values in zip(*columns)])
+
+        return Way(out, back)
+
+    def _union(self, inner: tuple[Any, ...]) -> Way:
+        ways = {get_origin(kind) or kind: self.way(kind) for kind in inner}
+        objects = {frozenset(self.hints(k)): k for k in ways if isinstance(k, type) and is_dataclass(k)}
+
+        def back(data: Any) -> Any:
+            kind: Any = tuple if type(data) is list else type(data)
+            if kind is dict:
+                kind = next(iter(objects.values())) if len(objects) == 1 else _nearest(objects, frozenset(data))
+            if kind not in ways:
+                raise InputError(f"{describe(data)} is not one of {', '.join(way.__name__ for way in ways)}")
+            return ways[kind].back(data)
+
+        return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
+
+    def _mapping(self, inner: Any) -> Way:
+        way = self.way(inner)
+
+        def back(data: Any) -> dict[str, Any]:
+            if not isinstance(data, dict):
+                raise InputError(f"{describe(data)} is not an object")
+            return {name: way.back(item) for name, item in data.items()}
+
+        return Way(lambda values: {name: way.out(value) for name, value in values.items()}, back)
+
+    def schema(self, kind: Any) -> Schema:
+        """Return the JSON Schema (draft 2020-12) of a type, with every definition it refers to."""
+        definitions: dict[str, Schema] = {}
+        top = self._schema(kind, definitions)
+        return {**top, "$defs": definitions}
+
+    def _schema(self, kind: Any, definitions: dict[str, Schema]) -> Schema:
+        origin, inner = get_origin(kind), get_args(kind)
+        if kind in PRIMITIVES:
+            return PRIMITIVES[kind]
+        if is_dataclass(kind) and isinstance(kind, type):
+            if kind.__name__ not in definitions:
+                definitions[kind.__name__] = {}  # For recursive types.
+                hints = self.hints(kind).items()
+                definitions[kind.__name__] = _object({name: self._schema(hint, definitions) for name, hint in hints})
+            return {"$ref": f"#/$defs/{kind.__name__}"}
+        if origin in UNIONS:
+            return {"anyOf": [self._schema(option, definitions) for option in inner]}
+        if origin is Mapping:
+            return {"type": "object", "additionalProperties": self._schema(inner[1], definitions)}
+        if inner[-1] is not Ellipsis:
+            items = [self._schema(item, definitions) for item in inner]
+            return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
+        if inner[0] in self.by_column:
+            hints = self.hints(inner[0]).items()
+            return _object({name: _list(self._schema(hint, definitions)) for name, hint in hints})
+        return _list(self._schema(inner[0], definitions))
+
+
+def _needed(kind: type) -> frozenset[str]:
+    """Return the names of the fields without defaults."""
+    return frozenset(item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
+
+
+def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:
+    """Return the dataclass with exactly these fields, else the one that requires no others and has most of them."""
+    fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
+    return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
+
+
+def _primitive(kind: type) -> Way:
+    def back(data: Any) -> Any:
+        if type(data) is not kind:
+            raise InputError(f"{describe(data)} is not of type {kind.__name__}")
+        if isinstance(data, int) and not -MOST_INT < data < MOST_INT:
+            raise InputError(f"{describe(data)} has more than 64 bits")
+        return data
+
+    return Way(lambda value: value, back, plain=True)
+
+
+def _array(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise InputError(f"{describe(data)} is not an array")
+    return data
+
+
+def _object(properties: dict[str, Schema]) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
 
 MAJOR, MINOR = 1, 7
 """The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""

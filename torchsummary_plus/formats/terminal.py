@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from ..data.extras import need_extra
+from ..data.errors import need_extra
 from ..data.units import visible
 from .table import Table, TableRow, guides, on_lines, with_short_cells
 

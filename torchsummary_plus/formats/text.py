@@ -1,12 +1,13 @@
-"""Tables -> plain text, drawn by tabulate."""
+"""Tables -> plain text, drawn by tabulate, in the characters that a stream can encode."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from textwrap import fill
+from typing import TextIO
 
 from .cells import CellStyle, written
-from .printing import ASCII
 from .table import Table, Total, guides, on_lines, with_short_cells
 
 FLAT_WIDTH = 64
@@ -180,3 +181,24 @@ def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], widt
 def total_text(total: Total) -> str:
     """Return a total as a line."""
     return f"{total.field.heading}: {total.cell.text}{total.where}"
+
+
+ASCII = str.maketrans("├└│─", "|`|-")
+"""Stand-ins for the tree's branches."""
+
+
+def printable(text: str, stream: TextIO | None = None) -> str:
+    """Return text that a stream, by default standard output, can encode.
+
+    Tree branches become ASCII, and other characters that it lacks "?".
+
+    >>> from io import BytesIO, TextIOWrapper
+    >>> [printable("└─fc (Linear)", TextIOWrapper(BytesIO(), encoding)) for encoding in ("utf-8", "ascii")]
+    ['└─fc (Linear)', '`-fc (Linear)']
+    """
+    encoding: str = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
+    return text

@@ -8,11 +8,9 @@ from functools import cache
 from math import lcm, prod
 from operator import mul
 
-from ..data.caveats import caveats
+from ..data.answers import Printed, answer_lines, caveats
 from ..data.errors import ForwardError, StepError
-from ..data.kernel_records import Kernel
-from ..data.memory_records import MemoryLog, StepInfo, StorageSpec
-from ..data.printed import Printed, answer_lines
+from ..data.memory_records import Kernel, MemoryLog, StepInfo, StorageSpec
 from ..data.units import in_common_unit, one_line, rate_text
 from .estimate import IN_PIECES
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, compress
 
-from ..data.caveats import FREES_CACHE, OF_RANK
+from ..data.answers import FREES_CACHE, OF_RANK
 from ..data.errors import InputError
 from ..data.memory_records import (
     ALL_KINDS,

@@ -19,9 +19,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+from ..data.arguments import is_integer
 from ..data.capability import Capability
 from ..data.errors import InputError
-from ..data.integers import is_integer
 from ..data.units import GIB, MIB, describe
 from .contexts import any_context_bytes, context_bytes
 from .other_devices import other_device

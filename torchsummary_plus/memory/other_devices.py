@@ -13,9 +13,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..data.errors import InputError
+from ..data.errors import InputError, warn
 from ..data.units import GIB, describe
-from ..data.warned import warn
 
 AMD = {
     "MI355X": 288, "MI350X": 288, "MI325X": 256, "MI300X": 192, "MI300A": 128, "MI250X": 64, "MI250": 64, "MI210": 64,

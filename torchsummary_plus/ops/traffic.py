@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..data.arguments import names_cures
-from ..data.kernel_records import (
+from ..data.memory_records import (
     ATTENTION,
     CONVOLUTION,
     COPY,

@@ -15,8 +15,8 @@ import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ..data.arguments import integer, is_integer
 from ..data.errors import InputError, UnsupportedError
-from ..data.integers import integer, is_integer
 from ..data.units import describe
 from . import compat
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from ..data.errors import InputError, choice_error
-from ..data.extras import need_extra
+from ..data.errors import InputError, choice_error, need_extra
 from ..data.units import one_line
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Results -> one self-contained HTML page with a tab per section."""
+"""Results -> one self-contained HTML page with a tab per section; a step has drawings of its memory, as SVG data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,196 @@ from ..data.units import numbered
 from ..formats.html import figure_html, markup, source, table_html, template
 from ..formats.table import Table
 from ..memory.estimate import Estimate
-from .html_memory import NARROW, peak_tiles, timeline
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..data.units import one_line, size_text
+from ..memory.attribution import TimelinePoint
+from .figure import CLASSES, LAYERS, in_units
+from .memory_tables import kind_label, place
+from .timeline import chosen_points, spans, thinned
+from .treemap import ROOT, Box, Tile, stages, treemap
+
+WIDTH, HEIGHT = 1000, 300
+"""The size of a drawing in SVG user units; the page scales it."""
+
+NARROW = 380
+"""The width of the treemap on a narrow page, in its pixels."""
+
+LEFT, TOP, BOTTOM = 62, 30, 8
+"""Margins: for the tick labels, for the phase names, and below the drawing."""
+
+MOST_POINTS = 900
+"""Maximum number of points that a drawing of ``WIDTH`` can resolve."""
+
+LETTER, BOLD = 7.1, 8.0
+"""Widths of a regular and a bold letter at font size 11."""
+
+FONTS = (11, 9, 7)
+"""The font sizes of tiles, in the order in which they are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A kind of memory, filled from the floor to its top; the layers below are drawn over it."""
+
+    kind: str
+    label: str
+    colour: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest point; ``far`` puts its label on the left, for points in the right half."""
+
+    x: float
+    y: float
+    size: str
+    place: str
+    far: bool
+
+
+def timeline(estimate: Estimate) -> dict[str, Any]:
+    """Return the template data of the drawing of memory over the step that reaches the peak."""
+    points = chosen_points(estimate, None)
+    levels = [point.total_bytes for point in points]
+    highest = max(levels)
+    positions = thinned(levels, MOST_POINTS)
+    top = highest * 1.06 or 1
+
+    def x(index: int) -> float:
+        return round(LEFT + (WIDTH - LEFT) * index / len(points), 1)
+
+    def y(nbytes: float) -> float:
+        return round(HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * nbytes / top, 1)
+
+    at = levels.index(highest)
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "floor": y(0),
+        "layers": list(_layers([points[index] for index in positions], [x(index) for index in positions], y)),
+        "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
+        "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
+        "peak": Peak(x(at), y(highest), size_text(highest), place(estimate), at > len(points) / 2),
+        "data": _data(points, positions, x),
+    }
+
+
+def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Area]:
+    """Yield the layers from the top one down; kinds that never occur are left out."""
+    live = [dict(point.live) for point in points]
+    present = [kind for kind in LAYERS if any(level.get(kind) for level in live)]
+    for count in range(len(present), 0, -1):
+        tops = [y(sum(level[kind] for kind in present[:count])) for level in live]
+        steps = "".join(
+            f"H{here}V{above}" for here, above, before in zip(xs, tops, [None, *tops]) if above != before
+        )  # Constant levels need no corner.
+        kind = present[count - 1]
+        yield Area(kind, kind_label(kind), LAYERS[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
+
+
+def _data(points: Sequence[TimelinePoint], positions: Sequence[int], x: Any) -> dict[str, Any]:
+    """Return the data of the drawing's tooltips; points refer to names by index."""
+    kinds = [kind for kind in LAYERS if kind in dict(points[0].live)]
+    names: dict[str, int] = {}
+    rows = []
+    for index in positions:
+        point, live = points[index], dict(points[index].live)
+        words = [names.setdefault(one_line(word), len(names)) for word in (point.operator, point.module, point.phase)]
+        rows.append([x(index), *words, *(live[kind] for kind in kinds)])
+    return {"kinds": [kind_label(kind) for kind in kinds], "names": list(names), "points": rows}
+
+
+def ticks(highest: int) -> list[tuple[float, str]]:
+    """Return round tick values up to the highest level and their labels, in one unit.
+
+    >>> [text for _, text in ticks(3 * 1024**3)]
+    ['0 GiB', '0.5 GiB', '1 GiB', '1.5 GiB', '2 GiB', '2.5 GiB', '3 GiB']
+    """
+    size, unit = in_units(highest)
+    rough = highest / size / 4
+    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    step = max(factor * power for factor in (1, 2, 5) if factor * power <= rough or factor == 1)
+    return [(count * step * size, f"{count * step:g} {unit}") for count in range(int(highest / size / step) + 1)]
+
+
+def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
+    """Return the template data of the peak's treemap."""
+    height, known = 420, stages(estimate, len(CLASSES))
+    colour_of = {stage: (f"stage{number}", CLASSES[number]) for number, stage in enumerate(known)}
+    drawn = [_drawn(tile, colour_of) for tile in treemap(estimate, Box(0, 0, width, height), known)]
+    present = {tile["kind"] for tile in drawn}
+    legend = [(kind, stage or ROOT, colour) for stage, (kind, colour) in colour_of.items() if kind in present]
+    if "other" in present:
+        legend.append(("other", "other parts, and outside modules", ""))
+    return {"width": width, "height": height, "tiles": drawn, "legend": legend}
+
+
+def _drawn(tile: Tile, colour_of: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Return the template data of a tile: its colour, and its text in the first size that fits, if any."""
+    box = tile.box
+    kind, colour = ("frame", "") if tile.stage is None else colour_of.get(tile.stage, ("other", ""))
+    lines, font = _fitted(tile)
+    return {
+        "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
+        "path": tile.path,
+        "tip": markup("\n").join(map(one_line, tile.tip)),
+        "colour": colour,
+        "kind": kind,
+        "lines": [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(lines)],
+        "font": font,
+    }
+
+
+def _fitted(tile: Tile) -> tuple[list[str], int]:
+    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, else none.
+
+    The whole name in a small font comes before the end of its path in a large one.
+    """
+    if tile.stage is None:
+        room = int((tile.box.width - 6) / BOLD)
+        whole = f"{tile.label} {tile.size}"
+        labels = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]
+        return labels[:1], FONTS[0]
+    for name in (tile.label, *_ends(tile.label)):
+        for font in FONTS:
+            room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
+            deep = int((tile.box.height - 2) / (1.18 * font))
+            lines = _broken(name, room)
+            if lines and len(lines) <= deep:
+                with_size = len(tile.size) <= room and len(lines) < deep
+                return [*lines, *([tile.size] if with_size else [])], font
+    return [], FONTS[0]
+
+
+def _ends(label: str) -> Iterator[str]:
+    """Yield shorter names of the same module: without the first parts of a path."""
+    parts = label.split(".")
+    for start in range(1, len(parts)):
+        yield ".".join(parts[start:])
+
+
+def _broken(name: str, room: int) -> list[str]:
+    """Return a name on lines of at most ``room`` characters, broken between words and after dots; [] if it is too long.
+
+    >>> _broken("downsample.0", 11), _broken("12 more", 4), _broken("downsample.0", 8)
+    (['downsample.', '0'], ['12', 'more'], [])
+    """
+    lines = [""]
+    for part in re.split(r"(?<=[._ ])", name):
+        if len(lines[-1]) + len(part.rstrip()) > room and lines[-1]:
+            lines.append("")
+        lines[-1] += part
+    lines = [line.rstrip() for line in lines]
+    return lines if max(map(len, lines)) <= room else []
 
 
 @dataclass(frozen=True, slots=True)

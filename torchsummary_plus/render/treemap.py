@@ -9,7 +9,7 @@ from itertools import accumulate
 from ..data.units import in_unit, size_text
 from ..memory.attribution import parents
 from ..memory.estimate import Estimate, ModuleMemory
-from .memory_text import kind_label
+from .memory_tables import kind_label
 
 SMALLEST = 1 / 350
 """Minimum size of a tile with room for a label, as a share of the peak; smaller siblings are merged."""

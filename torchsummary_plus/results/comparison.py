@@ -1,4 +1,4 @@
-"""Comparison: models side by side, with their views."""
+"""Comparison and StepComparison: models, or the memory of steps, side by side, with their views."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data.errors import choice_error
-from ..formats.printing import printable
+from ..formats.text import printable
 from ..render.comparison_tables import (
     FEW_MATCH,
     ORIENTS,
     AlignedLines,
+    Compared,
     aligned_lines,
     figures_table,
     layers_match,
@@ -20,11 +21,11 @@ from ..render.comparison_tables import (
     models_table,
     shared_names,
 )
-from ..report.comparison import Compared
+from ..render.step_tables import steps_table
 from ..table.columns import check_layout
-from .figures import Figures
+from .memory_estimate import MemoryEstimate
 from .model_summary import Presentation
-from .views import Columns, Depth, FigureChoice, Views
+from .views import Columns, Depth, FigureChoice, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +102,7 @@ class Comparison(Compared, Views, Figures):
         return self._draw(placed(ax, width), figures=figures)
 
     def _draw(self, place: Place, figures: Sequence[str] | str | None = None) -> Axes:
-        from ..render.comparison_bars import draw_comparison
+        from ..render.bars import draw_comparison
 
         return draw_comparison(self, figures, place)
 
@@ -156,6 +157,53 @@ class Comparison(Compared, Views, Figures):
 
         tables = self.tables(**self._fitting({"units": "auto"}))
         return tuple(tables_section(title, (table,)) for title, table in zip(("Comparison", "Side by side"), tables))
+
+    def __str__(self) -> str:
+        return printable(self.to_text())
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, repr=False)
+class StepComparison(Views, Figures):
+    """The result of :func:`compare` for steps: immutable data, printed by ``str()`` and the other views.
+
+    The table has a row per figure in bytes (the peak by kind and by phase; allocated, reserved and device memory), one
+    for the time where it is known, a column per step, and the difference of each further step from the first.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import compare, estimate_memory
+    >>> layer, request = nn.Linear(8, 8), {"input_size": (8,), "device": "cpu"}
+    >>> steps = {name: estimate_memory(layer, **request, optimizer=name) for name in ("sgd", "adam")}
+    >>> compare(steps).to_csv().splitlines()[0]
+    'figure,path,level,sgd,adam,adam-sgd'
+    """
+
+    names: tuple[str, ...]
+    estimates: tuple[MemoryEstimate, ...]
+
+    def contradiction(self) -> str:
+        """Return what is wrong in a comparison that was read; "" if nothing is."""
+        return "" if len(self.names) == len(self.estimates) > 0 else "each step has one name, and there is at least one"
+
+    def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
+        """Plot the peaks as bars, by kind. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
+
+        Raises :class:`MissingExtraError` without matplotlib.
+        """
+        from ..render.figure import placed
+
+        return self._draw(placed(ax, width))
+
+    def _draw(self, place: Place) -> Axes:
+        from ..render.bars import draw_steps
+
+        return draw_steps(self.names, self.estimates, place)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        times = [estimate.known_time() for estimate in self.estimates]
+        seconds = [None if time is None else time.seconds for time in times]
+        return (steps_table(self.names, self.estimates, seconds),)
 
     def __str__(self) -> str:
         return printable(self.to_text())

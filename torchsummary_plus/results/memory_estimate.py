@@ -8,16 +8,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 from ..data.units import in_common_unit
-from ..formats.printing import printable
 from ..formats.table import Table
-from ..formats.text import WIDTH, answer_text, table_text
+from ..formats.text import WIDTH, answer_text, printable, table_text
 from ..memory.estimate import Estimate
 from ..memory.gpus import named_gpu
-from ..render.memory_tables import BY_KIND, answer_table, memory_table
-from ..render.memory_text import details_text, place, title
+from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, title
 from ..timing.step_time import StepTime, step_time
-from .figures import Figures
-from .views import Columns, Depth, Views, figure_look
+from .views import Columns, Depth, Figures, Views, figure_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,7 +116,7 @@ class MemoryEstimate(Estimate, Views, Figures):
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import memory_section, tables_section
-        from ..render.time_tables import time_tables
+        from ..render.step_tables import time_tables
 
         (answer,) = self.tables()
         (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")

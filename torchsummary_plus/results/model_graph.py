@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ..data.errors import InputError, choice_error
 from ..data.records import NODE_KINDS, GraphEdge, GraphNode, Run
 from ..data.units import describe, one_line
-from ..formats.printing import printable
+from ..formats.text import printable
+from ..render.graph import graph_of
 from ..render.graph_tables import graph_tables
-from ..report.graph import graph_of
 from ..table.chosen import REPEATS
 from ..table.columns import check_layout
 from ..table.rows import Report
@@ -60,7 +60,7 @@ class ModelGraph(Views):
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart, which GitHub draws from a ``mermaid`` block (up to 500 edges)."""
-        from ..render.diagram_flow import graph_lines
+        from ..render.mermaid import graph_lines
 
         return "\n".join([*graph_lines(self.nodes, self.edges), ""])
 
@@ -75,7 +75,7 @@ class ModelGraph(Views):
         >>> print(graph(nn.Sequential(nn.Linear(8, 4)), (8,)).to_dot().splitlines()[-2].strip())
         n1 -> t1 [label="[-1, 4]", edgetooltip="[-1, 4], 16 B"]
         """
-        from ..render.graph_dot import dot_text
+        from ..render.graph_drawings import dot_text
 
         return dot_text(self.name, self.nodes, self.edges, width, direction)
 
@@ -86,7 +86,7 @@ class ModelGraph(Views):
         the other in their order. Only Graphviz draws in other directions: they raise :class:`MissingExtraError` without
         the extra, :class:`UnsupportedError` without the program.
         """
-        from ..render.graph_svg import column_svg, graphviz_svg, has_graphviz
+        from ..render.graph_drawings import column_svg, graphviz_svg, has_graphviz
 
         dot = self.to_dot(width=width, direction=direction)
         if direction == "TB" and not has_graphviz():

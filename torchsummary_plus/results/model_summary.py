@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
-from ..formats.printing import printable
-from ..formats.text import summary_text, total_text
+from ..formats.text import printable, summary_text, total_text
 from ..render.columns import added_names
 from ..table.build import summary_table
 from ..table.chosen import ALL_ROWS, RowView, row_view
@@ -18,8 +17,7 @@ from ..table.columns import FRAME_COLUMNS, check_layout, default_names
 from ..table.rows import Report
 from ..table.totals import GUESSES, report_totals
 from .echo import is_echo, takes_html
-from .figures import Figures
-from .views import Columns, Depth, Views, check_options, figure_look
+from .views import Columns, Depth, Figures, Views, check_options, figure_look
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,7 +246,7 @@ class ModelSummary(Report, Views, Figures):
             given --> n1
             n1 --> returned
         """
-        from ..render.diagram import mermaid_text
+        from ..render.mermaid import mermaid_text
 
         return mermaid_text(self, kind or ("class" if self.run.kind == "none" else "flow"), depth)
 

@@ -1,4 +1,4 @@
-"""Views: every format of a result, rendered from its tables. No view runs a model."""
+"""Views: every format of a result, rendered from its tables, and its main plot as a file. No view runs a model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .echo import ipython, takes_html
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from typing_extensions import Self, Unpack
 
     from ..render.html_report import Section
@@ -369,3 +370,36 @@ def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple
     rows: Any = {name: value for name, value in look.items() if name not in FigureLook.__annotations__}
     figures: Any = {name: value for name, value in look.items() if name not in rows}
     return cell_style(units, **figures), rows
+
+
+class Figures(ABC):
+    """A result's main figure as a file; options are those of its plot method, without ``ax``."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _draw(self, *args: Any, **options: Any) -> Axes:
+        """Draw the main figure at the first argument, a :data:`Place`."""
+
+    def to_pdf(self, **options: Any) -> bytes:
+        """Return the main figure as PDF, with embedded TrueType fonts."""
+        return self._file("pdf", options)
+
+    def to_svg(self, **options: Any) -> bytes:
+        """Return the main figure as SVG, with text kept as text."""
+        return self._file("svg", options)
+
+    def to_png(self, **options: Any) -> bytes:
+        """Return the main figure as PNG at 300 dpi."""
+        return self._file("png", options)
+
+    def _file(self, kind: str, options: dict[str, Any]) -> bytes:
+        from ..render.figure import figure_file
+
+        width = options.pop("width", None)
+        return figure_file(lambda place: self._draw(place, **options), kind, width)
+
+
+register_format(".pdf", "to_pdf")
+register_format(".svg", "to_svg")
+register_format(".png", "to_png")

@@ -1,4 +1,4 @@
-"""WhatIf: settings of a step by GPU, with their views."""
+"""WhatIf: settings of a step by GPU, with their table and other views."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
-from ..data.step_words import a_gpu
+from ..data.memory_records import a_gpu
 from ..data.units import in_common_unit, rate_text
-from ..formats.printing import printable
-from ..formats.text import WIDTH, table_text
+from ..formats.text import WIDTH, printable, table_text
 from ..memory.estimate import IN_PIECES
-from ..render.what_if_table import what_if_table
-from .figures import Figures
 from .memory_estimate import MemoryEstimate
-from .views import Columns, Depth, Views
+from .views import Columns, Depth, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +20,38 @@ if TYPE_CHECKING:
     from ..formats.table import Table
     from ..render.figure import Place
     from .views import ShownLook
+from collections.abc import Sequence
+
+from ..data.units import common_unit, mebibytes
+from ..formats.table import Cell, Field, Table, TableRow
+from ..memory.estimate import Estimate
+from ..memory.gpus import find_gpu
+
+SettingRow = tuple[str, Estimate, "list[tuple[int, str]]"]
+"""A setting's name, its estimate, and for each GPU the largest batch and the words for it."""
+
+
+def what_if_table(batch: int, gpus: Sequence[str], rows: Sequence[SettingRow], advice: Sequence[str]) -> Table:
+    """Return the table with a row per setting: its peak, and for each GPU whether it fits and up to which batch."""
+    info = rows[0][1].info
+    answer, *notes = advice
+    return Table(
+        title=f"{info.step}: {info.model}, batch {batch:,}",
+        labels="Setting",
+        fields=(
+            Field("peak_bytes", "Peak", "bytes", scaled=True),
+            *(Field(gpu, f"{gpu} ({find_gpu(gpu).datasheet_gb} GB)", "count") for gpu in gpus),
+        ),
+        rows=tuple(_row(*row) for row in rows),
+        notes=tuple(notes),
+        answer=answer,
+        unit=common_unit(max(estimate.peak_bytes for _, estimate, _ in rows)),
+    )
+
+
+def _row(name: str, estimate: Estimate, limits: Sequence[tuple[int, str]]) -> TableRow:
+    peak = Cell(estimate.peak_bytes, mebibytes(estimate.peak_bytes))
+    return TableRow(name, name, 0, (peak, *(Cell(largest, words) for largest, words in limits)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..data.arguments import is_integer
 from ..data.errors import SummaryError
-from ..data.integers import is_integer
 from ..data.memory_records import MemoryLog
 from ..live.copying import Copier
 from ..live.structures import inner_names, is_wrapper

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.arguments import RULE
 from ..data.capability import AMPERE, Capability
-from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.errors import InputError, UnsupportedError, choice_error
-from ..data.extras import need_extra
-from ..data.integers import integer
+from ..data.arguments import integer
+from ..data.errors import InputError, UnsupportedError, choice_error, need_extra
 from ..data.units import describe
 
 WHOLE = 20_000

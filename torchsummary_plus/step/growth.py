@@ -14,8 +14,7 @@ from itertools import chain, count
 from operator import add, sub
 from typing import Any, NamedTuple
 
-from ..data.kernel_records import Kernel
-from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec
+from ..data.memory_records import Doubt, Kernel, MemoryLog, ModuleCall, Moment, StorageSpec
 from ..trace.questions import OUTSIDE
 
 LOOKAHEAD = 256

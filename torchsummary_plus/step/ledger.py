@@ -13,11 +13,11 @@ import torch
 from torch._ops import OpOverload
 
 from ..data.capability import AMPERE, Capability
-from ..data.kernel_records import Kernel
 from ..data.memory_records import (
     HELD_TO_THE_END,
     KV_CACHE,
     Doubt,
+    Kernel,
     MemoryLog,
     ModuleCall,
     Moment,

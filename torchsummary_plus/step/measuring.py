@@ -13,8 +13,7 @@ from torch import nn
 
 from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, UnsupportedError
-from ..data.kernel_records import MeasuredTime
-from ..data.memory_records import MemoryLog, without
+from ..data.memory_records import MeasuredTime, MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
 from ..live.copying import Copies

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..data.kernel_records import MeasuredTime
+from ..data.memory_records import MeasuredTime
 from ..live.structures import all_tensors
 from ..table.forward import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE

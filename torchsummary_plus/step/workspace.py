@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ..data.arguments import RULE
 from ..data.capability import AMPERE, Capability
-from ..data.choices import RULE
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.rounding import MIN_BLOCK, round_up

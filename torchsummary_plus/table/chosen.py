@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any
 
+from ..data.arguments import integer
 from ..data.errors import InputError, choice_error
-from ..data.integers import integer
 from ..data.units import describe
 from ..formats.table import WIDEST
 from .lines import STYLES, Line

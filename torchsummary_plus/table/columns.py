@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar, Union
 
-from ..data.arguments import names_cures
+from ..data.arguments import integer, names_cures
 from ..data.errors import InputError, choice_error
-from ..data.integers import integer
 from ..data.registered import Registered
 from ..data.units import brief_text, describe, structure_data, structure_text
 from ..formats.table import ALIASES, UNITS_OF_VALUES, Cell, Value

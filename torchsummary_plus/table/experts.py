@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.integers import is_integer
+from ..data.arguments import is_integer
 from ..data.records import Adapter, Experts, ModuleSpec, ParameterSpec
 from .forward import Frame, Listener, module_frame
 from .modules import ModuleTree

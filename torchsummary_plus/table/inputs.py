@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ..data.arguments import is_integer
 from ..data.errors import InputError
-from ..data.integers import is_integer
 from ..data.units import describe
 from ..live import compat
 from ..live.copying import Copier

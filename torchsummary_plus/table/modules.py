@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..data.integers import is_integer
+from ..data.arguments import is_integer
 from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
 from ..live import compat
 from ..live.copying import INERT

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..data.kernel_records import (
+from ..data.memory_records import (
     COPY,
     DEPTHWISE,
     ELEMENTWISE,

@@ -7,12 +7,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..data.caveats import assumed
-from ..data.choices import GENERATE
+from ..data.answers import assumed
+from ..data.arguments import GENERATE
 from ..data.errors import InputError
-from ..data.kernel_records import PRODUCTS, RECURRENT, TF32, Kernel, MeasuredTime
-from ..data.memory_records import AS_COMPILED, COMPILED, TUNED, MemoryLog, StepInfo
-from ..data.step_words import a_gpu, on_device
+from ..data.memory_records import (
+    AS_COMPILED,
+    COMPILED,
+    PRODUCTS,
+    RECURRENT,
+    TF32,
+    TUNED,
+    Kernel,
+    MeasuredTime,
+    MemoryLog,
+    StepInfo,
+    a_gpu,
+    on_device,
+)
 from ..data.units import describe, rate_text
 from ..memory.attribution import inclusive
 from ..memory.gpus import GPU, find_gpu

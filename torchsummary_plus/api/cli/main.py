@@ -11,19 +11,36 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from ...data.errors import ForwardError, InputError, SummaryError
-from .compare import compare_parser, comparison
-from .fit import fit_parser, fitting
-from .graph import drawing, graph_parser
-from .lists import columns_parser, gpus_parser, list_of_columns, list_of_gpus
+from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
+from ...data.errors import ForwardError, InputError, SummaryError, need_extra
+from ...memory.gpus import GPUS
+from ...render.columns import COLUMNS
+from ...table.chosen import REPEATS
+from ...table.lines import STYLES
+from .commands import (
+    columns_parser,
+    compare_parser,
+    comparison,
+    drawing,
+    fit_parser,
+    fitting,
+    gpus_parser,
+    graph_parser,
+    list_of_columns,
+    list_of_gpus,
+    report_parser,
+    reporting,
+    table,
+    table_parser,
+)
 from .models import BuildError
 from .options import Parser, say_commas, with_bare_memory
 from .output import Answer, fail, plain_warnings, show
-from .report import report_parser, reporting
-from .table import table, table_parser
 
 COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], Answer]]] = {
     "": (table_parser, table),
@@ -44,8 +61,6 @@ CURE_OF_EXIT = "; a file that is also a script runs its own part under if __name
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command on ``argv`` (default: the command line) and return its exit code."""
     if "_ARGCOMPLETE" in os.environ:
-        from .completion import complete
-
         complete({name: parser for name, (parser, _) in COMMANDS.items()})
     words = sys.argv[1:] if argv is None else list(argv)
     parser, run = COMMANDS[words.pop(0) if words and words[0] in COMMANDS else ""]
@@ -64,3 +79,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         return fail(BuildError(f"the code of MODEL called sys.exit({error.code!r}){CURE_OF_EXIT}"), 1)
     return show(answer.text) or (fail(answer.over_budget, OVER_BUDGET) if answer.over_budget else 0)
+
+
+VALUES: dict[str, Iterable[str]] = {
+    "columns": COLUMNS,
+    "cudnn": CUDNN,
+    "gpu": GPUS,
+    "gpus": GPUS,
+    "memory": STEP_MODES,
+    "mode": PASS_MODES,
+    "repeats": REPEATS,
+    "run": RUNS,
+    "style": STYLES,
+}
+"""The accepted values of options, by the option's name."""
+
+
+def complete(parsers: Mapping[str, Callable[[], Parser]]) -> None:
+    """Answer a shell that asks what may come next on its command line, and exit.
+
+    ``parsers`` has the parser of each command; that of the command without a name is under "". Raises
+    :class:`MissingExtraError` without argcomplete.
+    """
+    argcomplete = need_extra("argcomplete", "completion")
+    before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
+    place = int(os.environ["_ARGCOMPLETE"])  # Of the first word after the program, which may be "python -m ...".
+    finished = re.split(r"\s+", before)[place:-1]
+    command = finished[0] if finished and finished[0] in parsers else ""
+    if command:
+        os.environ["_ARGCOMPLETE"] = str(place + 1)
+    parser = parsers[command]()
+    for action in parser._actions:
+        completer: Any = None
+        if action.dest in VALUES:
+            completer = _listed(VALUES[action.dest])
+        elif action.dest == "model" and not command:
+            completer = _listed(filter(None, parsers), argcomplete.completers.FilesCompleter())
+        if completer is not None:
+            action.completer = completer  # type: ignore[attr-defined]  # argcomplete reads it.
+    argcomplete.autocomplete(parser)
+
+
+def _listed(names: Iterable[str], *more: Callable[[str], Iterable[str]]) -> Callable[..., list[str]]:
+    """Return a completer of the last name in a list with commas."""
+    known = tuple(names)
+
+    def completer(prefix: str, **_: object) -> list[str]:
+        head, comma, _last = prefix.rpartition(",")
+        return [f"{head}{comma}{name}" for name in known] + [name for others in more for name in others(prefix)]
+
+    return completer

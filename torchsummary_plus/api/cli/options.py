@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...data.choices import CUDNN, PASS_MODES, RUNS, STEP_MODES
+from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import ForwardError, InputError, choice_error
 from ...data.units import describe
 from ...render.columns import COLUMNS

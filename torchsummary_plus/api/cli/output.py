@@ -9,10 +9,9 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...data.errors import InputError, SummaryError
+from ...data.errors import InputError, LeftOutWarning, SummaryError
 from ...data.units import visible
-from ...data.warned import LeftOutWarning
-from ...formats.printing import printable
+from ...formats.text import printable
 
 if TYPE_CHECKING:
     from ...results.views import Views

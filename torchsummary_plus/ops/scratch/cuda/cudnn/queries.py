@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from .....data.choices import ASK, AUTO, RULE
+from .....data.arguments import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....data.units import MIB
 from .....live.cuda_driver import capability_of

@@ -1,4 +1,4 @@
-"""Packed weights in a checkpoint: the parameters that they stand for, by the layouts of quantisation libraries.
+"""Tensors in files of weights, and the parameters that packed ones stand for, by the layouts of quantisation libraries.
 
 Sources: the layouts that these write: AutoGPTQ and GPTQModel, AutoAWQ, compressed-tensors, bitsandbytes, MLX, modelopt,
 transformers (MXFP4 of gpt-oss, fine-grained FP8, BitNet, HQQ), AQLM, and exllamav2 and 3.
@@ -12,7 +12,41 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from .weight_entries import WeightEntry
+
+@dataclass(frozen=True, slots=True)
+class WeightEntry:
+    """A tensor in a file: its name, shape, dtype as the format calls it, and stored bytes.
+
+    ``params`` counts the parameters of the model that it stores: the elements of a packed weight, 0 for its scales and
+    for shapes; None if they are its own elements.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: str
+    params: int | None = None
+
+    def contradiction(self) -> str:
+        """Return what is wrong in an entry that was read; "" if nothing is."""
+        sizes = (*self.shape, self.nbytes, self.num_params)
+        return "" if all(0 <= size < 1 << 63 for size in sizes) else f"no tensor has the shape {self.shape}"
+
+    @property
+    def num_params(self) -> int:
+        """The number of the model's parameters that it stores."""
+        return self.numel if self.params is None else self.params
+
+    @property
+    def numel(self) -> int:
+        """The number of elements, even if they are stored in blocks.
+
+        >>> WeightEntry("w", (2, 32), "Q4_0", 36, "").numel
+        64
+        """
+        return prod(self.shape)
+
 
 COMPANIONS = {
     "qweight": ("qzeros", "scales", "g_idx"),

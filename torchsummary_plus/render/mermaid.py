@@ -1,16 +1,81 @@
-"""A report -> a Mermaid class diagram: one box per distinct module (class and submodules)."""
+"""A report -> Mermaid: a class diagram, with a box per distinct module, or a flowchart of its calls."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from ..data.units import structure_text
+from ..data.errors import InputError, choice_error
+from ..data.records import GraphEdge, GraphNode
+from ..data.units import one_line, structure_text
+from ..table.columns import check_view
 from ..table.rows import Report, Row
-from .diagram_text import counted, safe
+from .graph import graph_of
+from .graph_tables import TINT, carried_text, colours, kind_of, title_of
+
+
+def flow_lines(report: Report, depth: int) -> list[str]:
+    """Return the lines of a flowchart of the calls down to ``depth``."""
+    return graph_lines(*graph_of(report, depth))
+
+
+def graph_lines(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[str]:
+    """Return the lines of a flowchart, with boxes coloured by kind if there are several kinds.
+
+    An edge shows the shape it carries if the node it comes from does not.
+    """
+    lines = ["flowchart TB"]
+    of_kind = colours(nodes)
+    of_kind = of_kind if len(of_kind) > 1 else {}
+    kinds = {kind: number for number, kind in enumerate(of_kind)}
+    shown: dict[int, GraphNode] = {}
+    open_groups: list[int] = []
+    for node in nodes:
+        while open_groups and open_groups[-1] != node.parent:
+            open_groups.pop()
+            lines.append("    " * (len(open_groups) + 1) + "end")
+        pad = "    " * (len(open_groups) + 1)
+        shown[node.index] = node
+        if node.kind == "group":
+            lines += [f'{pad}subgraph s{node.index}["{_title(node)}"]', f"{pad}    direction TB"]
+            open_groups.append(node.index)
+        else:
+            number = kinds.get(kind_of(node))
+            lines.append(f"{pad}{_name(node)}{_node(node)}{'' if number is None else f':::kind{number}'}")
+    lines += ["    " * (level + 1) + "end" for level in range(len(open_groups) - 1, -1, -1)]
+    for edge in edges:
+        source, target = shown[edge.source], shown[edge.target]
+        lines.append(f"    {_name(source)} -->{_carried(edge, source)} {_name(target)}")
+    return [*lines, *(f"    classDef kind{n} fill:{colour}{TINT}" for n, colour in enumerate(of_kind.values()))]
+
+
+def _name(node: GraphNode) -> str:
+    if node.kind == "input":
+        return "given" if node.index == -2 else f"given{-node.index - 1}"
+    return "returned" if node.kind == "output" else f"n{node.index}"
+
+
+def _title(node: GraphNode) -> str:
+    return safe(title_of(node))
+
+
+def _node(node: GraphNode) -> str:
+    """Return a node with its shape and parameters; rounded for a function, an input or an output."""
+    shape = structure_text(node.outputs)
+    if node.kind in ("input", "output"):
+        return f'(["{_title(node)} {safe(shape)}"])'
+    lines = [_title(node), safe(shape), *([counted(node.num_params)] if node.num_params else [])]
+    text = "<br/>".join(lines)
+    return f'(["{text}"])' if node.kind == "function" else f'["{text}"]'
+
+
+def _carried(edge: GraphEdge, source: GraphNode) -> str:
+    text = carried_text(edge)
+    return "" if text == structure_text(source.outputs) else f'|"{safe(text)}"|'
+
 
 WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")
 """Names that cannot clash with Mermaid keywords, which are lowercase or short, like ``TB``."""
@@ -130,3 +195,47 @@ def _runs(inside: Sequence[_Module]) -> list[tuple[int, int]]:
 def _follows(module: _Module, other: _Module) -> bool:
     names = module.row.var_name, other.row.var_name
     return module.box is other.box and all(map(str.isdecimal, names)) and int(names[0]) + 1 == int(names[1])
+
+
+SPECIAL = re.compile(r"[^A-Za-z0-9 .,:\[\]/+_-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+]")
+"""Characters special to Mermaid, HTML or Markdown (which Mermaid interprets in labels)."""
+
+
+def safe(text: str) -> str:
+    """Escape a name for any label: special characters become character codes.
+
+    >>> safe("conv_1 [2, 3]"), safe('end"<b>'), safe("_fc_")
+    ('conv_1 [2, 3]', 'end#34;#60;b#62;', '#95;fc#95;')
+    """
+    return SPECIAL.sub(lambda match: f"#{ord(match[0])};", one_line(text))
+
+
+def counted(count: int) -> str:
+    """Return a parameter count with its unit.
+
+    >>> counted(1), counted(23_454_912)
+    ('1 param', '23,454,912 params')
+    """
+    return f"{count:,} param{'' if count == 1 else 's'}"
+
+
+EDGES = 500
+CHARACTERS = 50_000
+"""Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which apply on GitHub too."""
+
+KINDS: dict[str, Callable[[Report, int], list[str]]] = {"class": class_lines, "flow": flow_lines}
+
+
+def mermaid_text(report: Report, kind: str, depth: int | None) -> str:
+    """Return a diagram down to ``depth``; None is the deepest within Mermaid's limits. Raises :class:`InputError`."""
+    if kind not in KINDS:
+        raise choice_error("kind", kind, KINDS)
+    check_view("tree", depth, None)
+    if kind == "flow" and report.run.kind == "none":
+        raise InputError("nothing ran, so there is no flow of calls; pass summary input_size= or input_data=")
+    deepest = max(row.depth for row in report.rows)
+    for level in range(deepest, -1, -1) if depth is None else [depth]:
+        lines = KINDS[kind](report, level)
+        if sum("-- " in line or "-->" in line for line in lines) <= EDGES and len("\n".join(lines)) < CHARACTERS:
+            break
+    return "\n".join([*lines, ""])

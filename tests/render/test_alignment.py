@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchsummary_plus.report import alignment
-from torchsummary_plus.report.alignment import GAP, OTHER_PATH, UNLIKE, ComparedLayer, align
+from torchsummary_plus.render import alignment
+from torchsummary_plus.render.alignment import GAP, OTHER_PATH, UNLIKE, ComparedLayer, align
 
 Rows = list[tuple[int | None, ...]]
 

@@ -1,12 +1,13 @@
-"""What a figure does not know and what it assumes, in two plain sentences at most."""
+"""How answers are printed: what a figure does not know and what it assumes, in two plain sentences at most."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 
 from .memory_records import AS_COMPILED, COMPILED, COMPILED_ON_CUDA, SECOND_ORDER, TUNED
-from .units import one_line
+from .units import one_line, visible
 
 MOST = 2
 """How many reasons, operators or assumptions a sentence names."""
@@ -94,3 +95,22 @@ def listed(names: Sequence[str], most: int = MOST) -> str:
     """
     shown = [*map(one_line, names[:most]), *([f"{len(names) - most:,} more"] if len(names) > most else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+class Printed:
+    """Shows ``str(self)`` wherever a result is shown: its first line, the answer, is bold in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        answer, _, rest = escape(visible(str(self))).partition("\n")
+        return f"<p><strong>{answer}</strong></p>" + (f"\n<pre>{rest}</pre>" if rest else "")
+
+
+def answer_lines(answer: str, step: str, rows: list[tuple[str, str]], notes: list[str]) -> str:
+    """Return an answer, the step it is for, labelled figures and sentences, each on a line."""
+    width = max(len(label) for label, _ in rows)
+    return "\n".join([answer, step, *(f"  {label:<{width}}  {text}" for label, text in rows if text), *notes])

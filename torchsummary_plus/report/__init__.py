@@ -1,1 +1,0 @@
-"""Rows, totals and comparisons as data. No torch, no text."""
