@@ -12,19 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from examples.llama import Config, FeedForward, Llama
-from examples.seventy_billion import Stage, refused, tensor_parallel
+from examples.seventy_billion import refused, tensor_parallel
 from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.versions import since
-from torchsummary_plus.ranks import micro_batches
-from torchsummary_plus.ranks.filled import filled
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import deep_steps
 from torchsummary_plus.step.deep_steps import largest_stack
 from torchsummary_plus.step.growth import grown
 
 WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": False}
-needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")
 SHAPE = Config(width=64, depth=7, heads=4, kv_heads=2, hidden=96, vocabulary=128)
 
 
@@ -39,10 +35,10 @@ class Short(nn.Module):
         return x + self.mlp(self.norm(x))
 
 
-def short(depth: int = SHAPE.depth) -> Llama:
+def short() -> Llama:
     """A Llama of short layers."""
     model = Llama(replace(SHAPE, depth=0))
-    model.layers.extend(Short(SHAPE) for _ in range(depth))
+    model.layers.extend(Short(SHAPE) for _ in range(SHAPE.depth))
     return model
 
 
@@ -57,82 +53,6 @@ def sharded(device: str = "cuda", is_checkpointed: bool = True, **options: Any) 
         block = checkpoint_wrapper(layer, preserve_rng_state=False) if is_checkpointed else layer
         model.layers[number] = fully_shard(block, **options)
     return fully_shard(model, **options)
-
-
-def scheduled(name: str, loss: Callable[..., Tensor] | None = None, **options: Any) -> Any:
-    """A stage of four, or two stages of eight, each sharded over two."""
-    from torch import distributed as dist
-    from torch.distributed import pipelining
-
-    each = 2 if "Interleaved" in name else 1
-    mesh = dist.device_mesh.init_device_mesh("cuda", (4, 2), mesh_dim_names=("stage", "shard"))
-    own = mesh.get_local_rank("stage")
-    stages = []
-    for number in range(own, 4 * each, 4):
-        model = Stage(short(1), number, 4 * each)
-        sharded_on(mesh["shard"], model, **options)
-        place = torch.device("cuda", 0)
-        stages.append(pipelining.PipelineStage(model, number, 4 * each, place, group=mesh.get_group("stage")))
-    kind: Any = getattr(pipelining, name)
-    return kind(stages if each > 1 else stages[0], 5, loss_fn=loss or _mean)
-
-
-def _mean(out: Tensor, ids: Tensor) -> Tensor:
-    return out.float().mean() + 0 * ids.sum()
-
-
-def sharded_on(mesh: Any, model: Any, **options: Any) -> None:
-    """The last stage's head is sharded with its norm, as a list."""
-    from torch.distributed.fsdp import fully_shard
-
-    for layer in (*model.layers, *([[*model.head]] if model.head is not None else []), model):
-        fully_shard(layer, mesh=mesh, **options)
-
-
-def staged_estimate(build: Callable[[], Any], rank: int = 2) -> MemoryEstimate:
-    options: dict[str, Any] = {**WORLD, "world_size": 8, "rank": rank, "gpu": "H100", "optimizer": "adamw"}
-    return estimate_memory(build, (16,), 5, **options)
-
-
-@needs_schedules
-@pytest.mark.skipif(since("2.15"), reason="all micro-batches are recorded from torch 2.15 on")
-def test_micro_batches_that_were_only_noted_leave_what_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted: list[int] = []
-
-    def counted(log: Any, parts: Any) -> Any:
-        noted.append(sum(not part.is_run for part in parts))
-        return filled(log, parts)
-
-    monkeypatch.setattr("torchsummary_plus.ranks.record.filled", counted)
-    build = partial(scheduled, "ScheduleInterleaved1F1B", reshard_after_forward=False)
-    result = staged_estimate(build, rank=0)
-    assert noted[-1] == 24
-    monkeypatch.setattr(micro_batches, "FIRST", 5)
-    whole = staged_estimate(build, rank=0)
-    assert noted[-1] == 0
-    for part in ("moments", "events", "storages", "streams", "calls", "doubts", "unknown"):
-        assert getattr(result.log, part) == getattr(whole.log, part), part
-
-
-@needs_schedules
-@pytest.mark.parametrize(("counts", "reshards", "rank"), [(False, True, 2), (True, False, 6)])
-def test_micro_batches_that_are_not_alike_all_run(
-    counts: bool, reshards: bool, rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights that one gathered are freed in the next; a loss may count its calls."""
-    calls: list[int] = []
-
-    def loss(out: Tensor, ids: Tensor) -> Tensor:
-        calls.append(1)
-        return _mean(torch.cat([out] * (len(calls) if counts else 1)), ids)
-
-    def build() -> Any:
-        calls.clear()
-        return scheduled("Schedule1F1B", loss=loss, reshard_after_forward=reshards)
-
-    result = staged_estimate(build, rank=rank)
-    monkeypatch.setattr(micro_batches, "FIRST", 5)
-    assert result.log.events == staged_estimate(build, rank=rank).log.events
 
 
 def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:

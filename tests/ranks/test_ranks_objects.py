@@ -16,7 +16,7 @@ from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.registry import UNMODELLED
-from torchsummary_plus.ranks.agreed import AGREED, agreed
+from torchsummary_plus.ranks.collectives import AGREED, agreed
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 WORLD = 4
@@ -86,7 +86,7 @@ def test_values_of_each_collective() -> None:
     own = torch.empty(2, dtype=torch.long)
 
     def values(name: str, *args: Any, rank: int = 1) -> list[list[int]]:
-        return [tensor.tolist() for _, tensor in agreed(f"c10d::{name}", args, rank, WORLD, lambda tensor: tensor)]
+        return [tensor.tolist() for _, tensor in agreed(f"c10d::{name}", args, rank, lambda tensor: tensor)]
 
     assert values("allgather_", [rows], [sent], None) == [[0, 1, 2, 3]] * WORLD
     assert values("_allgather_base_", torch.empty(16), sent, None) == [[0, 1, 2, 3] * WORLD]

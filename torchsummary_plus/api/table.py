@@ -45,7 +45,7 @@ def with_shards(result: ModelSummary, tree: ModuleTree, trace: Trace) -> ModelSu
     """Add this rank's parts of a sharded model to its summary; return that of any other model unchanged."""
     if not is_sharded(tree.modules[0]):
         return result
-    from ..ranks.shards import shards_of  # Imported here: it imports torch.distributed, which takes a while.
+    from ..ranks.wrappers import shards_of  # Imported here: it imports torch.distributed, which takes a while.
 
     by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
     return replace(result, row_memory=row_memory(trace, result.rows, (), by_module))

@@ -69,7 +69,6 @@ run_backward: Any = probe("torch.autograd.graph:_engine_run_backward", _WORLD, N
 _Awaited: Any = probe("torch.distributed._functional_collectives:AsyncCollectiveTensor", _WORLD, None)
 awaited: tuple[type, ...] = (_Awaited,) if _Awaited is not None else ()
 """Classes of tensors that a collective has yet to fill."""
-pytree: Any = probe("torch.utils:_pytree", _PIPELINE)
 exchange: Any = probe("torch:ops._c10d_functional.all_to_all_single.default", _WORLD, None)
 OBJECT_SENT, OBJECT_RECEIVED = _places(_C10D, ("_object_to_tensor", "_tensor_to_object"), _OBJECTS)
 SCATTER_STREAMS = place("torch.nn.parallel._functions:_streams", _STREAMS)
@@ -127,10 +126,6 @@ class Pipelining:
     receive: Place
     send: Place
     releases: Place
-    loss: Place
-    chunks: tuple[Place, ...]
-    forward: Place
-    backward: Place
     modes: Any
     backward_meta: Any
     gradient_metas: Any
@@ -147,20 +142,14 @@ def forget_stand_ins() -> None:
 def pipelining() -> Pipelining:
     """Import torch.distributed.pipelining and probe its private names."""
     stage, schedules = f"{_PIPELINING}.stage", f"{_PIPELINING}.schedules"
-    base = f"{stage}:_PipelineStageBase"
     schedule = f"{schedules}:_PipelineSchedule"
     of_some = "nothing: only some releases have it"
     receive, send = _places(f"{stage}:PipelineStage", ("_recv_meta", "_send_meta"), _PIPELINE)
-    forward, backward = _places(base, ("forward_maybe_with_nosync", "backward_maybe_with_nosync"), _PIPELINE)
     return Pipelining(
         connects=_places(schedule, ("_warmup_p2p", "_initialize_pipeline_distributed_state"), of_some),
         receive=receive,
         send=send,
-        releases=place(f"{base}._output_slot_is_releasable", of_some),
-        loss=place(f"{schedule}._compute_loss", _PIPELINE),
-        chunks=_places(base, ("forward_one_chunk", "backward_one_chunk"), _PIPELINE),
-        forward=forward,
-        backward=backward,
+        releases=place(f"{stage}:_PipelineStageBase._output_slot_is_releasable", of_some),
         modes=probe(f"{_PIPELINING}._utils:InferenceMode", _PIPELINE),
         backward_meta=probe(f"{stage}:_StageBackwardMeta", _PIPELINE),
         gradient_metas=probe(f"{stage}:_derive_grad_metas", _PIPELINE),

@@ -1,39 +1,31 @@
-"""CUDA on a machine without it, as torch.distributed uses it."""
+"""CUDA on a machine without it, as torch.distributed uses it, and distributed tensors there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
-from ..live import compat
+from ..live.compat import accelerator_places, fakes_without_card, swap_tensors
+from ..live.compat import replaced as all_replaced
 from ..live.device_indices import numbers_named
 from ..live.fakes import Fake
-from ..live.streams import Streams, set_to
-from .compat import SCATTER_STREAMS
+from ..live.streams import Streams
+from .compat import MADE_IN_CPP, SCATTER_STREAMS
 from .stand_ins import replaced
 
 
-class Gpus:
-    """A machine's GPUs: their number, and the index of the current one."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    @property
-    def current(self) -> int:
-        """Return the current GPU's number."""
-        return Fake.current_gpu
-
-    def switch(self, device: Any) -> int:
-        """Select a device and return the previous one; a negative index changes nothing."""
-        before = Fake.current_gpu
-        index = device if isinstance(device, int) else torch.device(device).index
-        if index is not None and index >= 0:
-            Fake.current_gpu = index
-        return before
+def _switch(device: Any) -> int:
+    """Select a device and return the previous one; a negative index changes nothing."""
+    before = Fake.current_gpu
+    index = device if isinstance(device, int) else torch.device(device).index
+    if index is not None and index >= 0:
+        Fake.current_gpu = index
+    return before
 
 
 @contextmanager
@@ -44,38 +36,31 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     pipelining and torch/nn/parallel are answered; everything else fails as it would on a build or machine without CUDA.
     The pass supplies the streams.
     """
-    gpus = Gpus(count)
-    answers: dict[str, Any] = {
-        "current_device": lambda: gpus.current,
-        "device_count": lambda: gpus.count,
+    of_cuda: dict[str, Any] = {
+        "current_device": lambda: Fake.current_gpu,
+        "device_count": lambda: count,
         "is_available": lambda: True,
         "get_rng_state": lambda *_: torch.empty(_RNG_STATE_BYTES, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda *_: None,
-        **{name: (lambda device: gpus.switch(device)) for name in _SWITCHES},
+        **{name: (lambda device: _switch(device)) for name in _SWITCHES},
         **{name: _no_op() for name in _NO_OPS},
     }
-    of_accelerator = dict(zip(compat.accelerator_places, _of_accelerator(gpus)))
-    with ExitStack() as stack:
-        for name, answer in answers.items():
-            stack.enter_context(set_to(torch.cuda, name, answer))
-        if Streams.active is not None:
-            current = Streams.active.stack
-            stack.enter_context(set_to(torch.accelerator, "current_stream", lambda *_, **__: current[-1]))
-        stack.enter_context(compat.replaced(of_accelerator))
-        stack.enter_context(replaced(SCATTER_STREAMS, lambda _: None))
-        stack.enter_context(compat.fakes_without_card())
-        stack.enter_context(numbers_named())
-        stack.enter_context(set_to(Fake, "current_gpu", device.index))
-        yield
-
-
-def _of_accelerator(gpus: Gpus) -> tuple[Callable[..., Any], ...]:
-    """Return the answers to :data:`compat.accelerator_places`, in their order."""
-    return (
+    of_accelerator = (
         *(lambda *_: torch.device("cuda"), lambda *_: torch.device("cuda")),
-        *(lambda *_: gpus.current, lambda device: gpus.switch(device) and None),
-        *(lambda device: gpus.switch(device), lambda device: gpus.switch(device), lambda *_: None),
+        *(lambda *_: Fake.current_gpu, lambda device: _switch(device) and None),
+        *(lambda device: _switch(device), lambda device: _switch(device), lambda *_: None),
     )
+    answers: dict[tuple[Any, str], Any] = {(torch.cuda, name): answer for name, answer in of_cuda.items()}
+    answers |= dict(zip(accelerator_places, of_accelerator))
+    answers[Fake, "current_gpu"] = device.index
+    if Streams.active is not None:
+        current = Streams.active.stack
+        answers[torch.accelerator, "current_stream"] = lambda *_, **__: current[-1]
+    with (
+        all_replaced(answers), replaced({SCATTER_STREAMS: lambda _: lambda _: None}), fakes_without_card(),
+        numbers_named(),
+    ):  # fmt: skip
+        yield
 
 
 _RNG_STATE_BYTES = 16
@@ -90,3 +75,86 @@ _NO_OPS = (
 def _no_op() -> Callable[..., None]:
     """Return a new function that does nothing; torch._dynamo's table of torch's functions must not list one twice."""
     return lambda *_, **__: None
+
+
+@contextmanager
+def devices_asked() -> Iterator[None]:
+    """Inside the block, have C++ ask the pass for every new DTensor's device.
+
+    The autograd engine looks up the accelerator of a gradient on CUDA, and fails if there is none
+    (torch/csrc/autograd/input_buffer.cpp); a pass tells it meta instead. C++ makes DTensors by ``_dtensor__new__``,
+    which fixes the device (torch/csrc/autograd/python_variable.cpp), and sets ``_local_tensor`` last; at that moment
+    each gets the implementation of a wrapper that asks. The local tensor is set again when it is added to in place: C++
+    may then hold the DTensor by its implementation, as a parameter holds its gradient.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_devices_of_locals())
+        if MADE_IN_CPP.owner is not None:
+            stack.enter_context(_wrapped_once_made())
+        yield
+
+
+@contextmanager
+def _devices_of_locals() -> Iterator[None]:
+    """Have Python read a DTensor's device from its local tensor.
+
+    Outside a pass C++ would ask DTensor, which refuses before torch 2.9 (torch/distributed/tensor/_dispatch.py).
+    """
+    kind: Any = DTensor
+    for name in _OF_DEVICES:
+        setattr(kind, name, property(partial(_of_local, name)))
+    try:
+        yield
+    finally:
+        for name in _OF_DEVICES:
+            delattr(kind, name)
+
+
+@contextmanager
+def _wrapped_once_made() -> Iterator[None]:
+    """Give each DTensor that C++ makes the implementation of a wrapper that asks."""
+    kind: Any = DTensor
+    slot = vars(kind)["_local_tensor"]
+
+    def take(tensor: Any, local: Any) -> None:
+        is_new = not _is_set(slot, tensor)
+        slot.__set__(tensor, local)
+        if is_new and local is not None and tensor.grad_fn is None:
+            swap_tensors(tensor, _asking(tensor, local))
+
+    kind._local_tensor = property(slot.__get__, take, slot.__delete__)
+    try:
+        yield
+    finally:
+        kind._local_tensor = slot
+
+
+def _is_set(slot: Any, tensor: Any) -> bool:
+    try:
+        return slot.__get__(tensor) is not None
+    except AttributeError:
+        return False
+
+
+_OF_DEVICES = ("device", "is_cuda", "is_cpu", "is_meta")
+"""Attributes that Python code may read outside a pass, when C++ has no pass to ask."""
+
+
+def _of_local(name: str, tensor: Any) -> Any:
+    return getattr(tensor._local_tensor, name)
+
+
+def _asking(tensor: Any, local: Any) -> Any:
+    """Return a wrapper like a DTensor that asks the pass for its device."""
+    make: Any = torch.Tensor._make_wrapper_subclass
+    return make(
+        type(tensor),
+        tensor.shape,
+        strides=tensor.stride(),
+        storage_offset=tensor.storage_offset(),
+        dtype=local.dtype,
+        device=local.device,
+        layout=local.layout,
+        requires_grad=tensor.requires_grad,
+        dispatch_device=True,
+    )

@@ -5,6 +5,7 @@ How many tokens each expert gets and each rank sends, only data decides: here, a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,16 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.distributed.tensor import DTensor
 
-from ..live.fakes import CPU, Fake, fake_like, new_fake
+from ..live.fakes import CPU, PRIM_DEVICE, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
+from ..table.forward import Pass, device_of
 from ..trace.assumed_routing import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
 from . import compat
-from .agreed import AGREED, FROM_ONE, agreed
-from .kinds import RankLedger
+from .collectives import AGREED, FROM_ONE, agreed
+from .wrappers import RankLedger
 
 COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
@@ -104,7 +107,7 @@ class RankKernels(StepKernels):
             if func._schema.name in _WAITS:
                 return self.in_step(torch.ops.aten.alias.default, args[:1], {})
             if func is compat.exchange and list(args[1]) == list(args[2]):
-                return self._exchanged(args[0], _group_named(_group_names(func, args, kwargs)[0]))
+                return self._exchanged(args[0], compat.group_named(_group_names(func, args, kwargs)[0]))
         return self.in_step(func, args, kwargs)
 
     def _gathered(
@@ -159,7 +162,7 @@ class RankKernels(StepKernels):
             if sent is not None:
                 yield args[0], exchanged(sent, group.size(), group.rank())
             return
-        for filled, values in agreed(name, args, group.rank(), group.size(), self._counted):
+        for filled, values in agreed(name, args, group.rank(), self._counted):
             if name not in FROM_ONE:
                 self.answers.assume(self.module(), func.name(), AGREED)
             yield filled, values
@@ -179,10 +182,6 @@ def _as_group(value: Any) -> Any:
     """Unbox a process group passed to an operator; None for any other value."""
     is_group = isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
     return dist.ProcessGroup.unbox(value) if is_group else None
-
-
-def _group_named(name: str) -> Any:
-    return compat.group_named(name)
 
 
 def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -242,3 +241,34 @@ def exchanged(counts: Tensor, ranks: int, rank: int) -> Tensor:
     """
     own = counts.chunk(ranks)[rank]
     return own.repeat(ranks, *[1] * (counts.dim() - 1))
+
+
+_ENGINE = getattr(compat.run_backward, "__code__", None)
+_ON_SHARDS = "run_dtensor_rng_op"
+"""The operator that runs a random operator on a shard, between two states of the generator
+(torch/_prims/rng_prims.py)."""
+_DISPATCH_THEMSELVES = (DTensor, *compat.awaited)
+
+
+class RankPass(Pass):
+    """A pass that leaves operators on distributed tensors to torch and records those on their local parts.
+
+    torch dispatches them in C++; calling their class from here would re-enter this mode endlessly. In a backward,
+    Python hooks of torch.distributed see a tensor's true device, while the engine sees meta. DTensor's own code, such
+    as that of a loss over a split vocabulary, calls composite operators below autograd.
+    """
+
+    below_autograd = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        state = self.state
+        if func is PRIM_DEVICE and state.in_engine and not state.as_meta and sys._getframe(1).f_code is not _ENGINE:
+            return device_of(args[0])
+        if isinstance(func, HigherOrderOperator) and func.name() == _ON_SHARDS:
+            _, _, func, *args = args
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(issubclass(kind, _DISPATCH_THEMSELVES) for kind in kinds):
+            return NotImplemented
+        return super()._by_classes(func, kinds, args, kwargs)

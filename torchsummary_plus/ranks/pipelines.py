@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,9 +62,7 @@ def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
         pipelining().send: lambda _: _telling(neighbours),
         pipelining().releases: _as_of_a_tensor,
     }
-    with ExitStack() as stack:
-        for place, make in stand_ins.items():
-            stack.enter_context(replaced(place, make))
+    with replaced(stand_ins):
         yield
 
 
@@ -116,11 +114,6 @@ def is_schedule(built: Any) -> bool:
 def stages_of(schedule: Any) -> list[Any]:
     """Return this rank's stages."""
     return list(getattr(schedule, "_stages", None) or [schedule._stage])
-
-
-def number_of_batches(schedule: Any) -> int:
-    """Return the number of a schedule's micro-batches; 0 without a schedule."""
-    return 0 if schedule is None else int(schedule._n_microbatches)
 
 
 def model_of(schedule: Any) -> nn.Module:

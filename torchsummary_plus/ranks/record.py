@@ -25,7 +25,6 @@ from ..live.device_indices import NumberedGpus
 from ..live.exports import exporting
 from ..live.fakes import Fake, standing_in_for
 from ..live.stored import all_stored
-from ..live.versions import since
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.deep_steps import FEWEST, Cut, takes_all_layers_alike
 from ..step.growth import NotRepeatingError, Proved, UnprovedError, grown
@@ -42,17 +41,9 @@ from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
 from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.questions import Answers, Guesses
-from . import compat, gloo  # noqa: F401 - gloo registers its rules
-from .cuda import cuda_alone
-from .ddp import ddp_alone
-from .dtensors import devices_asked
-from .filled import filled
-from .flat import FlatParameters, limits_gathers
-from .fsdp import fsdp_alone
-from .kernels import RankKernels
-from .kinds import RankLedger
-from .micro_batches import MicroBatches, UnlikeError
-from .passes import RankPass
+from . import compat
+from .cuda import cuda_alone, devices_asked
+from .kernels import RankKernels, RankPass
 from .pipelines import (
     NeedsStageError,
     Neighbours,
@@ -60,13 +51,12 @@ from .pipelines import (
     StageReportedError,
     is_schedule,
     model_of,
-    number_of_batches,
     pipelines_alone,
     stages_of,
 )
 from .process_group import Rank, as_rank, in_world
-from .shards import Shards, shards_of
 from .stand_ins import objects_sent, parameters_as_fakes, shapes_without_modes
+from .wrappers import FlatParameters, RankLedger, Shards, ddp_alone, fsdp_alone, limits_gathers, shards_of
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
@@ -81,8 +71,6 @@ class Known:
     """What recording one rank has shown about the others: shapes of stages by batch size, and what repeats."""
 
     neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
-    runs_all_batches: bool = False
-    """Whether a pipeline's micro-batches differ, so that all of them have to run."""
     proved: Proved = field(default_factory=set)
     """Periods confirmed to repeat from layer to layer."""
 
@@ -161,20 +149,10 @@ class Ranked:
         for _ in range(2):
             imported = len(sys.modules)
             with suppress(_ImportedError):
-                recorded = self._alike(example, listeners, cut, neighbours, settles=True)
+                recorded = self._record(example, listeners, cut, neighbours, settles=True)
                 if len(sys.modules) == imported:
                     return recorded
-        return self._alike(example, listeners, cut, neighbours)
-
-    def _alike(
-        self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
-    ) -> Recorded:
-        """Record the steps, with all micro-batches if these differ."""
-        try:
-            return self._record(example, listeners, cut, neighbours, settles)
-        except UnlikeError:
-            self.known.runs_all_batches = True
-            return self._record(example, listeners, cut, neighbours, settles)
+        return self._record(example, listeners, cut, neighbours)
 
     def _record(
         self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
@@ -214,18 +192,13 @@ class Ranked:
             step = replace(self.step, optimizer=optimizer_maker(self.step.optimizer))
             steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), step))
             steps.schedule = schedule
-            batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
-            if schedule is not None and self._copies_batches():
-                stack.enter_context(batches.watched())
             try:
-                log = filled(steps.record(example, embeddings), batches.parts)
+                log = _numbered(steps.record(example, embeddings))
                 notes = (*_note_on_meta(besides), *log.assumptions, *((COMPILED,) if is_compiled else ()))
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
-            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
+            except (NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
                 raise
             except Exception as error:
-                if batches.are_unlike:
-                    raise UnlikeError from error
                 raise steps.blame(error, "") from error
 
     def _entered(self, stack: ExitStack, device: torch.device) -> Any:
@@ -243,10 +216,6 @@ class Ranked:
         stack.enter_context(in_world(self.rank))
         stack.enter_context(shapes_without_modes())
         return mode_key
-
-    def _copies_batches(self) -> bool:
-        """Whether equal micro-batches run only once: on CUDA before torch 2.15, which frees sent tensors among them."""
-        return self.device.type == "cuda" and not self.known.runs_all_batches and not since("2.15")
 
     def _built(
         self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
@@ -300,6 +269,20 @@ def _enter_wrappers(stack: ExitStack, kernels: RankKernels, ledger: RankLedger) 
     flat = FlatParameters()
     stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
     return flat
+
+
+def _numbered(log: MemoryLog) -> MemoryLog:
+    """Return a log with its storages numbered in the order of their allocations, as in a log grown from others."""
+    order = dict.fromkeys([storage for _, storage, nbytes in log.events if nbytes])
+    order |= dict.fromkeys(range(len(log.storages)))
+    number = {storage: place for place, storage in enumerate(order)}
+    return replace(
+        log,
+        events=tuple([(moment, number[storage], nbytes) for moment, storage, nbytes in log.events]),
+        storages=tuple([log.storages[storage] for storage in order]),
+        streams=tuple([log.stream(storage) for storage in order]) if log.streams else (),
+        calls=tuple(replace(call, outputs=tuple(number[output] for output in call.outputs)) for call in log.calls),
+    )
 
 
 def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:

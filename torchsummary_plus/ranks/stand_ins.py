@@ -5,8 +5,8 @@ Each stand-in temporarily replaces one function of torch, named next to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -21,17 +21,17 @@ from . import compat
 
 
 @contextmanager
-def replaced(place: Place, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Inside the block, replace a function by ``make(function)``; do nothing if this release lacks it."""
-    own = None if place.owner is None else vars(place.owner).get(place.attribute)
-    if own is None:
-        yield
-        return
-    setattr(place.owner, place.attribute, make(own))
+def replaced(makers: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]:
+    """Inside the block, replace each function by what its maker makes of it, unless this release lacks it."""
+    own = {place: vars(place.owner).get(place.attribute) for place in makers if place.owner is not None}
+    own = {place: function for place, function in own.items() if function is not None}
+    for place, function in own.items():
+        setattr(place.owner, place.attribute, makers[place](function))
     try:
         yield
     finally:
-        setattr(place.owner, place.attribute, own)
+        for place, function in own.items():
+            setattr(place.owner, place.attribute, function)
 
 
 def refused_without(kind: type, places: Iterable[Place]) -> AbstractContextManager[None]:
@@ -45,7 +45,7 @@ def refused_without(kind: type, places: Iterable[Place]) -> AbstractContextManag
 
         return called
 
-    return replaced(Place(kind, "__init__", kind.__name__), make)
+    return replaced({Place(kind, "__init__", kind.__name__): make})
 
 
 def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
@@ -62,21 +62,16 @@ def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any]
     return make
 
 
-@contextmanager
-def shapes_without_modes() -> Iterator[None]:
+def shapes_without_modes() -> AbstractContextManager[None]:
     """Hide DTensor's computation of result shapes, which are global and not this rank's, and of shards' offsets.
 
     Source: torch/distributed/tensor/_sharding_prop.py; placement_types.py, which in torch 2.11 splits a tensor of
     indices to find out where the parts of a strided shard begin, and reads its values.
     """
-    with ExitStack() as stack:
-        for place in compat.RESULT_SHAPES:
-            stack.enter_context(replaced(place, within(no_modes)))
-        yield
+    return replaced(dict.fromkeys(compat.RESULT_SHAPES, within(no_modes)))
 
 
-@contextmanager
-def objects_sent(kernels: Any) -> Iterator[None]:
+def objects_sent(kernels: Any) -> AbstractContextManager[None]:
     """Keep the bytes of objects that scripts send, and say what is missing if only another rank has the object.
 
     On CUDA, an object's bytes would become a fake. Source: torch/distributed/distributed_c10d.py.
@@ -105,8 +100,7 @@ def objects_sent(kernels: Any) -> Iterator[None]:
 
         return called
 
-    with replaced(compat.OBJECT_SENT, pickled), replaced(compat.OBJECT_RECEIVED, unpickled):
-        yield
+    return replaced({compat.OBJECT_SENT: pickled, compat.OBJECT_RECEIVED: unpickled})
 
 
 _NOT_HERE = (
@@ -133,9 +127,8 @@ def parameters_as_fakes(kernels: Any) -> Iterator[None]:
     def buffer(_: Any, __: str, tensor: Any) -> Any:
         return kernels.buffer(tensor) if tensor is not None and _is_real(tensor) else None
 
-    with ExitStack() as stack:
-        stack.callback(module.register_module_parameter_registration_hook(parameter).remove)
-        stack.callback(module.register_module_buffer_registration_hook(buffer).remove)
+    hooks = module.register_module_parameter_registration_hook(parameter)
+    with hooks, module.register_module_buffer_registration_hook(buffer):
         yield
 
 
