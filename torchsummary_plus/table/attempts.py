@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..data.batches import is_proportional, open_batch
-from ..data.errors import ForwardError, InputError, StepError, UnsupportedError
-from ..data.records import Run, Trace
+from ..data.errors import ForwardError, InputError, UnsupportedError
+from ..data.records import Run, Structure, Trace
 from ..live import compat
 from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
@@ -38,8 +38,6 @@ from .modules import ModuleTree, tensors_in
 from .recorder import Functions, Recorder
 from .wrappers import hooks_around, unwrapped, wrapped
 
-Result = TypeVar("Result")
-
 
 @dataclass(frozen=True)
 class PassOptions:
@@ -54,7 +52,8 @@ class PassOptions:
 def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassOptions) -> Trace:
     """Run one pass through a model, or without an example only read its structure; raises :class:`ForwardError`.
 
-    The model is left unchanged, bit for bit, whether the pass succeeds or fails.
+    Sizes stand for real inputs, and if those fail, for inputs of the model's complex dtype. The model is left
+    unchanged, bit for bit, whether the pass succeeds or fails.
     """
     with one_pass():
         tree = read(model, example)
@@ -62,36 +61,15 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
             device = str(options.device or tree.device())
             specs, run = tree.specs(), Run("none", "no input was given", device, None)
             return Trace(specs, (), None, run, None, find_experts(tree, specs, {}), find_adapters(tree, specs))
-        return real_inputs_first(tree, example, partial(_trace, tree, options))
-
-
-def _trace(tree: ModuleTree, options: PassOptions, example: Example) -> Trace:
-    try:
-        return _Runner(tree, example, options).trace()
-    except GrewError:
-        return _grown(tree, example, options)
-
-
-def real_inputs_first(tree: ModuleTree, example: Example, run: Callable[[Example], Result]) -> Result:
-    """Run an example given by sizes with real inputs, and if that fails, with those of the model's complex dtype."""
-    try:
-        return run(example)
-    except (ForwardError, StepError) as error:
-        other, failed = example.complex_instead(tree), error
-    if other is not None:
-        with suppress(ForwardError, StepError):
-            return run(other)
-    raise failed from failed.__cause__
-
-
-def _grown(tree: ModuleTree, example: Example, options: PassOptions) -> Trace:
-    """Run a model that the first forward completes; raises :class:`UnsupportedError` if every forward adds modules."""
-    try:
-        return _Runner(materialised(tree, example), example, options).trace()
-    except GrewError:
-        raise UnsupportedError(
-            "every forward registers new modules, so the model has no fixed table; create them once, in __init__"
-        ) from None
+        failed: ForwardError | None = None
+        for inputs in (example, example.complex_instead(tree)):
+            try:
+                if inputs is not None:
+                    return Attempts(tree, inputs, options).trace()
+            except ForwardError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed from failed.__cause__
 
 
 def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
@@ -118,7 +96,7 @@ def _refuse_torch_fakes(tensors: Iterable[Tensor]) -> None:
         )
 
 
-class _Runner:
+class Attempts:
     """Passes of one model at several batch sizes; each reuses the findings of earlier ones (dtypes, fake or real)."""
 
     def __init__(self, tree: ModuleTree, example: Example, options: PassOptions) -> None:
@@ -134,19 +112,27 @@ class _Runner:
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
 
     def trace(self) -> Trace:
-        """Return the trace for the example's batch size, or for an open batch."""
-        return self.open() if self.example.batch_size is None else self.auto(self.example.batch_size)
+        """Return the trace for the example's batch size, or for an open batch; of modules that forwards add, too."""
+        try:
+            return self.open_batch() if self.example.batch_size is None else self.at(self.example.batch_size)
+        except GrewError:
+            if self.tree.before is not None:
+                raise UnsupportedError(
+                    "every forward registers new modules, so the model has no fixed table; create them once, in "
+                    "__init__"
+                ) from None
+        return Attempts(materialised(self.tree, self.example), self.example, self.options).trace()
 
-    def open(self) -> Trace:
+    def open_batch(self) -> Trace:
         """Run two or three batch sizes and merge them into a trace with an open batch."""
         try:
-            two = self.auto(2)
+            two = self.at(2)
         except ForwardError as error:
             error.input_shapes += " (run with a batch of 2)"
-            return self._fixed(1, error)
+            return self._only_one(error)
         try:
-            three = self.auto(3)
-            four = None if is_proportional(two, three) else self.auto(4)
+            three = self.at(3)
+            four = None if is_proportional(two, three) else self.at(4)
         except ForwardError as error:
             return self._for_one(two, f"other batch sizes fail: {error.original}")
         return open_batch(two, three, four) or self._for_one(two, "the calls depend on the batch size")
@@ -154,102 +140,112 @@ class _Runner:
     def _for_one(self, two: Trace, reason: str) -> Trace:
         """Return the trace of a batch of 1, as an open batch promises; else that of 2 with a note that says so."""
         try:
-            done = self.auto(1)
+            return _because(self.at(1), reason)
         except ForwardError:
             note = "; ".join(filter(None, [two.run.note, "the figures are for a batch of 2, as a batch of 1 fails"]))
-            done = replace(two, run=replace(two.run, note=note))
-        return replace(done, run=replace(done.run, reason=f"{done.run.reason}; {reason}"))
+            return _because(replace(two, run=replace(two.run, note=note)), reason)
 
-    def _fixed(self, batch: int, failed: ForwardError) -> Trace:
-        """Trace a model that runs only at one batch size."""
+    def _only_one(self, failed: ForwardError) -> Trace:
+        """Return the trace of a model that runs only at a batch of 1."""
         try:
-            only = self.auto(batch)
+            return _because(self.at(1), "only a batch of 1 runs")
         except ForwardError:
             raise failed from failed.__cause__
-        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} runs"))
 
-    def auto(self, batch: int) -> Trace:
-        """Run one pass, fake or real as requested; "auto" falls back to a real pass if the fake one fails."""
-        try:
-            return self._pass(batch)
-        except ForwardError as error:
-            if self.kind == "real":
-                raise
-            if not self._can_run_really():
-                return self._balanced(batch, error)
-            if self.options.run != "auto":
-                raise
-            fake = error
-        self.kind = "real"
-        try:
-            done = self._pass(batch)
-        except ForwardError as error:
-            self.kind = "fake"
-            if self.options.device not in (None, self.own_device):
-                raise fake from error
-            raise
-        self.reason = f"the fake pass stopped in {fake.where}: {fake.original}"
-        return replace(done, run=replace(done.run, reason=self.reason))
+    def at(self, batch: int) -> Trace:
+        """Run one pass at a batch size. Where it fails, go on as the failure says:
 
-    def _balanced(self, batch: int, failed: ForwardError) -> Trace:
-        """Run a fake pass in which routers share out the tokens; raise the first pass's error if that fails too."""
-        numbers = numbers_of_experts(self.tree)
-        if self.routers is not None or not numbers:
-            raise failed
-        self.routers = Routers(numbers)
-        try:
-            result = self._pass(batch)
-        except ForwardError as error:
-            self.routers = None
-            raise failed from error
-        self.reason = f"{self.reason}; {BALANCED}"
-        return replace(result, run=replace(result.run, reason=self.reason))
-
-    def _can_run_really(self) -> bool:
-        return is_complete(self.tree.modules)
-
-    def _pass(self, batch: int) -> Trace:
-        """Run one pass, repeated with integers if an embedding needs them, and with autograd if the forward does."""
-        grad = False
+        with integers for an input that reaches an embedding, with autograd if the forward needs it, and once in
+        another way (:meth:`_goes_on`).
+        """
+        grad, before, first = False, (self.kind, self.routers, self.reason), None
         while True:
             try:
                 return self._once(batch, grad)
             except NeedsIntegerError as needed:
                 self.example = self.example.with_dtype(needed.index, torch.long)
             except ForwardError as error:
-                if grad or "require" not in error.original or "grad" not in error.original:
-                    raise
-                grad = True
+                if not grad and "require" in error.original and "grad" in error.original:
+                    grad = True
+                elif first is None and self._goes_on(error):
+                    grad, first = False, error
+                else:
+                    self.kind, self.routers, self.reason = before
+                    is_elsewhere = self.options.device not in (None, self.own_device)
+                    if first is None or (self._has_values() and not is_elsewhere):
+                        raise
+                    raise first from error
+
+    def _goes_on(self, failed: ForwardError) -> bool:
+        """After a fake pass has failed: go on with a real pass, or without values, with routers that share tokens."""
+        if self.kind == "real":
+            return False
+        if self._has_values():
+            if self.options.run == "auto":
+                self.kind, self.reason = "real", f"the fake pass stopped in {failed.where}: {failed.original}"
+            return self.options.run == "auto"
+        numbers = numbers_of_experts(self.tree)
+        if self.routers is not None or not numbers:
+            return False
+        self.routers, self.reason = Routers(numbers), f"{self.reason}; {BALANCED}"
+        return True
+
+    def _has_values(self) -> bool:
+        return is_complete(self.tree.modules)
 
     def _once(self, batch: int, grad: bool) -> Trace:
+        """Run the forward once, on a copy of the model."""
         device = self.own_device if self.kind == "real" else self.options.device or self.own_device
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
-        fakes = FakeEnvironment(device, self.fakes)
-        fakes.kernels.routers = self.routers
-        with (
-            global_state_kept(),
-            own_random(),
-            deep_stack(),
-            torch.set_grad_enabled(grad),
-            eager(),
-            quiet_refusals(),
-            exporting(),
-            standing_in_for(device) as mode_key,
-            compat.attention_without_card(device),
-            fakes if self.kind == "fake" else RealEnvironment(device) as environment,
-        ):
+        with ExitStack() as stack:
+            mode_key = _entered(stack, device, grad)
+            environment = stack.enter_context(self._environment(device))
             try:
                 tree, copier = environment.copied(self.tree)
             except RuntimeError as error:
                 raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
-            with names_replaced(copier):
-                if self.options.mode != "same":
-                    self._set_mode(tree, environment.kernel)
-                trace = self._run(tree, environment, batch, device, mode_key)
-                for held in (copier, tree):  # What watches the copy and its modules refer to each other.
-                    held.clear()
-                return trace
+            stack.enter_context(names_replaced(copier))
+            stack.callback(copier.clear)  # What watches the copy and its modules refer to each other.
+            stack.callback(tree.clear)
+            if self.options.mode != "same":
+                self._set_mode(tree, environment.kernel)
+            try:
+                convert = partial(remade, change=environment.convert)
+                args, kwargs, new_inputs = realise(self.example, batch, tree, environment.make, convert)
+                inputs = describe_arguments(args, kwargs)
+            except RuntimeError as error:
+                raise forward_error(error, Pass(tree, run_really, []), ()) from error
+            heard = self._heard(tree, all_tensors((args, kwargs)), new_inputs)
+            watch = Pass(tree, environment.kernel, [*environment.listeners, *heard])
+            if mode_key is not None:
+                watch.hold(mode_key)
+            watch.install()
+            model, size, refusals = tree.modules[0], tree.size(), DataDependentError.count
+            functions = Functions(watch) if self.options.functional else nullcontext()
+            try:
+                with watch, functions:
+                    if type(model).__call__ is nn.Module.__call__:
+                        model(*args, **kwargs)
+                    else:
+                        _by_own_call(model, watch, args, kwargs)
+            except NeedsIntegerError:
+                raise
+            except Exception as error:
+                raise forward_error(error, watch, heard.recorder.reached(self.specs)) from error
+            if DataDependentError.count != refusals:
+                caught = DataDependentError("the forward read a tensor's values and caught the error")
+                raise forward_error(caught, watch, heard.recorder.reached(self.specs))
+            if tree.size() != size:
+                raise GrewError
+            return self._told(heard, inputs, str(device), batch)
+
+    def _environment(self, device: torch.device) -> Environment:
+        if self.kind == "real":
+            return RealEnvironment(device)
+        fakes = FakeEnvironment(device, self.fakes)
+        fakes.kernels.routers = self.routers
+        return fakes
 
     def _set_mode(self, tree: ModuleTree, kernel: Kernel) -> None:
         set_mode(tree, self.options.mode == "train", kernel)
@@ -257,44 +253,21 @@ class _Runner:
             reasons = "; ".join(tree.own_modes)
             raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; pass mode='same'")
 
-    def _run(
-        self, tree: ModuleTree, environment: Environment, batch: int, device: torch.device, mode_key: Any
-    ) -> Trace:
-        try:
-            convert = partial(remade, change=environment.convert)
-            args, kwargs, new_inputs = realise(self.example, batch, tree, environment.make, convert)
-            inputs = describe_arguments(args, kwargs)
-        except RuntimeError as error:
-            raise forward_error(error, Pass(tree, run_really, []), ()) from error
-        recorder, routing = Recorder(self._parameter_keys(tree)), Routing()
+    def _heard(self, tree: ModuleTree, inputs: Sequence[Tensor], new_inputs: Sequence[Tensor]) -> _Heard:
         embeddings = Embeddings(self.example)
         embeddings.watch(new_inputs)
-        provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in tree.tensors()})
-        watch = Pass(tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance, routing])
-        if mode_key is not None:
-            watch.hold(mode_key)
-        size, refusals = tree.size(), DataDependentError.count
-        watch.install()
-        functions = Functions(watch) if self.options.functional else nullcontext()
-        try:
-            with watch, functions:
-                _call(tree.modules[0], watch, args, kwargs)
-        except NeedsIntegerError:
-            raise
-        except Exception as error:
-            raise forward_error(error, watch, recorder.reached(self.specs)) from error
-        if DataDependentError.count != refusals:
-            caught = DataDependentError("the forward read a tensor's values and caught the error")
-            raise forward_error(caught, watch, recorder.reached(self.specs))
-        if tree.size() != size:
-            raise GrewError
-        left = not_run(recorder.settle())
+        provenance = Provenance(inputs, {id(tensor) for tensor in tree.tensors()})
+        return _Heard(embeddings, Recorder(self._parameter_keys(tree)), provenance, Routing())
+
+    def _told(self, heard: _Heard, inputs: Structure, device: str, batch: int) -> Trace:
+        """Return the trace of a pass that has returned."""
+        left = not_run(heard.recorder.settle())
         reason = f"{self.reason}; {left}" if left else self.reason
         note = f"{left}; wrap the model in a module whose forward consumes it" if left else ""
-        run = Run(self.kind, reason, str(device), batch, note, bool(left))
-        calls = recorder.calls()
-        flow = provenance.flow(calls, recorder.places())
-        experts = find_experts(self.tree, self.specs, routing.choices)
+        run = Run(self.kind, reason, device, batch, note, bool(left))
+        calls = heard.recorder.calls()
+        flow = heard.provenance.flow(calls, heard.recorder.places())
+        experts = find_experts(self.tree, self.specs, heard.routing.choices)
         return Trace(self.specs, calls, inputs, run, flow, experts, find_adapters(self.tree, self.specs))
 
     def _parameter_keys(self, tree: ModuleTree) -> dict[int, int]:
@@ -307,11 +280,36 @@ class _Runner:
         return keys
 
 
-def _call(model: nn.Module, watch: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call a model; what a ``__call__`` of its own runs before and after its forward belongs to its one call."""
-    if type(model).__call__ is nn.Module.__call__:
-        model(*args, **kwargs)
-        return
+class _Heard(NamedTuple):
+    """What listens to a pass, in this order."""
+
+    embeddings: Embeddings
+    recorder: Recorder
+    provenance: Provenance
+    routing: Routing
+
+
+def _because(trace: Trace, reason: str) -> Trace:
+    """Return a trace whose run has one more reason."""
+    return replace(trace, run=replace(trace.run, reason=f"{trace.run.reason}; {reason}"))
+
+
+def _entered(stack: ExitStack, device: torch.device, grad: bool) -> Any:
+    """Enter the contexts of a pass; return the mode key."""
+    stack.enter_context(global_state_kept())
+    stack.enter_context(own_random())
+    stack.enter_context(deep_stack())
+    stack.enter_context(torch.set_grad_enabled(grad))
+    stack.enter_context(eager())
+    stack.enter_context(quiet_refusals())
+    stack.enter_context(exporting())
+    mode_key = stack.enter_context(standing_in_for(device))
+    stack.enter_context(compat.attention_without_card(device))
+    return mode_key
+
+
+def _by_own_call(model: nn.Module, watch: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call a model; what its ``__call__`` runs before and after its forward belongs to its one call."""
     frame = watch.outermost = watch.open(0, "", args, kwargs)
     frame.by_hook = True
     watch.close(frame, model(*args, **kwargs))
