@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from benchmarks.limits import Timeout, time_limit
-from benchmarks.published.models import DETECTION
-from benchmarks.zoo.cases import Case
+from benchmarks.zoo.cases import DETECTION, Case
 from benchmarks.zoo.libraries import LIBRARIES, cases
 from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory

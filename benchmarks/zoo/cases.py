@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,8 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-from benchmarks.published.models import DETECTION, torchvision_maker
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,10 @@ class Case:
     data: Any = None
 
 
+DETECTION = ("rcnn", "retinanet", "ssd", "fcos")
+"""Parts of the names of torchvision's detectors."""
+
+
 def torchvision_cases(chosen: str = "") -> Iterator[Case]:
     """Yield every model of ``torchvision.models``."""
     from torchvision import models
@@ -33,6 +36,22 @@ def torchvision_cases(chosen: str = "") -> Iterator[Case]:
         if chosen not in name:
             continue
         yield Case("torchvision", name, torchvision_maker(name, **_small_boxes(name)), **_torchvision_input(name))
+
+
+def torchvision_maker(name: str, **extra: Any) -> Callable[[], nn.Module]:
+    """Return the constructor in ``torchvision.models`` that builds a model without fetching weights."""
+    from torchvision import models
+
+    if name.startswith("quantized_"):
+        quantizable = getattr(models.quantization, name.removeprefix("quantized_"))
+        return lambda: quantizable(weights=None, quantize=False)
+    if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
+        extra["weights_backbone"] = None
+    if name == "googlenet":
+        extra |= {"aux_logits": False, "init_weights": False}  # as the published weights
+    if "deeplab" in name or "fcn" in name:
+        extra["aux_loss"] = True
+    return lambda: models.get_model(name, weights=None, **extra)
 
 
 def _small_boxes(name: str) -> dict[str, Any]:

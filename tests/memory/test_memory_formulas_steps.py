@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.published.memory_steps import Mixed
 from torchsummary_plus import estimate_memory, summary
 
 WIDTH, BATCH = 128, 512
@@ -15,6 +17,35 @@ WEIGHT = 4 * WIDTH * WIDTH
 MAP = 4 * WIDTH * BATCH
 LOSS = 2 * 4
 """The loss, and the one that its gradient starts from."""
+
+
+class Mixed(torch.optim.Optimizer):
+    """Adam in mixed precision: a copy of each half-precision parameter in fp32, its momentum and its variance.
+
+    Source: Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 1e-3) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group["lr"])
+
+    def _update(self, parameter: torch.Tensor, rate: float) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["master"] = parameter.float()
+            state["momentum"] = torch.zeros_like(state["master"])
+            state["variance"] = torch.zeros_like(state["master"])
+        grad = parameter.grad
+        state["momentum"].lerp_(grad.float(), 0.1)  # type: ignore[union-attr]
+        state["variance"].addcmul_(grad, grad, value=0.001)
+        state["master"].addcdiv_(state["momentum"], state["variance"].sqrt().add_(1e-8), value=-rate)
+        parameter.copy_(state["master"])
 
 
 def layers(count: int) -> nn.Sequential:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.cuda.history import reduce_history, replay_history
 from tests.truth.releases import from_release
 from torchsummary_plus import MemTracker, compare, estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.memory.contexts import context_bytes
@@ -256,3 +257,65 @@ def test_attention_over_ragged_rows_is_named() -> None:
     assert all("_attention_" in name for name in dict(predicted.unknown)) and predicted.unknown
     low, high = predicted.peak_range
     assert low <= measured.peak_bytes <= high
+
+
+class Grouped(nn.Module):
+    """Attention in which two heads of keys serve eight of queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(64, 64 * heads) for heads in (8, 2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (layer(x).unflatten(-1, (-1, 64)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        return nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
+
+
+PLANNED = from_release("2.13", "a cuDNN that plans grouped attention on the no-op runtime")
+
+
+@pytest.mark.parametrize("autocast", [None, pytest.param(torch.float16, marks=PLANNED)], ids=str)
+def test_grouped_attention_measured_is_as_predicted(autocast: torch.dtype | None) -> None:
+    """By the kernels that the installed torch chooses, with the states that these keep."""
+    options = {"optimizer": "sgd", "autocast": autocast}
+    name = torch.cuda.get_device_name()
+    predicted = estimate_memory(Grouped(), (256, 64), 4, "cuda", gpu=name, progress=False, **options)
+    measured = measure_memory(Grouped().cuda(), (256, 64), 4, "cuda", **options)
+    assert measured.peak_bytes == predicted.peak_bytes
+
+
+class Sampler(nn.Module):
+    """Images sampled at points that depend on them, which cuDNN does where the corners are aligned."""
+
+    def __init__(self, aligns: bool) -> None:
+        super().__init__()
+        self.aligns = aligns
+        self.points = nn.Linear(64, 6)
+        self.layer = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        matrices = self.points(x[:, 0, 0, :64]).view(-1, 2, 3)
+        grid = nn.functional.affine_grid(matrices, list(x.shape), align_corners=self.aligns)
+        out: Tensor = self.layer(nn.functional.grid_sample(x, grid, align_corners=self.aligns))
+        return out
+
+
+@pytest.mark.parametrize("changes", [{"mode": "eval"}, {}, {"autocast": torch.float16}], ids=str)
+@pytest.mark.parametrize("aligns", [True, False])
+def test_sampling_measured_is_as_predicted(aligns: bool, changes: dict[str, Any]) -> None:
+    size, name = (3, 96, 96), torch.cuda.get_device_name()
+    predicted = estimate_memory(Sampler(aligns), size, 4, "cuda", gpu=name, progress=False, **changes)
+    measured = measure_memory(Sampler(aligns).cuda(), size, 4, "cuda", **changes)
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.reserved_bytes == predicted.reserved_bytes
+
+
+def test_the_allocator_model_replays_torchs_own_history() -> None:
+    torch.cuda.memory._record_memory_history(context=None, max_entries=100_000, clear_history=True)
+    model = perceptron().cuda()
+    for batch in (64, 5000, 900):
+        model(torch.empty(batch, 256, device="cuda")).sum().backward()
+    history = reduce_history(torch.cuda.memory._snapshot())
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert len(history) > 50
+    assert replay_history(history) == []
