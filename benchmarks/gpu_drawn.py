@@ -1,6 +1,6 @@
-"""Predict random training programs on GPUs: see ``benchmarks/cuda/drawn.py``."""
+"""Estimate random programs in sizes for a GPU: see ``benchmarks/cuda/programs.py``."""
 
-from benchmarks.cuda.drawn import main
+from benchmarks.cuda.programs import main
 
 if __name__ == "__main__":
-    main()
+    main(scale=8, count=50, module="benchmarks.gpu_drawn")

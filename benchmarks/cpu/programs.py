@@ -3,7 +3,7 @@
 A grammar (``benchmarks/programs``) draws programs: a small model of any layers and operators, and a step. Each runs for
 real under torch's profiler, is estimated, and runs again, in a child process with a time limit. Programs that do not
 run for real do not count. The benchmark prints those whose estimate hangs, fails, misses the measured peak, or changes
-something. Some of them are also reduced to the smallest program that still fails.
+something. ``--program`` prints one of them, ready to paste.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,21 +146,6 @@ def judged(
             thread.join()
 
 
-def shrunk(program: Program, word: str, judge: Callable[[str], Verdict]) -> Program:
-    """Return the smallest program with the same fault, found by removing one thing after another."""
-    tried = {program.source()}
-    while True:
-        for smaller in program.smaller():
-            source = smaller.source()
-            if source not in tried:
-                tried.add(source)
-                if judge(source).word == word:
-                    program = smaller
-                    break
-        else:
-            return program
-
-
 def summary(done: Iterable[Judged]) -> str:
     """Return the number of programs with each verdict, and the worst error."""
     ran = [result for result in done if result.verdict.word != INVALID]
@@ -183,27 +168,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--threads", type=int, default=1, help="number of threads of each program")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit of a program")
-    parser.add_argument("--shrink", type=int, default=10, help="reduce this many failing programs")
     options = parser.parse_args()
-    child = Child(options.seconds, options.threads)
     if options.program is not None:
+        child = Child(options.seconds, options.threads)
         source = draw(options.seed, options.program).source()
         print(f"{source}{FOOTER}\n# {child.judge(source)}")
         return child.close()
-    done, failed = [], []
+    done = []
     arguments = options.seed, options.count, options.workers, options.seconds, options.threads
     for result in judged(*arguments, first=options.first):
         done.append(result)
         if result.verdict.word in FAULTS:
-            failed.append(result)
             print(f"{options.seed}:{result.number} {result.verdict}", flush=True)
     print(f"{summary(done)}\n{len(done) - options.count:6,} drawn that do not run for real")
     print(f"the next piece starts at --first {max(result.number for result in done) + 1}")
-    for result in failed[: options.shrink]:
-        least = shrunk(result.program, result.verdict.word, child.judge).source()
-        print(f"\n# {options.seed}:{result.number} {child.judge(least)}\n{least}{FOOTER}", flush=True)
-    child.close()
-    raise SystemExit(bool(failed))
+    raise SystemExit(any(result.verdict.word in FAULTS for result in done))
 
 
 if __name__ == "__main__":

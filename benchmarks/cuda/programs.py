@@ -1,21 +1,22 @@
-"""Estimate random programs on a GPU: ``python -m benchmarks.gpu_programs --card H100 --count 500 --seed 1``.
+"""Estimate random programs on GPUs: ``python -m benchmarks.gpu_programs --card H100,T4 --count 500 --seed 1``.
 
-The programs of ``benchmarks.cpu.programs`` run on the no-op runtime (benchmarks/nocuda), with CUDA as the default
-device, and are estimated there, each in its own process. The benchmark prints programs whose estimate fails or whose
-peak differs, with the operators that allocate different sizes. Programs that do not run there do not count: those with
-cuFFT, cuSOLVER or values that become invalid as zeros. Sizes that depend on values are those of zeros.
+The programs of ``benchmarks/programs`` run on the no-op runtime (benchmarks/nocuda), with CUDA as the default device,
+and are estimated there, each in its own process. ``benchmarks.gpu_drawn`` draws them in sizes for a GPU (``--scale
+8``). The benchmark prints programs whose estimate fails or whose peak differs, with the operators that allocate
+different sizes. Programs that do not run there do not count: those with cuFFT, cuSOLVER or values that become invalid
+as zeros. Sizes that depend on values are those of zeros.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import io
+import random
 import signal
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -23,22 +24,34 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.cuda.processes import in_child, run_on, warm_up
-from benchmarks.cuda.sequence import Change, SequenceMeter, predicted_changes, tell
+from benchmarks.cuda.sequence import SequenceMeter, differing, predicted_changes
 from benchmarks.programs import judge
 from benchmarks.programs.grammar import draw
 from torchsummary_plus import estimate_memory
 
-CARDS = "GPUs of benchmarks/nocuda, which take turns (A100,T4), or real: the GPU of this machine"
 SECONDS = 100
-ROUNDED = 512
 SHOWN = 12
+FAR = 0.02
+"""The relative error from which reserved bytes count as far off."""
+SETTINGS = (
+    "",
+    "torch.backends.cudnn.benchmark = True",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cudnn.allow_tf32 = False",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
+)
+"""What programs in sizes for a GPU set first."""
 
 Answer = dict[str, Any]
 
 
-def source_of(seed: int, number: int) -> str:
+def source_of(seed: int, number: int, scale: int) -> str:
     """Return a program whose autocast is CUDA's."""
-    return draw(seed, number).source().replace('torch.autocast("cpu"', 'torch.autocast("cuda"')
+    source = draw(seed, number, scale).source().replace('torch.autocast("cpu"', 'torch.autocast("cuda"')
+    if scale == 1:
+        return source
+    setting = random.Random(f"settings {seed}:{number}").choice(SETTINGS)
+    return source.replace("torch.manual_seed(0)", f"torch.manual_seed(0)\n{setting}", 1)
 
 
 def ran(source: str) -> Answer:
@@ -53,8 +66,8 @@ def ran(source: str) -> Answer:
     meter.hold([])
     with patch.object(torch, "autocast", lambda _, dtype=None, **how: autocast("cuda", dtype=dtype, **how)):
         meter.phase("steps", lambda: judge.run(space))
-    meter.end()
-    return {"peak": max(meter.peaks.values()), "changes": meter.changes}
+    figures = meter.end()
+    return {"peak": figures["peak_bytes"], "reserved": figures["reserved_bytes"], "changes": meter.changes}
 
 
 def predicted(source: str) -> Answer:
@@ -63,8 +76,8 @@ def predicted(source: str) -> Answer:
     space = judge.prepared(source)
     estimate = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
     changes = list(predicted_changes(estimate.log))
-    return {"peak": estimate.peak_bytes, "range": estimate.peak_range, "changes": changes, "unknown": estimate.unknown,
-            "assumptions": estimate.assumptions}  # fmt: skip
+    return {"peak": estimate.peak_bytes, "reserved": estimate.reserved_bytes, "range": estimate.peak_range,
+            "changes": changes, "named": [*estimate.unknown, *estimate.assumptions]}  # fmt: skip
 
 
 def answered(call: Callable[[str], Answer], source: str) -> Answer:
@@ -76,75 +89,52 @@ def answered(call: Callable[[str], Answer], source: str) -> Answer:
         return {"error": judge.described(error)}
 
 
-def judged(seed: int, number: int, card: str) -> str:
+def judged(seed: int, number: int, scale: int, card: str) -> str:
     """Return the verdict for a program, and print the differences."""
-    source = source_of(seed, number)
+    source, name = source_of(seed, number, scale), f"{card} {seed}:{number}"
     real = in_child(partial(answered, ran, source), card)
     if "error" in real:
         return judge.INVALID
     prediction = in_child(partial(answered, predicted, source), card)
     if "error" in prediction:
-        print(f"{seed}:{number} {judge.CRASHED}: {prediction['error']}", flush=True)
+        print(f"{name} {judge.CRASHED}: {prediction['error']}", flush=True)
         return judge.CRASHED
-    if prediction["peak"] == real["peak"]:
-        return judge.EXACT
-    low, high = prediction["range"]
-    named = prediction["unknown"] or prediction["assumptions"]
-    word = judge.OUTSIDE
-    if low <= real["peak"] <= high:
-        word = judge.INSIDE if named else judge.UNSAID
-    error = prediction["peak"] / real["peak"] - 1
-    print(f"{seed}:{number} {word}: {real['peak']:,}, predicted {prediction['peak']:,} ({error:+.3%}) {named or ''}")
-    print(differing(real["changes"], prediction["changes"]), flush=True)
+    word, (low, high) = judge.EXACT, prediction["range"]
+    if prediction["peak"] != real["peak"]:
+        inside = low <= real["peak"] <= high
+        word = (judge.INSIDE if prediction["named"] else judge.UNSAID) if inside else judge.OUTSIDE
+        error = prediction["peak"] / real["peak"] - 1
+        print(f"{name} {word}: {real['peak']:,}, predicted {prediction['peak']:,} ({error:+.3%}) {prediction['named']}")
+        print(differing(real["changes"], prediction["changes"], SHOWN), flush=True)
+    reserved = prediction["reserved"] / real["reserved"] - 1
+    if scale > 1 and abs(reserved) > FAR:
+        print(f"{name} reserved: {real['reserved']:,}, predicted {prediction['reserved']:,} ({reserved:+.3%})")
+        return f"{word}, reserved far off"
     return word
 
 
-def differing(real: list[list[Any]], prediction: list[list[Any]]) -> str:
-    """Return the operators that allocate different sizes, rounded to the allocator's blocks."""
-
-    def blocks(changes: list[list[Any]]) -> list[Change]:
-        return [Change(-(-abs(size) // ROUNDED) * ROUNDED * (1 if size > 0 else -1), name) for size, name in changes]
-
-    with redirect_stdout(io.StringIO()) as text:
-        tell(blocks(real), blocks(prediction), SHOWN)
-    return "\n".join(line for line in text.getvalue().splitlines() if "bytes: " in line)
-
-
-def requested(module: str, description: str | None, count: int, **further: str) -> argparse.Namespace:
-    """Return the options of a benchmark of drawn programs, once it runs on the no-op runtime.
-
-    ``cards`` are the GPUs and ``numbers`` those of the programs; ``further`` options are given with their help.
-    """
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--card", default="H100", help=CARDS)
+def main(scale: int = 1, count: int = 500, module: str = "benchmarks.gpu_programs") -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    cards = "GPUs of benchmarks/nocuda, which take turns (A100,T4), or real: the GPU of this machine"
+    parser.add_argument("--card", default="H100", help=cards)
     parser.add_argument("--seed", type=int, default=0, help="seed of the programs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--count", type=int, default=count, help="number of programs to draw")
-    parser.add_argument("--program", type=int, help="only this program")
-    for name, meaning in further.items():
-        parser.add_argument(f"--{name}", help=meaning)
+    parser.add_argument("--scale", type=int, default=scale, help="how much larger than for a CPU the models are")
+    parser.add_argument("--program", action="store_true", help="print the first program")
     options = parser.parse_args()
-    options.cards = run_on(options.card.split(","), module)
+    if options.program:
+        sys.exit(source_of(options.seed, options.first, options.scale))
+    devices = run_on(options.card.split(","), module)
     warnings.simplefilter("ignore")
     warm_up()
-    options.numbers = range(options.first, options.first + options.count)
-    if options.program is not None:
-        options.numbers = [options.program]
-    return options
-
-
-def print_verdicts(verdicts: Iterable[str]) -> None:
-    """Print how often each verdict was reached, and its share of the programs that ran."""
-    counts = Counter(verdicts)
-    ran_in_all = max(1, sum(counts.values()) - counts[judge.INVALID])
-    for verdict, count in counts.most_common():
-        print(f"{count:6,} {count / ran_in_all:7.2%} {verdict}")
-
-
-def main() -> None:
-    options = requested("benchmarks.cuda.programs", __doc__, count=500)
-    cards = options.cards
-    print_verdicts(judged(options.seed, number, cards[number % len(cards)]) for number in options.numbers)
+    verdicts = Counter(
+        judged(options.seed, number, options.scale, devices[number % len(devices)])
+        for number in range(options.first, options.first + options.count)
+    )
+    ran_in_all = max(1, verdicts.total() - verdicts[judge.INVALID])
+    for verdict, number in verdicts.most_common():
+        print(f"{number:6,} {number / ran_in_all:7.2%} {verdict}")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,10 @@
-"""Find where a prediction differs from a recording: both sequences of allocations, with their operators.
-
-``python -m benchmarks.cuda.sequence --card A100 --only vit-b32-fp32 --record DIR`` records what torch's CUDA build
-allocates on the no-op runtime (benchmarks/nocuda), operator by operator. ``--compare DIR``, in any environment, prints
-the first places where the predicted sequence differs, and the differences by operator.
-"""
+"""Sequences of allocations with their operators, recorded and predicted, and where they differ."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +12,6 @@ from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.cuda.meters import CudaMeter
-from benchmarks.cuda.truth import SETS, Configured, built, configured, describe, record
-from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus.data.memory_records import MemoryLog
 
 
@@ -96,121 +83,25 @@ def predicted_changes(log: MemoryLog) -> Iterator[Change]:
             yield Change(size, f"{at.phase}: {at.operator}")
 
 
-AHEAD, AGREEING = 60, 4
-"""How far to look for a place where two sequences agree again, and for how many changes they must agree."""
+ROUNDED = 512
+"""The allocator's blocks are multiples of so many bytes."""
 
 
-def differences(
-    truth: Sequence[Change], prediction: Sequence[Change]
-) -> Iterator[tuple[int, list[Change], list[Change]]]:
-    """Yield the changes that only the first sequence has, and those that only the second one has, place by place.
+def differing(real: Iterable[Sequence[Any]], predicted: Iterable[Sequence[Any]], count: int) -> str:
+    """Return the operators that allocate sizes which the other sequence lacks, those with the most bytes first.
 
-    >>> a, b, c = (Change(n, "") for n in (1, 2, 3))
-    >>> list(differences([a, a, a, a, b, a, a, a, a], [a, a, a, a, c, a, a, a, a]))
-    [(4, [Change(nbytes=2, operator='')], [Change(nbytes=3, operator='')])]
+    >>> print(differing([(512, "mm"), (1024, "add")], [(512, "mm"), (-512, "")], 3))
+      missing:     1 times, 1,024 bytes: add
     """
-    ours, theirs = [change.nbytes for change in truth], [change.nbytes for change in prediction]
-    i = j = 0
-    while i < len(ours) or j < len(theirs):
-        if i < len(ours) and j < len(theirs) and ours[i] == theirs[j]:
-            i, j = i + 1, j + 1
-            continue
-        a, b = next(_meetings(ours[i:], theirs[j:]), (len(ours) - i, len(theirs) - j))
-        yield i, list(truth[i : i + a]), list(prediction[j : j + b])
-        i, j = i + a, j + b
-
-
-def _meetings(ours: list[int], theirs: list[int]) -> Iterator[tuple[int, int]]:
-    for skipped in range(1, AHEAD):
-        for a in range(skipped + 1):
-            b = skipped - a
-            if ours[a : a + AGREEING] == theirs[b : b + AGREEING] != []:
-                yield a, b
-
-
-def tell(truth: Sequence[Change], prediction: Sequence[Change], count: int) -> None:
-    """Print the first differences, then all of them by operator: missing, superfluous and moved ones."""
-    truth, prediction = _settled(truth), _settled(prediction)
-    by_operator: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
-    shown, told = 0, set()
-    for place, only, extra in differences(truth, prediction):
-        missing, much = _left(only, extra), _left(extra, only)
-        moved = [] if missing or much else [change for change in only if change.nbytes > 0]
-        for kind, changes in (("missing", missing), ("too much", much), ("moved", moved)):
-            for change in changes:
-                key = f"{kind:8} {change.operator}"
-                by_operator[key] += max(0, change.nbytes)
-                calls[key] += 1
-        seen = tuple(change.operator for change in (*only, *extra))
-        if shown < count and (missing or much or moved) and seen not in told:
-            shown += 1
-            told.add(seen)
-            print(f"  at {place} of {len(truth)}:")
-            for mark, changes in (("truth", only), ("predicted", extra)):
-                for change in changes[:12]:
-                    print(f"    {mark:9} {change.nbytes:+15,}  {change.operator}")
-    for key, nbytes in by_operator.most_common(count):
-        if nbytes:
-            print(f"  {calls[key]:6} times, {nbytes:15,} bytes: {key}")
-
-
-def _settled(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes with consecutive frees sorted by size, because their order does not matter."""
-    runs = groupby(changes, key=lambda change: change.nbytes < 0)
-    return [change for frees, run in runs for change in (sorted(run) if frees else run)]
-
-
-def _left(changes: Sequence[Change], others: Sequence[Change]) -> list[Change]:
-    """Return the changes that have no equal among the others."""
-    sizes = Counter(change.nbytes for change in others)
-    left = []
-    for change in changes:
-        if sizes[change.nbytes]:
-            sizes[change.nbytes] -= 1
-        else:
-            left.append(change)
-    return left
-
-
-def path_of(folder: Path, configuration: Configured) -> Path:
-    return folder / f"{configuration.name}.json"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", help="a GPU of benchmarks/nocuda", required=True)
-    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or from other libraries")
-    parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
-    parser.add_argument("--count", type=int, default=12, help="number of differences to print")
-    parser.add_argument("--record", type=Path, help="the folder to write sequences to")
-    parser.add_argument("--compare", type=Path, help="the folder to read sequences from")
-    options = parser.parse_args()
-    if options.record is not None and not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.cuda.sequence"]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    chosen = [c for c in configured(options.set) if re.search(options.only, c.name)]
-    for configuration in chosen:
-        if options.record is not None:
-            options.record.mkdir(parents=True, exist_ok=True)
-            meter = SequenceMeter()
-            model = built(configuration)
-            if isinstance(model, str):
-                raise SystemExit(f"{configuration.name}: {model}")
-            figures = record(configuration, model, "cuda", meter)
-            content = {**describe("cuda"), **figures, "changes": meter.changes}
-            path_of(options.record, configuration).write_text(json.dumps(content))
-        if options.compare is not None and path_of(options.compare, configuration).exists():
-            known = json.loads(path_of(options.compare, configuration).read_text())
-            estimate = configuration.predict("cuda", known["gpu"])
-            for key in ("peak_bytes", "reserved_bytes"):
-                predicted = getattr(estimate, key)
-                error = predicted / known[key] - 1
-                print(f"{configuration.name} {key}: {known[key]:,}, predicted {predicted:,} ({error:+.2%})")
-            for assumption in estimate.assumptions:
-                print(f"  {assumption}")
-            tell([Change(*change) for change in known["changes"]], list(predicted_changes(estimate.log)), options.count)
-
-
-if __name__ == "__main__":
-    main()
+    both = [[(-(-size // ROUNDED) * ROUNDED, name) for size, name in side if size > 0] for side in (real, predicted)]
+    sizes = [Counter(size for size, _ in side) for side in both]
+    lines: list[tuple[int, str]] = []
+    for side, others, word in ((both[0], sizes[0] - sizes[1], "missing"), (both[1], sizes[1] - sizes[0], "too much")):
+        calls, nbytes = Counter[str](), Counter[str]()
+        for size, name in reversed(side):
+            if others[size] > 0:
+                others[size] -= 1
+                calls[name] += 1
+                nbytes[name] += size
+        lines += [(nbytes[name], f"  {word}: {calls[name]:5} times, {nbytes[name]:,} bytes: {name}") for name in calls]
+    return "\n".join(line for _, line in sorted(lines, reverse=True)[:count])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -153,7 +153,19 @@ class Variant:
 
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
         """Return the estimate for a GPU, given by name."""
-        return predicted(self, device, gpu)
+        model, way = self.build(), self.way
+        with flags(way), autocast_available():
+            return estimate_memory(
+                model,
+                input_data=self.inputs("meta"),
+                device=device,
+                mode=way.mode,
+                train_step=self.step(model) if way.mode == "train" else None,
+                autocast=AUTOCAST.get(way.precision) if way.mode == "eval" else None,
+                steps=STEPS,
+                gpu=gpu,
+                progress=False,
+            )
 
     def step(self, model: nn.Module) -> Callable[..., None]:
         """Return a step of the model, for measurement and for prediction."""
@@ -165,36 +177,6 @@ class Variant:
         optimizer = factory(list(model.parameters()))
         scaler = torch.amp.GradScaler("cuda", enabled=autocast == torch.float16)
         return training(optimizer, scaler, autocast, parts=2 if self.has("accumulated") else 1)
-
-
-class Prepared(Protocol):
-    """A model with its inputs and step, in a way of running it."""
-
-    @property
-    def way(self) -> Way: ...
-
-    def build(self) -> nn.Module: ...
-
-    def inputs(self, device: str) -> Any: ...
-
-    def step(self, model: nn.Module) -> Callable[..., None]: ...
-
-
-def predicted(prepared: Prepared, device: str, gpu: str | None) -> MemoryEstimate:
-    """Return the estimate of two steps for a GPU, given by name."""
-    model, way = prepared.build(), prepared.way
-    with flags(way), autocast_available():
-        return estimate_memory(
-            model,
-            input_data=prepared.inputs("meta"),
-            device=device,
-            mode=way.mode,
-            train_step=prepared.step(model) if way.mode == "train" else None,
-            autocast=AUTOCAST.get(way.precision) if way.mode == "eval" else None,
-            steps=STEPS,
-            gpu=gpu,
-            progress=False,
-        )
 
 
 def inference(autocast: torch.dtype | None) -> Callable[..., None]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from benchmarks.programs.scope import Scope, Value, grow, production
-from benchmarks.programs.text import Statement
 
 MOST_DEPTH = 2
 
 
 @production(2)
-def checkpointed(scope: Scope) -> Statement | None:
+def checkpointed(scope: Scope) -> str | None:
     """Checkpoint a function of one value."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None or scope.depth >= MOST_DEPTH:
@@ -24,22 +25,22 @@ def checkpointed(scope: Scope) -> Statement | None:
     scope.keep(x)
     out = scope.add(x, result.shape, base, learns=result.learns)
     reentrant = scope.choose(["False", "False", "True"]) if x.learns else "False"
-    tail = f"return {result.name}\n{out.name} = checkpoint({function}, {x.name}, use_reentrant={reentrant})"
-    return Statement(f"def {function}({x.name}):", out.name, x.name if out.shape == x.shape else "", inner, tail)
+    tail = f"    return {result.name}\n{out.name} = checkpoint({function}, {x.name}, use_reentrant={reentrant})"
+    return f"def {function}({x.name}):\n{inner}\n{tail}"
 
 
-def _inside(scope: Scope, x: Value) -> tuple[Statement, ...]:
-    """Draw the statements of a block that writes to no values outside it."""
+def _inside(scope: Scope, x: Value) -> str:
+    """Draw the statements of a block that writes to no values outside it, indented."""
     scope.foreign = {value.base for value in scope.values}
     scope.values = [x]
     scope.depth += 1
     inner = grow(scope, scope.choose((1, 2, 3)))
     scope.depth -= 1
-    return inner
+    return indent("\n".join(inner), "    ")
 
 
 @production(1.2)
-def block(scope: Scope) -> Statement | None:
+def block(scope: Scope) -> str | None:
     """Draw statements under a context: without gradients, or in half precision."""
     x = scope.pick(lambda value: len(value.shape) in (2, 3))
     if x is None or scope.depth >= MOST_DEPTH:
@@ -55,9 +56,8 @@ def block(scope: Scope) -> Statement | None:
     scope.keep(x)
     out = scope.add(x, result.shape, base, learns=half and result.learns)
     mode = 'autocast("cpu", dtype=torch.bfloat16)' if half else scope.choose(["no_grad()", "inference_mode()"])
-    same = x.name if out.shape == x.shape else ""
     tail = f"{out.name} = {result.name}.float(){'.clone()' if mode.startswith('inference') else ''}"
-    return Statement(f"with torch.{mode}:", out.name, same, inner, tail)
+    return f"with torch.{mode}:\n{inner}\n{tail}"
 
 
 FUNCTIONS = {
@@ -123,7 +123,7 @@ class Kept(torch.autograd.Function):
 
 
 @production(2)
-def custom_function(scope: Scope) -> Statement | None:
+def custom_function(scope: Scope) -> str | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -155,7 +155,7 @@ OF_THE_INPUT = (
 
 
 @production(2)
-def question(scope: Scope) -> Statement | None:
+def question(scope: Scope) -> str | None:
     """Draw a statement that depends on values: of any tensor if the result is certain, otherwise only of the input."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
@@ -163,13 +163,13 @@ def question(scope: Scope) -> Statement | None:
     form = scope.choose(QUESTIONS + OF_THE_INPUT)
     scope.keep(x)
     if "{1}" not in form:
-        return Statement(form.format(x.name))
+        return form.format(x.name)
     out = scope.add(x, x.shape)
-    return Statement(form.format(x.name, out.name), out.name, x.name)
+    return form.format(x.name, out.name)
 
 
 @production(1.5)
-def experts(scope: Scope) -> Statement | None:
+def experts(scope: Scope) -> str | None:
     """Draw a mixture of experts: each row of the batch goes to the layer that the input selects."""
     x = scope.of_rank(2)
     if x is None:
@@ -181,15 +181,14 @@ def experts(scope: Scope) -> Statement | None:
     write = scope.choose(
         [f"{out.name}.index_add_(0, rows, expert({x.name}[rows]))", f"{out.name}[rows] = expert({x.name}[rows])"]
     )
-    text = (
+    return (
         f"{out.name} = torch.zeros_like({x.name})\nchosen = x.flatten(1).argmax(1) % 3\n"
         f"for e, expert in enumerate(self.{name}):\n    rows = torch.where(chosen == e)[0]\n    {write}"
     )
-    return Statement(text, out.name, x.name)
 
 
 @production(1)
-def functional_call(scope: Scope) -> Statement | None:
+def functional_call(scope: Scope) -> str | None:
     """Draw a call of a layer with other parameters than its own."""
     x = scope.of_rank(2, 3)
     if x is None:
@@ -208,7 +207,7 @@ def functional_call(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def looped(scope: Scope) -> Statement | None:
+def looped(scope: Scope) -> str | None:
     """Draw a layer that is called repeatedly."""
     x = scope.of_rank(2, 3)
     if x is None:
@@ -225,11 +224,11 @@ def looped(scope: Scope) -> Statement | None:
         ]
     )
     scope.keep(out)
-    return Statement(f"{out.name} = {x.name}\nfor _ in range({times}):\n    {line}", out.name, x.name)
+    return f"{out.name} = {x.name}\nfor _ in range({times}):\n    {line}"
 
 
 @production(0.5)
-def gradient_inside(scope: Scope) -> Statement | None:
+def gradient_inside(scope: Scope) -> str | None:
     """Draw a gradient that the forward computes and that is trained through."""
     x = scope.of_rank(2, 3)
     if x is None or scope.depth:
@@ -237,8 +236,7 @@ def gradient_inside(scope: Scope) -> Statement | None:
     name = scope.layer(f"nn.Linear({x.shape[-1]}, {x.shape[-1]})", share=0.5)
     scope.keep(x)
     out = scope.add(x, x.shape, learns=True)
-    text = (
+    return (
         f"with torch.enable_grad():\n    point = {x.name}.detach().requires_grad_()\n"
         f"    {out.name} = torch.autograd.grad(torch.tanh({name}(point)).sum(), point, create_graph=True)[0]"
     )
-    return Statement(text, out.name, x.name)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from benchmarks.programs.layers import WIDTHS
 from benchmarks.programs.scope import Scope, Shape, Value, production
-from benchmarks.programs.text import Statement
 
 Form = tuple[str, Shape]
 
 
-def _chosen(scope: Scope, x: Value, forms: list[Form], learns: bool | None = None) -> Statement | None:
+def _chosen(scope: Scope, x: Value, forms: list[Form], learns: bool | None = None) -> str | None:
     """Draw one of several expressions of a value, which the backward may keep."""
     if not forms:
         return None
@@ -70,13 +69,13 @@ RARE = (
 
 
 @production(4)
-def rare_unary(scope: Scope) -> Statement | None:
+def rare_unary(scope: Scope) -> str | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     return None if x is None else _chosen(scope, x, [(form, x.shape) for form in RARE])
 
 
 @production(1.5)
-def signal(scope: Scope) -> Statement | None:
+def signal(scope: Scope) -> str | None:
     """Draw a spectrum and its inverse transform."""
     x = scope.of_rank(2, 3, 4)
     if x is None:
@@ -96,9 +95,9 @@ def signal(scope: Scope) -> Statement | None:
 
 
 @production(2)
-def contraction(scope: Scope) -> Statement | None:
+def contraction(scope: Scope) -> str | None:
     x = scope.of_rank(2, 3, 4)
-    if x is None or max(x.shape[1:]) > 128:
+    if x is None or max(x.shape[1:]) > 128 * scope.scale:
         return None
     shape = x.shape
     forms: list[Form]
@@ -142,10 +141,10 @@ def contraction(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def linear_algebra(scope: Scope) -> Statement | None:
+def linear_algebra(scope: Scope) -> str | None:
     """Draw a decomposition of a small positive definite matrix."""
     x = scope.of_rank(2, 3)
-    if x is None or x.shape[-2] > 24:
+    if x is None or x.shape[-2] > 24 * scope.scale:
         return None
     n = x.shape[-2]
     matrix = f"({{0}} @ {{0}}.mT / 100 + {2 * n} * torch.eye({n}))"
@@ -164,10 +163,10 @@ def linear_algebra(scope: Scope) -> Statement | None:
 
 
 @production(1.5)
-def image_function(scope: Scope) -> Statement | None:
+def image_function(scope: Scope) -> str | None:
     """Draw a padding mode, a sampler, patches or a shuffle."""
     x = scope.of_rank(4)
-    if x is None or min(x.shape[2:]) < 4 or max(x.shape[1:]) > 64:
+    if x is None or min(x.shape[2:]) < 4 or max(x.shape[1:]) > 64 * scope.scale:
         return None
     b, c, h, w = x.shape
     grid = f"F.affine_grid(torch.eye(2, 3).expand({b}, -1, -1), {list(x.shape)}, align_corners=False)"
@@ -201,10 +200,10 @@ _PADDINGS = ("reflect", "replicate", "circular")
 
 
 @production(1.5)
-def masked_attention(scope: Scope) -> Statement | None:
+def masked_attention(scope: Scope) -> str | None:
     """Draw attention with any kind of mask, grouped heads, a scale or dropout."""
     x = scope.of_rank(3)
-    if x is None or x.shape[1] > 64 or x.shape[-1] % 4:
+    if x is None or x.shape[1] > 64 * scope.scale or x.shape[-1] % 4:
         return None
     batch, length, width = x.shape
     q = f"{{0}}.view({batch}, {length}, 4, {width // 4}).transpose(1, 2)"
@@ -229,10 +228,10 @@ def masked_attention(scope: Scope) -> Statement | None:
 
 
 @production(3)
-def selection(scope: Scope) -> Statement | None:
+def selection(scope: Scope) -> str | None:
     """Draw sorting, gathering, or writes at indices."""
     x = scope.of_rank(2, 3)
-    if x is None or max(x.shape[1:]) > 256:
+    if x is None or max(x.shape[1:]) > 256 * scope.scale:
         return None
     shape, few = x.shape, max(1, x.shape[-1] // 2)
     order = "{0}.detach().argsort(-1)"
@@ -269,11 +268,11 @@ def selection(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def bag(scope: Scope) -> Statement | None:
+def bag(scope: Scope) -> str | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width = scope.choose(WIDTHS)
+    width = scope.choose(WIDTHS) * scope.scale
     name = scope.layer(f"nn.EmbeddingBag(50, {width}, mode={scope.choose(['sum', 'mean', 'max'])!r})")
     index = "x.flatten(1)[:, :6].argsort(-1)"
     form = scope.choose([f"{name}({index})", f"{name}({index}.flatten(), torch.arange(0, 6 * len(x), 6))"])
@@ -281,10 +280,10 @@ def bag(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def loss_inside(scope: Scope) -> Statement | None:
+def loss_inside(scope: Scope) -> str | None:
     """Draw a loss of a value, added to the value."""
     x = scope.of_rank(3)
-    if x is None or x.shape[1] < 6 or x.shape[1] > 128:
+    if x is None or x.shape[1] < 6 or x.shape[1] > 128 * scope.scale:
         return None
     b, t, _ = x.shape
     lengths = f"torch.full(({b},), {t}), torch.full(({b},), 2)"

@@ -15,7 +15,7 @@ from benchmarks.programs import (  # noqa: F401  (they register productions)
 from benchmarks.programs.borders import draw_border
 from benchmarks.programs.scope import Scope, Value, grow
 from benchmarks.programs.steps import draw_step
-from benchmarks.programs.text import Program, Statement
+from benchmarks.programs.text import Program
 
 INPUTS = (
     ((2, 4, 8), (8, 24, 40, 64)),
@@ -31,22 +31,23 @@ INPUTS = (
 MOST_STATEMENTS = 12
 
 
-def draw(seed: int, number: int) -> Program:
-    """Return program ``number`` of a seed."""
-    return program(random.Random(f"{seed}:{number}"))
+def draw(seed: int, number: int, scale: int = 1) -> Program:
+    """Return program ``number`` of a seed; ``scale`` multiplies the sides of its input and the widths of its layers."""
+    return program(random.Random(f"{seed}:{number}"), scale)
 
 
-def program(rng: random.Random) -> Program:
+def program(rng: random.Random, scale: int) -> Program:
     """Draw a program: a model with trainable parameters, and a step."""
-    shape = tuple(rng.choice(sides) for sides in rng.choice(INPUTS))
+    batch, *sides = (rng.choice(sides) for sides in rng.choice(INPUTS))
+    shape = (batch, *(side * scale for side in sides))
     autocast = rng.random() < 0.12
     x = Value("x", shape, "x", learns=False)
-    scope = Scope(rng, x, autocast)
+    scope = Scope(rng, x, autocast, scale)
     first = layers.linear(scope) or layers.convolution(scope)
     statements = [] if first is None else [first]
     statements += grow(scope, rng.randrange(2, MOST_STATEMENTS))
     learned = [value for value in scope.values if value.learns]
-    ends: list[Statement] = []
+    ends: list[str] = []
     while not learned:
         last = layers.norm(scope)
         ends += [] if last is None else [last]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.programs.scope import Scope, production
-from benchmarks.programs.text import Statement
 
 FUNCTIONS = {
     "Two": """
@@ -55,7 +54,7 @@ CALLS = {"Two": "Two.apply({0})[0]", "Both": "sum(Both.apply({0}))", "Clipped": 
 
 
 @production(1.5)
-def several_outputs(scope: Scope) -> Statement | None:
+def several_outputs(scope: Scope) -> str | None:
     """Draw a custom function with several results, or with an argument that is not a tensor."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
@@ -89,7 +88,7 @@ HOOKS = (
 
 
 @production(3)
-def hooked(scope: Scope) -> Statement | None:
+def hooked(scope: Scope) -> str | None:
     """Draw hooks on gradients and saved tensors, transforms, or checkpoints of functions."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
@@ -98,11 +97,11 @@ def hooked(scope: Scope) -> Statement | None:
     scope.keep(x)
     out = scope.add(x, x.shape)
     scope.keep(out)
-    return Statement(form.format(x.name, out.name), out.name, x.name)
+    return form.format(x.name, out.name)
 
 
 @production(1)
-def hooked_layer(scope: Scope) -> Statement | None:
+def hooked_layer(scope: Scope) -> str | None:
     """Draw a layer that is frozen, or whose calls, gradients or weights a hook changes."""
     x = scope.of_rank(2, 3)
     if x is None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from benchmarks.programs.scope import Scope, production
-from benchmarks.programs.text import Statement
 
 WIDTHS = (8, 12, 16, 24, 33, 48, 64, 96)
 CHANNELS = (4, 6, 8, 16, 20)
 
 
 @production(5)
-def linear(scope: Scope) -> Statement | None:
+def linear(scope: Scope) -> str | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width, out = x.shape[-1], scope.choose((x.shape[-1], scope.choose(WIDTHS)))
+    width, out = x.shape[-1], scope.choose((x.shape[-1], scope.choose(WIDTHS) * scope.scale))
     name = scope.layer(f"nn.Linear({width}, {out}{scope.choose(['', '', ', bias=False'])})", share=0.4)
     scope.keep(x)
     form = scope.choose(
@@ -24,11 +23,11 @@ def linear(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def parameter_product(scope: Scope) -> Statement | None:
+def parameter_product(scope: Scope) -> str | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width, out = x.shape[-1], scope.choose(WIDTHS)
+    width, out = x.shape[-1], scope.choose(WIDTHS) * scope.scale
     weight = scope.layer(f"nn.Parameter(torch.randn({width}, {out}) * 0.1)")
     bias = scope.layer(f"nn.Parameter(torch.zeros({out}))")
     scope.keep(x)
@@ -39,12 +38,12 @@ def parameter_product(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def tied(scope: Scope) -> Statement | None:
+def tied(scope: Scope) -> str | None:
     """Draw a linear layer with the transposed weight of another one."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width, out = x.shape[-1], scope.choose(WIDTHS)
+    width, out = x.shape[-1], scope.choose(WIDTHS) * scope.scale
     up, down = scope.layer(f"nn.Linear({width}, {out})"), scope.layer(f"nn.Linear({width}, {out}, bias=False)")
     if up != down:
         name = down.removeprefix("self.")
@@ -54,7 +53,7 @@ def tied(scope: Scope) -> Statement | None:
 
 
 @production(3)
-def norm(scope: Scope) -> Statement | None:
+def norm(scope: Scope) -> str | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -71,13 +70,13 @@ def norm(scope: Scope) -> Statement | None:
 
 
 @production(5)
-def convolution(scope: Scope) -> Statement | None:
+def convolution(scope: Scope) -> str | None:
     x = scope.of_rank(3, 4, 5)
-    if x is None or min(x.shape[2:]) < 3 or max(x.shape[1:]) > 256:
+    if x is None or min(x.shape[2:]) < 3 or max(x.shape[1:]) > 256 * scope.scale:
         return None
     rank, channels = len(x.shape) - 2, x.shape[1]
     groups = scope.choose([count for count in (1, 1, 1, 2, channels) if channels % count == 0])
-    out = groups * max(1, scope.choose(CHANNELS) // groups)
+    out = groups * max(1, scope.choose(CHANNELS) * scope.scale // groups)
     kernel, stride = scope.choose((1, 3, 3)), scope.choose((1, 1, 2))
     dilation = scope.choose((1, 1, 1, 2)) if kernel == 3 and min(x.shape[2:]) > 4 else 1
     padding = scope.choose((0, kernel // 2)) * dilation
@@ -96,18 +95,18 @@ def convolution(scope: Scope) -> Statement | None:
 
 
 @production(1)
-def transposed_convolution(scope: Scope) -> Statement | None:
+def transposed_convolution(scope: Scope) -> str | None:
     x = scope.of_rank(3, 4)
-    if x is None or max(x.shape[1:]) > 64:
+    if x is None or max(x.shape[1:]) > 64 * scope.scale:
         return None
-    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS)
+    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS) * scope.scale
     name = scope.layer(f"nn.ConvTranspose{rank}d({channels}, {out}, 2, stride=2)")
     scope.keep(x)
     return scope.make(f"{name}({x.name})", x, (x.shape[0], out, *(2 * side for side in x.shape[2:])), learns=True)
 
 
 @production(1.5)
-def pool(scope: Scope) -> Statement | None:
+def pool(scope: Scope) -> str | None:
     x = scope.of_rank(3, 4, 5)
     if x is None or min(x.shape[2:]) < 2:
         return None
@@ -128,9 +127,9 @@ def pool(scope: Scope) -> Statement | None:
 
 
 @production(0.7)
-def resized(scope: Scope) -> Statement | None:
+def resized(scope: Scope) -> str | None:
     x = scope.of_rank(4)
-    if x is None or max(x.shape[1:]) > 40:
+    if x is None or max(x.shape[1:]) > 40 * scope.scale:
         return None
     mode = scope.choose(["nearest", "bilinear", "bicubic"])
     shape = (*x.shape[:2], *(2 * side for side in x.shape[2:]))
@@ -138,11 +137,12 @@ def resized(scope: Scope) -> Statement | None:
 
 
 @production(1.2)
-def recurrent(scope: Scope) -> Statement | None:
+def recurrent(scope: Scope) -> str | None:
     x = scope.of_rank(3)
-    if x is None or x.shape[1] > 40:
+    if x is None or x.shape[1] > 40 * scope.scale:
         return None
-    kind, hidden, both = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 16, 24)), scope.chance(0.3)
+    kind, hidden = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 16, 24)) * scope.scale
+    both = scope.chance(0.3)
     options = f", num_layers={scope.choose((1, 1, 2))}, batch_first=True" + (", bidirectional=True" if both else "")
     name = scope.layer(f"nn.{kind}({x.shape[-1]}, {hidden}{options})")
     scope.keep(x)
@@ -152,28 +152,27 @@ def recurrent(scope: Scope) -> Statement | None:
 
 
 @production(0.6)
-def cell(scope: Scope) -> Statement | None:
+def cell(scope: Scope) -> str | None:
     """Draw a recurrent cell in a loop, whose steps are stacked."""
     x = scope.of_rank(3)
-    if x is None or x.shape[1] > 12:
+    if x is None or x.shape[1] > 12 * scope.scale:
         return None
     hidden = scope.choose((8, 16))
     name = scope.layer(f"nn.GRUCell({x.shape[-1]}, {hidden})")
     scope.keep(x)
     out = scope.add(x, (*x.shape[:2], hidden), learns=True)
     h, steps = scope.name("h"), scope.name("s")
-    text = (
+    return (
         f"{h}, {steps} = {x.name}.new_zeros({x.shape[0]}, {hidden}), []\n"
         f"for part in {x.name}.unbind(1):\n    {h} = {name}(part, {h})\n    {steps}.append({h})\n"
         f"{out.name} = torch.stack({steps}, 1)"
     )
-    return Statement(text, out.name)
 
 
 @production(2)
-def attention(scope: Scope) -> Statement | None:
+def attention(scope: Scope) -> str | None:
     x = scope.of_rank(3)
-    if x is None or x.shape[-1] % 2 or x.shape[1] > 128:
+    if x is None or x.shape[-1] % 2 or x.shape[1] > 128 * scope.scale:
         return None
     batch, length, width = x.shape
     heads = scope.choose([count for count in (1, 2, 4) if width % count == 0])
@@ -204,22 +203,22 @@ def attention(scope: Scope) -> Statement | None:
             f"{out.name} = {q} @ {v}",
         ]
     lines.append(f"{out.name} = {out.name}.transpose(1, 2).reshape({batch}, {length}, {width})")
-    return Statement("\n".join(lines), out.name, x.name)
+    return "\n".join(lines)
 
 
 @production(0.8)
-def embedding(scope: Scope) -> Statement | None:
+def embedding(scope: Scope) -> str | None:
     """Draw an embedding, indexed by the position of the maximum of each row."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None
-    width = scope.choose(WIDTHS)
+    width = scope.choose(WIDTHS) * scope.scale
     name = scope.layer(f"nn.Embedding({x.shape[-1]}, {width})")
     return scope.make(f"{name}({x.name}.argmax(-1))", x, (*x.shape[:-1], width), learns=True)
 
 
 @production(0.6)
-def positions(scope: Scope) -> Statement | None:
+def positions(scope: Scope) -> str | None:
     """Draw learned positions, added to a value."""
     x = scope.of_rank(3)
     if x is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from benchmarks.programs.layers import CHANNELS, WIDTHS
 from benchmarks.programs.scope import Scope, Shape, Value, production
-from benchmarks.programs.text import Statement
 
 
-def _applied(scope: Scope, x: Value, text: str, shape: Shape | None = None) -> Statement:
+def _applied(scope: Scope, x: Value, text: str, shape: Shape | None = None) -> str:
     """Make a value that has learned, from one that the backward may keep."""
     statement = scope.make(text, x, shape, learns=True)
     scope.keep(x, scope.values[-1])
@@ -15,10 +14,10 @@ def _applied(scope: Scope, x: Value, text: str, shape: Shape | None = None) -> S
 
 
 @production(2)
-def transformer(scope: Scope) -> Statement | None:
+def transformer(scope: Scope) -> str | None:
     """Draw torch's transformers and attention with their masks and options."""
     x = scope.of_rank(3)
-    if x is None or x.shape[-1] % 4 or x.shape[-1] > 64 or not 4 <= x.shape[1] <= 64:
+    if x is None or x.shape[-1] % 4 or x.shape[-1] > 64 * scope.scale or not 4 <= x.shape[1] <= 64 * scope.scale:
         return None
     batch, length, width = x.shape
     name = x.name
@@ -57,13 +56,13 @@ def transformer(scope: Scope) -> Statement | None:
 
 
 @production(1.5)
-def packed(scope: Scope) -> Statement | None:
+def packed(scope: Scope) -> str | None:
     """Draw a recurrent layer over packed sequences, or with projections, dropout or a state of its own."""
     x = scope.of_rank(3)
-    if x is None or not 3 <= x.shape[1] <= 40:
+    if x is None or not 3 <= x.shape[1] <= 40 * scope.scale:
         return None
     batch, length, width = x.shape
-    kind, hidden = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 12))
+    kind, hidden = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 12)) * scope.scale
     layers, both = scope.choose((1, 2)), scope.choose((1, 2))
     options = f"num_layers={layers}, batch_first=True, bidirectional={both == 2}"
     if kind == "RNN":
@@ -91,11 +90,11 @@ def packed(scope: Scope) -> Statement | None:
         f"_, {p} = {name}({x.name})\n{p} = {p}[0] if isinstance({p}, tuple) else {p}\n"
         f"{out.name} = torch.zeros({shape}) + {p}.mean()",
     ]
-    return Statement(scope.choose(forms), out.name)
+    return scope.choose(forms)
 
 
 @production(1)
-def jagged(scope: Scope) -> Statement | None:
+def jagged(scope: Scope) -> str | None:
     """Draw a nested tensor of rows of several lengths."""
     x = scope.of_rank(3)
     if x is None or x.shape[0] < 2 or not 4 <= x.shape[1] <= 64 or scope.autocast:
@@ -112,7 +111,7 @@ def jagged(scope: Scope) -> Statement | None:
     use = scope.choose([f"{name}({n})", f"F.gelu({name}({n})) * 2", f"{name}({n}) + {n}",
                      f"F.layer_norm({name}({n}), ({width},))", f"{name}({n}).sin().cos()"])  # fmt: skip
     end = f"{out.name} = F.pad(torch.nested.to_padded_tensor({n}, 0.0), (0, 0, 0, {length}))[:, :{length}]"
-    return Statement(f"{n} = {nested}\n{n} = {use}\n{end}", out.name, x.name)
+    return f"{n} = {nested}\n{n} = {use}\n{end}"
 
 
 ADAPTERS = {
@@ -170,19 +169,19 @@ class Gated(nn.Module):
 
 
 @production(2)
-def adapter(scope: Scope) -> Statement | None:
+def adapter(scope: Scope) -> str | None:
     x = scope.of_rank(2, 3)
     if x is None:
         return None
     kind = scope.helper(*scope.choose(list(ADAPTERS.items())))
-    out = scope.choose((x.shape[-1], scope.choose(WIDTHS)))
+    out = scope.choose((x.shape[-1], scope.choose(WIDTHS) * scope.scale))
     name = scope.layer(f"{kind}(nn.Linear({x.shape[-1]}, {out}))")
     end = "['out']" if kind == "Gated" else ""
     return _applied(scope, x, f"{name}({x.name}){end}", (*x.shape[:-1], out))
 
 
 @production(1.2)
-def other_dtype(scope: Scope) -> Statement | None:
+def other_dtype(scope: Scope) -> str | None:
     """Draw a layer in another dtype than the model's."""
     x = scope.of_rank(2, 3)
     if x is None or scope.autocast:
@@ -196,12 +195,12 @@ def other_dtype(scope: Scope) -> Statement | None:
 
 
 @production(2)
-def other_convolution(scope: Scope) -> Statement | None:
+def other_convolution(scope: Scope) -> str | None:
     """Draw convolutions with padding modes, parametrizations, or transposed ones of any rank."""
     x = scope.of_rank(3, 4, 5)
-    if x is None or min(x.shape[2:]) < 4 or max(x.shape[2:]) > 64 or x.shape[1] > 64:
+    if x is None or min(x.shape[2:]) < 4 or max(x.shape[2:]) > 64 * scope.scale or x.shape[1] > 64 * scope.scale:
         return None
-    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS)
+    rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS) * scope.scale
     same = (x.shape[0], out, *x.shape[2:])
     doubled = (x.shape[0], out, *(2 * side for side in x.shape[2:]))
     conv = f"nn.Conv{rank}d({channels}, {out}, 3, padding="
@@ -235,7 +234,7 @@ def other_convolution(scope: Scope) -> Statement | None:
 
 
 @production(1.5)
-def other_layer(scope: Scope) -> Statement | None:
+def other_layer(scope: Scope) -> str | None:
     """Draw layers with parametrizations, several inputs, or containers."""
     x = scope.of_rank(2, 3)
     if x is None:

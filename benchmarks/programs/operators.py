@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.programs.scope import Scope, Shape, Value, production
-from benchmarks.programs.text import Statement
 
 UNARY = (
     "torch.relu({0})",
@@ -69,7 +68,7 @@ BINARY = (
 
 
 @production(7)
-def unary(scope: Scope) -> Statement | None:
+def unary(scope: Scope) -> str | None:
     x = scope.pick()
     if x is None or len(x.shape) < 2:
         return None
@@ -80,7 +79,7 @@ def unary(scope: Scope) -> Statement | None:
 
 
 @production(4)
-def binary(scope: Scope) -> Statement | None:
+def binary(scope: Scope) -> str | None:
     x = scope.pick()
     assert x is not None
     other, form = scope.twin(x), scope.choose(BINARY)
@@ -90,7 +89,7 @@ def binary(scope: Scope) -> Statement | None:
 
 
 @production(1.5)
-def broadcast(scope: Scope) -> Statement | None:
+def broadcast(scope: Scope) -> str | None:
     """Draw a parameter, a buffer or an outside tensor that is broadcast over a value."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
@@ -145,7 +144,7 @@ def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
 
 
 @production(5)
-def view(scope: Scope) -> Statement | None:
+def view(scope: Scope) -> str | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -159,7 +158,7 @@ def view(scope: Scope) -> Statement | None:
 
 
 @production(1.5)
-def flattened(scope: Scope) -> Statement | None:
+def flattened(scope: Scope) -> str | None:
     """Draw a value of another rank, as a view if possible."""
     x = scope.of_rank(3, 4, 5)
     if x is None:
@@ -183,9 +182,9 @@ def flattened(scope: Scope) -> Statement | None:
 
 
 @production(2.5)
-def joined(scope: Scope) -> Statement | None:
+def joined(scope: Scope) -> str | None:
     x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None or x.shape[1] > 128:
+    if x is None or x.shape[1] > 128 * scope.scale:
         return None
     other = scope.twin(x)
     learns = x.learns or other.learns
@@ -255,24 +254,24 @@ def fresh(scope: Scope) -> tuple[str, Value]:
 
 
 @production(4)
-def number_in_place(scope: Scope) -> Statement | None:
+def number_in_place(scope: Scope) -> str | None:
     line, x = fresh(scope)
     target = part(scope, x)
     form = scope.choose(NUMBERS)
-    return Statement(line + form.format(target), x.name if line else "")
+    return line + form.format(target)
 
 
 @production(2)
-def unary_in_place(scope: Scope) -> Statement | None:
+def unary_in_place(scope: Scope) -> str | None:
     line, x = fresh(scope)
     target = part(scope, x)
     form = scope.choose(UNARY_IN_PLACE).format(target, "1" if target != x.name else ", ".join(map(str, x.shape)))
     scope.keep(x)
-    return Statement(line + form, x.name if line else "")
+    return line + form
 
 
 @production(4)
-def tensor_in_place(scope: Scope) -> Statement | None:
+def tensor_in_place(scope: Scope) -> str | None:
     line, x = fresh(scope)
     other = scope.twin(x)
     form = scope.choose(TENSORS)
@@ -287,7 +286,7 @@ def tensor_in_place(scope: Scope) -> Statement | None:
     if other.base != x.base:
         scope.keep(other)
     scope.written(x, other.learns)
-    return Statement(line + form.format(whole, operand), x.name if line else "")
+    return line + form.format(whole, operand)
 
 
 FACTORIES = ("torch.zeros({1})", "torch.zeros_like({0})", "{0}.new_zeros({1})", "torch.full(({1}), 0.5)")
@@ -307,21 +306,21 @@ WRITES = (
 
 
 @production(4)
-def filled(scope: Scope) -> Statement | None:
+def filled(scope: Scope) -> str | None:
     """Draw a factory's tensor, and values that are written into it."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None or x.shape[1] > 256:
+    if x is None or x.shape[1] > 256 * scope.scale:
         return None
     factory, write = scope.choose(FACTORIES), scope.choose(WRITES)
     if write in COPIES and scope.chance(0.4):
         factory = "torch.empty_like({0})"
     out = scope.add(x, x.shape)
     names = (x.name, ", ".join(map(str, x.shape)), out.name, x.shape[0], max(1, x.shape[1] // 2))
-    return Statement(f"{out.name} = {factory.format(*names)}\n{write.format(*names)}", out.name, x.name)
+    return f"{out.name} = {factory.format(*names)}\n{write.format(*names)}"
 
 
 @production(0.8)
-def running_buffer(scope: Scope) -> Statement | None:
+def running_buffer(scope: Scope) -> str | None:
     """Draw a buffer that follows a value: written in place, or rebound."""
     x = scope.of_rank(2, 3)
     if x is None:
@@ -329,7 +328,7 @@ def running_buffer(scope: Scope) -> Statement | None:
     attribute, width = scope.name("b"), x.shape[-1]
     scope.layers[attribute] = f"self.register_buffer({attribute!r}, torch.zeros({width}))"
     mean = f"{x.name}.detach().flatten(0, -2).mean(0)"
-    form = scope.choose(
+    return scope.choose(
         [
             f"self.{attribute}.mul_(0.9).add_({mean}, alpha=0.1)",
             f"self.{attribute}.lerp_({mean}, 0.1)",
@@ -337,4 +336,3 @@ def running_buffer(scope: Scope) -> Statement | None:
             f"with torch.no_grad():\n    self.{attribute}.copy_({mean})",
         ]
     )
-    return Statement(form)

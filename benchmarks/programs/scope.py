@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from benchmarks.programs.text import Statement
-
 T = TypeVar("T")
 Shape = tuple[int, ...]
 
@@ -29,8 +27,10 @@ class Value:
 class Scope:
     """The state of a program under construction, and the random numbers for its choices."""
 
-    def __init__(self, rng: random.Random, x: Value, autocast: bool) -> None:
+    def __init__(self, rng: random.Random, x: Value, autocast: bool, scale: int) -> None:
         self.rng = rng
+        self.scale = scale
+        """By how much the widths, and the limits of what is drawn, exceed those for a CPU."""
         self.values = [x]
         self.autocast = autocast
         self.layers: dict[str, str] = {}
@@ -88,15 +88,15 @@ class Scope:
         self.values.append(value)
         return value
 
-    def make(self, text: str, like: Value, shape: Shape | None = None, learns: bool | None = None) -> Statement:
+    def make(self, text: str, like: Value, shape: Shape | None = None, learns: bool | None = None) -> str:
         """Add a statement that makes a new tensor by ``text``, by default with the shape of ``like``."""
         out = self.add(like, like.shape if shape is None else shape, learns=learns)
-        return Statement(f"{out.name} = {text}", out.name, like.name if out.shape == like.shape else "")
+        return f"{out.name} = {text}"
 
-    def view(self, text: str, of: Value, shape: Shape) -> Statement:
+    def view(self, text: str, of: Value, shape: Shape) -> str:
         """Add a statement that makes a view."""
         out = self.add(of, shape, base=of.base)
-        return Statement(f"{out.name} = {text}", out.name, of.name if shape == of.shape else "")
+        return f"{out.name} = {text}"
 
     def writable(self, fits: Callable[[Value], bool] = lambda _: True) -> Value | None:
         """Return whether a value may be written in place."""
@@ -113,7 +113,7 @@ class Scope:
         return name
 
 
-Production = Callable[[Scope], "Statement | None"]
+Production = Callable[[Scope], "str | None"]
 
 PRODUCTIONS: list[tuple[float, Production]] = []
 """The productions, with their weights."""
@@ -129,10 +129,10 @@ def production(weight: float) -> Callable[[Production], Production]:
     return register
 
 
-def grow(scope: Scope, count: int) -> tuple[Statement, ...]:
+def grow(scope: Scope, count: int) -> tuple[str, ...]:
     """Add this many statements, one after the other."""
     weights = [weight for weight, _ in PRODUCTIONS]
-    statements: list[Statement] = []
+    statements: list[str] = []
     while len(statements) < count:
         _, produce = scope.rng.choices(PRODUCTIONS, weights)[0]
         statement = produce(scope)

@@ -1,10 +1,10 @@
-"""Programs that train or run a small model, as data: statements that can be written as Python code to paste."""
+"""Programs that train or run a small model, as data that can be written as Python code to paste."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from textwrap import indent
 
 HEADER = """\
 import copy
@@ -24,39 +24,6 @@ print(estimate_memory(model, input_data=inputs, **options))
 print(measure_memory(model, input_data=inputs, **options))
 """
 """Code to paste after a program to see it fail."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A line of a forward that assigns to ``target``, or a block of such lines.
-
-    ``same`` is a value of the same shape, used instead of ``target`` if the statement is removed. ``inner`` has a
-    block's lines, and ``tail`` is written after it. Names in braces are values: ``"{v3} = {v1} + 1"``.
-    """
-
-    text: str
-    target: str = ""
-    same: str = ""
-    inner: tuple[Statement, ...] = ()
-    tail: str = ""
-
-    def lines(self, indent: str) -> Iterator[str]:
-        """Yield the statement as text."""
-        for line in self.text.splitlines():
-            yield indent + line
-        for statement in self.inner:
-            yield from statement.lines(indent + "    ")
-        for line in self.tail.splitlines():
-            yield indent + ("    " if line.startswith("return ") else "") + line
-
-    def renamed(self, old: str, new: str) -> Statement:
-        """Return the statement with another value in place of ``old``."""
-
-        def other(text: str) -> str:
-            return re.sub(rf"\b{old}\b", new, text)
-
-        inner = tuple(statement.renamed(old, new) for statement in self.inner)
-        return replace(self, text=other(self.text), tail=other(self.tail), same=other(self.same), inner=inner)
 
 
 @dataclass(frozen=True)
@@ -96,7 +63,7 @@ class Program:
     """
 
     inputs: str
-    statements: tuple[Statement, ...]
+    statements: tuple[str, ...]
     result: str
     layers: dict[str, str]
     helpers: dict[str, str]
@@ -105,7 +72,7 @@ class Program:
 
     def source(self) -> str:
         """Return the program as code that defines ``model``, ``inputs``, ``options`` and the list ``outside``."""
-        forward = [line for statement in self.statements for line in statement.lines("        ")]
+        forward = [indent(statement, "        ") for statement in self.statements]
         body = "\n".join([*forward, *self.step.lines, self.result])
         layers = [text for name, text in self.layers.items() if re.search(rf"\bself\.{name}\b", body)]
         used = "\n".join([*layers, body])
@@ -138,41 +105,3 @@ class Program:
                 "",
             ]
         )
-
-    def smaller(self) -> Iterator[Program]:
-        """Yield the program with one thing less: a statement, the frame of a block, an option, its custom step."""
-        for number in reversed(range(len(self.statements))):
-            result = self.statements[number].target
-            if result and number + 1 < len(self.statements):
-                yield replace(self, statements=self.statements[: number + 1], result=result)
-        for statements, old, new in _without_one(self.statements):
-            yield replace(
-                self, statements=statements, result=re.sub(rf"\b{old}\b", new, self.result) if old else self.result
-            )
-        if self.step.lines:
-            yield replace(self, step=StepText())
-        if self.border != PLAIN:
-            yield replace(self, border=PLAIN)
-        for name in self.step.options:
-            if name != "train_step":
-                options = {key: value for key, value in self.step.options.items() if key != name}
-                yield replace(self, step=replace(self.step, options=options))
-
-
-def _without_one(statements: tuple[Statement, ...]) -> Iterator[tuple[tuple[Statement, ...], str, str]]:
-    """Yield the statements with one less, or with a smaller block, and the names that replace removed ones."""
-    for number in reversed(range(len(statements))):
-        statement, before, after = statements[number], statements[:number], statements[number + 1 :]
-        if statement.target and statement.same:
-            yield (
-                (*before, *(later.renamed(statement.target, statement.same) for later in after)),
-                statement.target,
-                statement.same,
-            )
-        else:
-            yield (*before, *after), "", ""
-        if statement.inner and not statement.tail:
-            yield (*before, *statement.inner, *after), "", ""
-        for inner, old, new in _without_one(statement.inner):
-            tail = re.sub(rf"\b{old}\b", new, statement.tail) if old else statement.tail
-            yield (*before, replace(statement, inner=inner, tail=tail), *after), old, new

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.cpu.programs import Child, judged, shrunk, summary
+from benchmarks.cpu.programs import Child, judged, summary
 from benchmarks.programs.grammar import draw
 from benchmarks.programs.judge import (
     CHANGED,
@@ -24,10 +23,8 @@ from benchmarks.programs.judge import (
     INSIDE,
     INVALID,
     OUTSIDE,
-    UNSAID,
-    Verdict,
 )
-from benchmarks.programs.text import HEADER, Program, Statement, StepText
+from benchmarks.programs.text import HEADER
 from tests.told import Told
 from tests.truth.random_models import law
 from tests.truth.warm import python
@@ -372,26 +369,3 @@ def test_a_weight_that_stays_cast_after_such_an_operator_opens_the_range(child: 
     verdict = child.judge(OWN.replace("BODY", PRODUCT.replace("w * 2", "w")).replace("CALL", "own(y, self.w)"))
     assert verdict.word in (EXACT, INSIDE), str(verdict)
     assert "torchsummary_plus_programs::own x 2" in verdict.note
-
-
-def test_the_least_program_keeps_what_fails_alone() -> None:
-    statements = (
-        Statement("v1 = self.m1(x)", "v1", "x"),
-        Statement("v2 = v1 + 1", "v2", "v1"),
-        Statement(
-            "def block3(v2):", "v4", "v2", (Statement("v5 = v2.bad()", "v5", "v2"),), "return v5\nv4 = block3(v2)"
-        ),
-        Statement("v6 = v4 * 2", "v6", "v4"),
-    )
-    layers = {"m1": "self.m1 = nn.Linear(8, 8)"}
-    program = Program("torch.randn(4, 8)", statements, "v6", layers, {}, StepText(options={"mode": "'eval'"}))
-
-    def judge(source: str) -> Verdict:
-        return Verdict(UNSAID if ".bad()" in source else EXACT)
-
-    least = shrunk(program, UNSAID, judge)
-    (left,) = least.statements
-    assert [statement.text for statement in left.inner] == ["v5 = x.bad()"]
-    assert (least.result, least.step) == ("v4", StepText())
-    assert "self.m1" not in least.source()
-    assert replace(least, result="x").source() != least.source()

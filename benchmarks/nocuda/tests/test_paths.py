@@ -147,7 +147,6 @@ def test_the_largest_batch_leaves_room_for_the_cards_context() -> None:
     limit = max_batch_size(perceptron(), (256,), name, optimizer="sgd", progress=False)
     assert limit.context_bytes == context_bytes(capability)[1]
     assert limit.is_proved and limit.batch_size > 1000
-    assert "for the CUDA context" in str(limit)
 
 
 def test_the_tracker_follows_a_model_and_its_gradients() -> None:
@@ -172,7 +171,7 @@ def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
     stream = io.StringIO()
     with MemTracker(stream=stream, device="cuda"):
         block = torch.zeros(1 << 20, device="cuda")
-    assert block.is_cuda and "Reserved Memory:20.0" in stream.getvalue()
+    assert block.is_cuda and "+4.00 MiB" in stream.getvalue()
 
 
 class TwoStreams(nn.Module):
