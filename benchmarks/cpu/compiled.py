@@ -85,6 +85,17 @@ class Custom(nn.Module):
         return self.last(Square.apply(F.gelu(self.first(x))))  # type: ignore[no-any-return]
 
 
+def mobile_net() -> nn.Module:
+    """Return a small MobileNet: depthwise and pointwise convolutions, one of which has more than 64 channels."""
+
+    def block(entering: int, leaving: int, kernel: int, stride: int = 1, groups: int = 1) -> tuple[nn.Module, ...]:
+        convolution = nn.Conv2d(entering, leaving, kernel, stride, kernel // 2, groups=groups, bias=False)
+        return convolution, nn.BatchNorm2d(leaving), nn.ReLU6()
+
+    features = (*block(3, 32, 3, 2), *block(32, 32, 3, groups=32), *block(32, 128, 1), *block(128, 128, 3, 2, 128))
+    return nn.Sequential(*features, *block(128, 128, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
 def conv_next() -> nn.Module:
     """Return a small ConvNeXt of transformers."""
     from transformers import ConvNextConfig, ConvNextForImageClassification
@@ -119,6 +130,7 @@ KNOWN = {subject.name: subject for subject in SUBJECTS}
 MODELS = (
     *(KNOWN[name] for name in NAMES),
     Subject("resnet18", "cnn", resnet18, floats(3, 64, 64)),
+    Subject("mobilenet", "cnn", mobile_net, floats(3, 64, 64)),
     *SUBJECTS_OF_TRANSFORMERS,
     Subject("three_breaks", "breaks", Breaking, floats(256)),
     Subject("custom_function", "mlp", Custom, floats(256)),
@@ -168,17 +180,17 @@ def main() -> None:
     for case in CASES:
         if re.search(options.only, case.name):
             for step in ("predict",) if options.predict else ("measure", "predict"):
-                update(data["cases"], case, step, options.missing)
+                update(data["cases"], case, step, options.missing, "-m", "benchmarks.cpu.compiled")
             options.data.write_text(as_text(data))
     print(report(data["cases"]))
 
 
-def update(cases: dict[str, Any], case: CompiledCase, step: str, only_missing: bool) -> None:
-    """Run a step of a case in a process of its own, and put what it finds among the cases."""
+def update(cases: dict[str, Any], case: CompiledCase, step: str, only_missing: bool, *module: str) -> None:
+    """Run a step of a case in a process of its own, by a Python module, and put what it finds among the cases."""
     names = [name for name, _ in case.cases()]
     if only_missing and all(f"{step}_seconds" in cases.get(name, {}) for name in names):
         return
-    command = [sys.executable, "-m", "benchmarks.cpu.compiled", "--run", step, case.name]
+    command = [sys.executable, *module, "--run", step, case.name]
     with tempfile.TemporaryDirectory() as folder:
         own = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)

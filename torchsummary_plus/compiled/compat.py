@@ -68,6 +68,8 @@ ATTRIBUTES_VERSION: Place = place("torch._inductor.utils:get_triton_attrs_descri
 PATTERNS = tuple(place(f"torch._inductor.fx_passes.{part}:lazy_init", _CUDA) for part in ("joint_graph", "post_grad"))
 FOLD: Place = place("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _CUDA)
 SHOULD_PAD: Place = place("torch._inductor.fx_passes.pad_mm:_should_pad", _CUDA)
+CONV_BACKEND: Place = place("torch:_C._select_conv_backend", _CUDA)
+CONV_LAYOUT: Place = place("torch:_C._conv_determine_backend_memory_format", _CUDA)
 COMPOSITE: Any = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
 
 

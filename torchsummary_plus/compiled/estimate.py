@@ -5,7 +5,6 @@ The answers of a process are kept, since an estimate compiles the model again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -48,7 +47,6 @@ def as_compiled(
 
     key, known = key_of(step), ANSWERS.setdefault(step.tree.modules[0], {})
     try:
-        _check_convolutions(step, source)
         log = known[key] if key in known else in_subprocess(work, SECONDS, tick)
     except UnsupportedError as error:
         return replace(source, assumptions=(*source.assumptions, f"{NOT_COMPILED}{error}"))
@@ -63,13 +61,3 @@ def as_compiled(
         mult_adds=source.mult_adds,
         uncounted=source.uncounted,
     )
-
-
-def _check_convolutions(step: CompiledStep, source: MemoryLog) -> None:
-    """Raise :class:`UnsupportedError` for convolutions on CUDA in a CPU build.
-
-    The compiler plans with the layouts that cuDNN returns, and a CPU build's fake convolution returns others.
-    """
-    has_any = any(re.search("conv(olution|_)", moment.operator) for moment in source.moments)
-    if step.device.type == "cuda" and has_any and not torch.backends.cuda.is_built():
-        raise UnsupportedError("a compiled step with convolutions on CUDA needs a CUDA build of torch")

@@ -13,7 +13,9 @@ import torch
 from ..data.capability import Capability
 from ..data.units import MIB
 from ..live import compat
+from ..ops.backends import FORMATS, keeps_last_on_cuda
 from ..ops.scratch.cuda.cudnn.cards import Card
+from ..ops.shapes.registry import is_channels_last
 from ..step.autograd.cuda_functions import attention
 from . import compat as names
 from . import engine
@@ -77,6 +79,7 @@ def install(card: Card, capability: Capability, note: Callable[[str], None]) -> 
     _without_triton()
     _on_cpu()
     _with_attention(capability)
+    _with_cudnn()
 
     def should_pad(*_: Any, **__: Any) -> bool:
         note(UNTUNED)
@@ -168,3 +171,22 @@ def _with_attention(capability: Capability) -> None:
         return math(*call, scale=scale, enable_gqa=enable_gqa)[0]
 
     aten.scaled_dot_product_attention.default.py_impl(names.COMPOSITE)(chosen)
+
+
+def _with_cudnn() -> None:
+    """Have convolutions on CUDA return the layouts that cuDNN's kernels return, which a CPU build does not know."""
+    backend, layout = names.CONV_BACKEND.value, names.CONV_LAYOUT.value
+
+    def chosen(x: Any, weight: Any, **how: Any) -> Any:
+        if x.device.type == "cuda":
+            return keeps_last_on_cuda(x.dtype, how["stride"], how["output_padding"])
+        return backend(x, weight, **how)
+
+    def suggested(x: Any, weight: Any, keeps_last: Any) -> torch.memory_format:
+        if not isinstance(keeps_last, bool):
+            return layout(x, weight, keeps_last)  # type: ignore[no-any-return]
+        last = keeps_last and (is_channels_last(x) or is_channels_last(weight))
+        return FORMATS[x.dim()] if last else torch.contiguous_format
+
+    names.CONV_BACKEND.set(chosen)
+    names.CONV_LAYOUT.set(suggested)

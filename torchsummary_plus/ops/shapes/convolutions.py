@@ -89,16 +89,16 @@ def convolution_backward(
 ) -> Outs:  # fmt: skip
     """The wanted gradients of input, weight and bias.
 
-    Row-major ones unless a tensor is channels-last; then channels-last only for volumes that oneDNN prefers so, always
-    row-major on CUDA without cuDNN, and no rule otherwise.
+    Row-major ones unless a tensor is channels-last; then channels-last by cuDNN and for volumes that oneDNN prefers so,
+    always row-major on CUDA without cuDNN, and no rule otherwise.
     """
     axes, dtype = x.dim() - 2, floats_of(grad, x, weight)
     sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
     sure(bias is not None or not wanted[2])
     settings = [each(values, axes) for values in (stride, dilation, output_padding)]
     if x.device.type == "cuda":
-        sure(_are_rows(x, weight) or not keeps_last_on_cuda(x.dtype, settings[0], settings[2]))
-        last = False
+        last = is_channels_last(x) or is_channels_last(weight)
+        last = last and keeps_last_on_cuda(x.dtype, settings[0], settings[2])
     elif axes == 3 and dtype in (torch.float32, torch.float64):
         last = is_channels_last(x) or is_channels_last(weight)
         last = last and takes_onednn(x, weight, settings[0], settings[1], transposed, settings[2], groups)
