@@ -19,8 +19,7 @@ from ..data.units import describe, one_line
 DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
 """How to get a ``config.json`` of the Hub."""
 
-MOST_MODULES = 100_000
-"""Maximum number of modules of a model that a config describes."""
+MOST_MODULES = 100_000  # Maximum number of modules of a model that a config describes.
 
 
 def from_config(path: str | Path, **changes: Any) -> nn.Module:

@@ -23,14 +23,12 @@ from .public import progress_line, public
 from .step_options import StepOptions, device_of_limit, memory_to_fit
 from .step_request import StepRequest
 
-SKIPPED_BAND = 0.04
-"""The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up."""
+SKIPPED_BAND = 0.04  # The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up.
 
 FORMULA_BAND = 0.25
 """For caches sized by formula: the share that other kernels may allocate in addition. Chosen, not measured."""
 
-EXISTING = ("parameters", "buffers", "inputs")
-"""Kinds that generation does not allocate."""
+EXISTING = ("parameters", "buffers", "inputs")  # Kinds that generation does not allocate.
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -126,8 +126,7 @@ FOR_CONTEXTS = {
 }
 """The same for ``max_context``."""
 
-HABITS = ("amp", *STEPS)
-"""Names that other tools use for a step's options."""
+HABITS = ("amp", *STEPS)  # Names that other tools use for a step's options.
 
 RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
 """Options of the calls besides those of a step, searched for similar names."""

@@ -83,8 +83,7 @@ def _is_the_kernels(stream: object) -> bool:
     return streams is not None and isinstance(stream, streams.OutStream)
 
 
-SECONDS = 2.0
-"""Seconds before the line appears."""
+SECONDS = 2.0  # Seconds before the line appears.
 
 
 @contextmanager

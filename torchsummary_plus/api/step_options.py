@@ -30,8 +30,7 @@ BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
 DEFAULT_MEMORY = "24GiB"
-SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Trainers' names for these dtypes."""
+SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # Trainers' names for these dtypes.
 
 
 def autocast_dtype(value: Any, device: torch.device) -> torch.dtype | None:

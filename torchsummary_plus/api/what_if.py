@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
     from .step_options import StepArguments
 
-MODEL = "model"
-"""The option of a setting that replaces the model."""
-
-MICRO_BATCHES = (4, 2)
-"""The numbers of micro-batches that are tried by default, the first that divides the batch."""
+MODEL = "model"  # The option of a setting that replaces the model.
+MICRO_BATCHES = (4, 2)  # The numbers of micro-batches that are tried by default, the first that divides the batch.
 
 
 @public

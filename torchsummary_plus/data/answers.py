@@ -9,12 +9,10 @@ from html import escape
 from .memory_records import AS_COMPILED, COMPILED, COMPILED_ON_CUDA, SECOND_ORDER, TUNED
 from .units import one_line, visible
 
-MOST = 2
-"""How many reasons, operators or assumptions a sentence names."""
+MOST = 2  # How many reasons, operators or assumptions a sentence names.
 
 OF_RANK = "one rank of many on CUDA"
-FREES_CACHE = "the step fits on the GPU only because the allocator frees its cache"
-"""How two assumptions begin."""
+FREES_CACHE = "the step fits on the GPU only because the allocator frees its cache"  # How two assumptions begin.
 
 REASONS = (
     (r"cuDNN workspaces estimated from .*CPU build.*",

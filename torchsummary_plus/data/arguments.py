@@ -16,8 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Kind = TypeVar("Kind", bound=type)
 
-FEW = 8
-"""Maximum number of arguments that a message lists if none has a similar name."""
+FEW = 8  # Maximum number of arguments that a message lists if none has a similar name.
 
 
 class OptionError(InputError, TypeError):
@@ -89,20 +88,14 @@ def fields_name_cures(elsewhere: Mapping[str, str]) -> Callable[[Kind], Kind]:
     return change
 
 
-PASS_MODES = ("same", "train", "eval")
-"""A module's mode during a pass; "same" keeps it."""
-
-RUNS = ("auto", "fake", "real")
-"""How a pass runs."""
-
-STEP_MODES = ("train", "eval")
-"""Kinds of steps."""
+PASS_MODES = ("same", "train", "eval")  # A module's mode during a pass; "same" keeps it.
+RUNS = ("auto", "fake", "real")  # How a pass runs.
+STEP_MODES = ("train", "eval")  # Kinds of steps.
 
 MODE_SYNONYMS = {"inference": "eval", "infer": "eval", "predict": "eval", "test": "eval", "fit": "train"}
 """Other tools' words for kinds of steps."""
 
-GENERATE = "generate"
-"""The kind of step that only `estimate_memory` accepts."""
+GENERATE = "generate"  # The kind of step that only `estimate_memory` accepts.
 
 CUDNN = AUTO, ASK, RULE = ("auto", "ask", "rule")
 """Sources of cuDNN's workspaces: query cuDNN if possible, query it or raise, never query it."""

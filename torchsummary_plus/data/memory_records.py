@@ -21,8 +21,7 @@ KERNEL_KINDS = (*PRODUCTS, LAYOUT, NORM, NORM_BACKWARD, COPY, POOLING, ELEMENTWI
 "layout" is a convolution's conversion between NCHW and NHWC, in which cuDNN computes 16-bit convolutions.
 """
 
-TF32 = "tf32"
-"""The dtype of a float32 product in tensor cores, where torch's switches allow that."""
+TF32 = "tf32"  # The dtype of a float32 product in tensor cores, where torch's switches allow that.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,8 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
 )
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
 """Further kinds in the step of a distributed rank: gathered weights, and the buffers of collectives."""
-KV_CACHE = "kv_cache"
-"""Inference's cache of the tokens so far: keys and values, or a recurrent model's states."""
-SOME_KINDS = (KV_CACHE, *RANK_KINDS)
-"""Kinds that only some steps have; an estimate lists them where they occur."""
+KV_CACHE = "kv_cache"  # Inference's cache of the tokens so far: keys and values, or a recurrent model's states.
+SOME_KINDS = (KV_CACHE, *RANK_KINDS)  # Kinds that only some steps have; an estimate lists them where they occur.
 ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
@@ -217,8 +214,7 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     return tuple(finished)
 
 
-MOST_BAND, MOST_LIVE = 100, 1 << 56
-"""The largest error band, and the most bytes allocated in a log that was read."""
+MOST_BAND, MOST_LIVE = 100, 1 << 56  # The largest error band, and the most bytes allocated in a log that was read.
 
 LEAST_DOUBT = 4096
 """Minimum uncertainty in bytes of a step with an operator without a rule, even if its operands are small."""
@@ -481,8 +477,7 @@ SPELLINGS = {
 }  # fmt: skip
 """Optimizers' names as their papers and torch spell them."""
 
-SPELT_OUT = "AEFHILMNORSX"
-"""Letters whose names begin with a vowel: "an RTX 4090", "a T4"."""
+SPELT_OUT = "AEFHILMNORSX"  # Letters whose names begin with a vowel: "an RTX 4090", "a T4".
 
 
 def optimizer_words(name: str) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 from .errors import InputError
 from .units import describe
 
-MOST_BYTES = 10_000_000
-"""Maximum size of a config.json in bytes."""
+MOST_BYTES = 10_000_000  # Maximum size of a config.json in bytes.
 
 LEFT_OUT = ("auto_map", "trust_remote_code", "quantization_config")
 """Entries that name code to run, or how weights are packed; at any depth they are left out."""
@@ -32,14 +31,9 @@ NAMES = ("backbone", "architecture")
 IMPLEMENTATION = re.compile(r"_?\w+_implementation(_internal)?")
 """Entries that choose an implementation by name; names with a slash are kernels of the Hub."""
 
-MOST_DEPTH = 6
-"""Maximum depth of nested objects, which are the configs of a model's parts."""
-
-MOST_ENTRIES = 100_000
-"""Maximum number of entries of an object or array, and of labels."""
-
-MODULES_OF_A_LAYER = 100
-"""Modules that a layer of each kind counts for, before any is built; most have 5 to 40."""
+MOST_DEPTH = 6  # Maximum depth of nested objects, which are the configs of a model's parts.
+MOST_ENTRIES = 100_000  # Maximum number of entries of an object or array, and of labels.
+MODULES_OF_A_LAYER = 100  # Modules that a layer of each kind counts for, before any is built; most have 5 to 40.
 
 LAYERS = re.compile(
     r"(^|_)(n|num|number)_\w*(layer|block|stage|level|flow|group)s?(_|$)"
@@ -49,8 +43,7 @@ LAYERS = re.compile(
 
 LABELS = re.compile(r"(^|_)num_(labels|classes)$")
 
-MOST_COUNT = 1_000_000
-"""Maximum of an integer that is neither of :data:`LARGE`: it may be the length of a loop."""
+MOST_COUNT = 1_000_000  # Maximum of an integer that is not one of ``LARGE``: it may be the length of a loop.
 
 LARGE = re.compile(r"theta|base|seed|ids?$|index|length|position|token|param|size|bytes|freq|dim|hidden|intermediate")
 """Entries that may be larger: sizes of tensors, which are not allocated, and numbers that count nothing."""

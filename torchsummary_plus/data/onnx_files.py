@@ -19,8 +19,7 @@ from .stored_weights import MOST_PER_BYTE, WeightEntry
 from .units import describe, one_line
 from .weight_files import MOST_AXES, MOST_ITEMS
 
-MOST_BYTES = 2**31 - 1
-"""Maximum size of a file in bytes: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``)."""
+MOST_BYTES = 2**31 - 1  # Maximum size of a file in bytes: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``).
 
 BITS = {
     "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "BOOL": 8, "FLOAT16": 16,
@@ -50,8 +49,7 @@ NUMBERS = {
 LEARNED = "ai.onnx.ml"
 """The domain of trees, support vectors and linear models, whose weights are lists of floats in attributes."""
 
-HYPERPARAMETERS = ("kernel_params", "nodes_hitrates", "class_nodehitrates")
-"""Lists of floats that are no weights."""
+HYPERPARAMETERS = ("kernel_params", "nodes_hitrates", "class_nodehitrates")  # Lists of floats that are no weights.
 
 
 def read_onnx(path: Path) -> tuple[WeightEntry, ...]:

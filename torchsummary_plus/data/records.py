@@ -55,8 +55,7 @@ class Group:
         return "" if self.names is None or len(self.names) == len(self.items) else "it has other names than items"
 
 
-Structure = Union[TensorSpec, Group, None]
-"""A module's inputs or outputs; None without any tensor."""
+Structure = Union[TensorSpec, Group, None]  # A module's inputs or outputs; None without any tensor.
 
 
 def tensors(structure: Structure) -> Iterator[TensorSpec]:
@@ -208,8 +207,7 @@ class Unregistered:
 
 
 FROM_INPUT = -1
-RETURNED = -2
-"""Owners of the steps in a :class:`Flow` outside any call: an input of the model, and its results."""
+RETURNED = -2  # Owners of the steps in a :class:`Flow` outside any call: an input of the model, and its results.
 
 
 @dataclass(frozen=True, slots=True)

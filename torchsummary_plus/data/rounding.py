@@ -7,8 +7,7 @@ from .units import MIB
 MIN_BLOCK = 512
 """Every block of CUDA's allocator is a multiple of this, unless ``roundup_power2_divisions`` says otherwise."""
 
-SMALL_REQUEST = MIB
-"""Largest rounded request in bytes that the allocator's pool of small blocks serves."""
+SMALL_REQUEST = MIB  # Largest rounded request in bytes that the allocator's pool of small blocks serves.
 
 
 def ceil_div(number: int, step: int) -> int:

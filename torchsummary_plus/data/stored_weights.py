@@ -68,14 +68,12 @@ DESCRIPTION = re.compile(
 SCALAR = re.compile(r"(^|[._])(input|output|act|activation|k|v|q|prob)_(global_)?scale$")
 """Names of single numbers that do; models have learned vectors of these names."""
 
-SMALL = ("F8_", "F6_", "F4", "I8", "U8")
-"""The beginnings of types that need scales."""
+SMALL = ("F8_", "F6_", "F4", "I8", "U8")  # The beginnings of types that need scales.
 
 SHAPES = re.compile(r"(^|\.)(weight_shape|W_q\.shape|shape|nbits)$")
 """Names of tensors whose few integers are a shape or a number of bits, which are read."""
 
-MOST_PER_BYTE = 16
-"""More parameters per stored byte than any layout has: half a bit for each."""
+MOST_PER_BYTE = 16  # More parameters per stored byte than any layout has: half a bit for each.
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ UNITS = ("KiB", "MiB", "GiB", "MB", "auto")
 
 BYTE_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
-OLD_MB = "torchsummary's MB"
-"""1024 x 1024 bytes, labelled MB."""
+OLD_MB = "torchsummary's MB"  # 1024 x 1024 bytes, labelled MB.
 
 COUNT_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "B": 10**9}
 """Units of counts; "B" is a billion, as of parameters."""

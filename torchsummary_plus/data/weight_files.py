@@ -21,11 +21,8 @@ from .regular_files import content, opened, parsed_object
 from .stored_weights import SHAPES, Checkpoint, WeightEntry, is_quantised, with_parameters
 from .units import describe, one_line
 
-MOST_HEADER_BYTES = 100_000_000
-"""Maximum length of a header: safetensors' own limit."""
-
-MOST_ITEMS = 4_000_000
-"""Maximum number of entries and array elements in a GGUF header; a tensor counts as 20."""
+MOST_HEADER_BYTES = 100_000_000  # Maximum length of a header: safetensors' own limit.
+MOST_ITEMS = 4_000_000  # Maximum number of entries and array elements in a GGUF header; a tensor counts as 20.
 
 MOST_AXES = 64
 
@@ -293,11 +290,8 @@ class _Reader:
 
 SUFFIXES = (".safetensors", ".gguf", ".onnx")
 INDEX = ".safetensors.index.json"
-PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-"""Suffixes of torch's own checkpoints."""
-
-SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+")
-"""A shard's name, its number and how many there are."""
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")  # Suffixes of torch's own checkpoints.
+SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+")  # A shard's name, its number and how many there are.
 
 
 def has_weights(folder: Path) -> bool:

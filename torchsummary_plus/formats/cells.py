@@ -26,8 +26,7 @@ COUNT = re.compile(r"^(?:\([\d,]+\)(?: |$))?(?:(?:>=)?[\d,]+(?:\.\d+)?)?")
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
-AXES = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")
-"""A shape in a cell."""
+AXES = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")  # A shape in a cell.
 
 FLOPS_NOTE = "FLOPs: 2 x multiply-adds"
 

@@ -21,29 +21,17 @@ if TYPE_CHECKING:
 HUES = {"elements": "e", "mult-adds": "m", "flops": "m", "bytes": "b"}
 """Units whose cells have bars, with the CSS property for a bar's length in percent."""
 
-LEAST_BAR = 0.5
-"""The shortest bar in percent that is visible in a column of 100 to 200 pixels."""
-
-INDENT = 2
-"""Characters of indentation per level; 16 pixels in table.css."""
-
-PADDING = 3.5
-"""Horizontal padding of a cell in digit widths; 24 pixels in table.css."""
-
-NARROW_PADDING = 1.9
-"""The same on a narrow page, where cells have 12 pixels of padding and a sort arrow may wrap."""
+LEAST_BAR = 0.5  # The shortest bar in percent that is visible in a column of 100 to 200 pixels.
+INDENT = 2  # Characters of indentation per level; 16 pixels in table.css.
+PADDING = 3.5  # Horizontal padding of a cell in digit widths; 24 pixels in table.css.
+NARROW_PADDING = 1.9  # The same on a narrow page, where cells have 12 pixels of padding and a sort arrow may wrap.
 
 NARROW_LABEL = 17
 """Width at which labels wrap on a narrow page, unless the other columns leave more of ``NARROW_PAGE``."""
 
-NARROW_PAGE = 44
-"""Width of a narrow page in digit widths: 360 pixels less its margins, at font size 12."""
-
-LONG_WORD = 12
-"""Words of a heading may be broken if they have more characters."""
-
-LETTER = 0.92
-"""Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""
+NARROW_PAGE = 44  # Width of a narrow page in digit widths: 360 pixels less its margins, at font size 12.
+LONG_WORD = 12  # Words of a heading may be broken if they have more characters.
+LETTER = 0.92  # Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower.
 
 
 @dataclass(frozen=True, slots=True)

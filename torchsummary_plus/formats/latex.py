@@ -41,11 +41,8 @@ ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b
 LIGATURE = re.compile(r"([-',])(?=\1)")
 """What TeX would turn into ligatures: two hyphens (a dash), two commas or apostrophes (quotation marks)."""
 
-MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
-"""The minus sign of a number."""
-
-TIMES = re.compile(r"(?<=\d )x(?= \d)")
-"""The cross between the axes of a shape."""
+MINUS = re.compile(r"(?<![\w.-])-(?=\d)")  # The minus sign of a number.
+TIMES = re.compile(r"(?<=\d )x(?= \d)")  # The cross between the axes of a shape.
 
 GREEK = """
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu

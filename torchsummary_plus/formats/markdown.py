@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..data.units import one_line
 from .table import Cell, Table, with_short_cells
 
-INDENT = "&nbsp;" * 4
-"""Indentation per level of nesting; plain spaces would be trimmed."""
+INDENT = "&nbsp;" * 4  # Indentation per level of nesting; plain spaces would be trimmed.
 
 MARKUP = re.compile(r"[\\`*|<>&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|(?<=\])[(\[]|\[(?=\^)")
 """What may start inline markup in GitHub-flavoured Markdown; an underscore inside a word does not."""

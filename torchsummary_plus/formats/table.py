@@ -8,15 +8,9 @@ from typing import Union
 
 from ..data.units import one_line
 
-Value = Union[int, float, str, None]
-"""A cell's value; None if there is none or it is unknown."""
-
-WIDEST = 60
-"""Maximum characters of a name or shape by default; HTML's columns are as wide."""
-
-
-ALIASES = {"params": "num_params", "macs": "mult_adds"}
-"""Other names of columns and figures."""
+Value = Union[int, float, str, None]  # A cell's value; None if there is none or it is unknown.
+WIDEST = 60  # Maximum characters of a name or shape by default; HTML's columns are as wide.
+ALIASES = {"params": "num_params", "macs": "mult_adds"}  # Other names of columns and figures.
 
 UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "flops", "count", "ratio", "%", "ms", "")
 """Units of the values of a column; "" is text, which is left-aligned."""

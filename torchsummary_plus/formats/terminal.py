@@ -15,21 +15,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-WIDTHS = (48, 40, 32, 25)
-"""The widths of cells to try, from the widest; the last is torchsummary's column."""
+WIDTHS = (48, 40, 32, 25)  # The widths of cells to try, from the widest; the last is torchsummary's column.
 
 WORK = "magenta"
 COLOURS = {"elements": "yellow", "mult-adds": WORK, "flops": WORK, "bytes": "green", "count": "yellow", "%": "yellow"}
 """The colour of a column, by its unit; names and shapes have none."""
 
-LEAST = 4
-"""Fewest characters of a name or shape; a terminal wraps what is wider still."""
-
-GAP = 2
-"""Characters between columns."""
-
-HEADER_LINES = 4
-"""Lines of a screen that are left for the header and the prompt."""
+LEAST = 4  # Fewest characters of a name or shape; a terminal wraps what is wider still.
+GAP = 2  # Characters between columns.
+HEADER_LINES = 4  # Lines of a screen that are left for the header and the prompt.
 
 
 def columns_of(stream: TextIO) -> int | None:

@@ -10,14 +10,9 @@ from typing import TextIO
 from .cells import CellStyle, written
 from .table import Table, Total, guides, on_lines, with_short_cells
 
-FLAT_WIDTH = 64
-"""The minimum width of torchsummary's table."""
-
-WIDTH = 80
-"""The width of a terminal, which sentences and wide grids keep to."""
-
-NAME_WIDTH = 20
-"""The minimum width of torchsummary's first column."""
+FLAT_WIDTH = 64  # The minimum width of torchsummary's table.
+WIDTH = 80  # The width of a terminal, which sentences and wide grids keep to.
+NAME_WIDTH = 20  # The minimum width of torchsummary's first column.
 
 
 def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
@@ -74,11 +69,8 @@ def _bands(widths: Sequence[int], most: int) -> list[list[int]]:
     return bands
 
 
-NO_BREAK = "\u00a0"
-"""Keeps the words between two commas of a title on one line."""
-
-BAR = 20
-"""Characters of a bar for the whole."""
+NO_BREAK = "\u00a0"  # Keeps the words between two commas of a title on one line.
+BAR = 20  # Characters of a bar for the whole.
 
 
 def answer_text(table: Table, width: int, units: str | None = None) -> str:
@@ -183,8 +175,7 @@ def total_text(total: Total) -> str:
     return f"{total.field.heading}: {total.cell.text}{total.where}"
 
 
-ASCII = str.maketrans("├└│─", "|`|-")
-"""Stand-ins for the tree's branches."""
+ASCII = str.maketrans("├└│─", "|`|-")  # Stand-ins for the tree's branches.
 
 
 def printable(text: str, stream: TextIO | None = None) -> str:

@@ -11,23 +11,18 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 
-GAP = 10
-"""The cost of an unmatched layer. Two layers share a row if that costs less than two gaps."""
+GAP = 10  # The cost of an unmatched layer. Two layers share a row if that costs less than two gaps.
 
 OTHER_TYPE = 14
 """The cost of a type swap: same outputs, both with or both without parameters (an activation replaced by another)."""
 
-UNLIKE = 2 * GAP + 1
-"""The cost of any other difference in type: more than two gaps, so such layers never share a row."""
+UNLIKE = 2 * GAP + 1  # The cost of any other difference in type: more than two gaps, so such layers never share a row.
 
 OTHER_OUTPUTS, OTHER_INPUTS, OTHER_PARAMS, OTHER_DETAILS, OTHER_PATH = 4, 1, 2, 1, 1
 """The costs of differences within a type. Their sum is below one gap, so a changed layer is never read as inserted."""
 
-REACH = 16
-"""How far the initial band reaches from the diagonal."""
-
-FAR = 1 << 60
-"""More than the cost of any path."""
+REACH = 16  # How far the initial band reaches from the diagonal.
+FAR = 1 << 60  # More than the cost of any path.
 
 BOTH, LEFT, RIGHT = range(3)
 """The steps of a path: a row with both layers, with the left one only, with the right one only."""

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-LABEL = 26
-"""Maximum characters of a layer's path, which leaves half a column for the bars."""
+LABEL = 26  # Maximum characters of a layer's path, which leaves half a column for the bars.
 
 MEASURES = {
     "num_params": "Parameters",
@@ -62,11 +61,8 @@ MEASURES = {
 }
 """The columns that can be plotted (those that add up over the lines), with their axis labels."""
 
-NAMED = 2
-"""How many limits off the scale are named."""
-
-VISIBLE = 0.005
-"""The smallest visible part of a bar, as a share of the longest bar (half a point)."""
+NAMED = 2  # How many limits off the scale are named.
+VISIBLE = 0.005  # The smallest visible part of a bar, as a share of the longest bar (half a point).
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,26 +215,13 @@ NAMES = {
 MEMORY = ("training_peak_bytes", "inference_peak_bytes", "total_bytes")
 """The figures for the memory panel, in order of preference: the first one known is shown."""
 
-NAME = 18
-"""Maximum characters on a line of a model's name; longer names take several lines."""
-
-TITLE = 11
-"""The same for a panel's title."""
-
-PANELS = 3
-"""Maximum panels side by side; further panels go below."""
-
-LETTER = 0.058
-"""Inches of a letter, at ``TEXT`` points."""
-
-LINE = 0.13
-"""Inches of a line."""
-
-SIDES = 0.2
-"""Inches beside the panels: ticks and margins."""
-
-BREAKS = re.compile(r"(?<=[-/_. ])")
-"""Where a name may be broken."""
+NAME = 18  # Maximum characters on a line of a model's name; longer names take several lines.
+TITLE = 11  # The same for a panel's title.
+PANELS = 3  # Maximum panels side by side; further panels go below.
+LETTER = 0.058  # Inches of a letter, at ``TEXT`` points.
+LINE = 0.13  # Inches of a line.
+SIDES = 0.2  # Inches beside the panels: ticks and margins.
+BREAKS = re.compile(r"(?<=[-/_. ])")  # Where a name may be broken.
 
 
 def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Place) -> Axes:

@@ -96,16 +96,12 @@ MARKS = {"same": "", "changed": "~", "removed": "-", "added": "+"}
 """The mark of a row of layers: the same in all, different, missing in some, missing in the first."""
 
 
-ORIENTS = ("figures", "models")
-"""What the rows of the main table are."""
+ORIENTS = ("figures", "models")  # What the rows of the main table are.
 
 PER_SAMPLE = " per sample"
 
-WORK = ("mult-adds", "flops")
-"""Units of figures that are per sample."""
-
-FLOPS = Field("total_flops", f"FLOPs{PER_SAMPLE}", "flops")
-"""A figure that is shown only if it is chosen."""
+WORK = ("mult-adds", "flops")  # Units of figures that are per sample.
+FLOPS = Field("total_flops", f"FLOPs{PER_SAMPLE}", "flops")  # A figure that is shown only if it is chosen.
 
 
 def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Table:

@@ -19,14 +19,9 @@ Part = TypeVar("Part")
 UNLIKE = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a rule may raise for a layer without an expected setting or parameter."""
 
-MOST_PARTS = 6
-"""Maximum number of parameters listed individually."""
-
-MOST_CHILDREN = 20
-"""Maximum number of children listed individually."""
-
-LONGEST = 80
-"""Arithmetic longer than this, in characters, is replaced by its value."""
+MOST_PARTS = 6  # Maximum number of parameters listed individually.
+MOST_CHILDREN = 20  # Maximum number of children listed individually.
+LONGEST = 80  # Arithmetic longer than this, in characters, is replaced by its value.
 
 
 def explain_row(row: Row) -> Explanation:
@@ -190,8 +185,7 @@ def _itemsize(dtype: str) -> int:
     return int(bits[0]) // 8 if bits else 1
 
 
-MOST_MAPS = 20
-"""Beyond this many maps only their sum is shown."""
+MOST_MAPS = 20  # Beyond this many maps only their sum is shown.
 
 
 @dataclass(frozen=True, repr=False)

@@ -87,8 +87,7 @@ class Arithmetic:
     parts: Parts | None = None
 
 
-RULES: dict[str, Arithmetic] = {}
-"""Rules by class name, which may also be that of the ``torch.nn`` base class."""
+RULES: dict[str, Arithmetic] = {}  # Rules by class name, which may also be that of the ``torch.nn`` base class.
 
 
 def register_explanation(*classes: str, rule: Arithmetic) -> None:

@@ -12,17 +12,13 @@ from ..data.units import one_line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Place = Callable[[float], "Axes"]
-"""Where to draw: height in inches -> axes, which may have another height."""
-
-COLUMN_WIDTH = 3.3
-"""Width in inches of a column in a two-column paper (3.25 at ICML, 3.5 at IEEE)."""
+Place = Callable[[float], "Axes"]  # Where to draw: height in inches -> axes, which may have another height.
+COLUMN_WIDTH = 3.3  # Width in inches of a column in a two-column paper (3.25 at ICML, 3.5 at IEEE).
 
 WIDTHS = {"column": (COLUMN_WIDTH, None), "page": (6.8, None), "notebook": (4.8, 160)}
 """Widths of figures: inches, and the dots per inch of a screen (None for matplotlib's). "column" is the default."""
 
-TEXT = 7.0
-"""Font size in points; papers require at least 6 to 8 in figures."""
+TEXT = 7.0  # Font size in points; papers require at least 6 to 8 in figures.
 
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, VERMILLION, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"

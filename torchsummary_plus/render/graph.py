@@ -172,8 +172,7 @@ class _Fold:
         return self.node_at[a], self.node_at[b]
 
 
-OUTPUT = -1
-"""The node that stands for what the model returns; those of its inputs are -2, -3 and so on."""
+OUTPUT = -1  # The node that stands for what the model returns; those of its inputs are -2, -3 and so on.
 
 
 def graph_of(report: Report, depth: int | None = None, fold: bool = True) -> tuple[list[GraphNode], list[GraphEdge]]:

@@ -21,8 +21,7 @@ from ..data.units import one_line, size_text, structure_text
 from ..formats.table import WIDEST, shortened
 from .graph_tables import TINT, carried_text, colours, kind_of, title_of
 
-WIDEST_EDGE = 5.0
-"""The width in points of the edge that carries most."""
+WIDEST_EDGE = 5.0  # The width in points of the edge that carries most.
 
 WIDTHS: dict[str, Callable[[GraphEdge, Mapping[int, GraphNode]], int]] = {
     "bytes": lambda edge, nodes: edge.nbytes,
@@ -32,8 +31,7 @@ WIDTHS: dict[str, Callable[[GraphEdge, Mapping[int, GraphNode]], int]] = {
 
 DIRECTIONS = ("TB", "LR", "BT", "RL")
 
-LEGEND = 4
-"""The kinds in a row of the legend."""
+LEGEND = 4  # The kinds in a row of the legend.
 
 
 def dot_text(
@@ -136,11 +134,8 @@ STYLE = """<style>
 LETTER, LINE, FONT = 6.8, 14, 11
 """The mean width of a letter of a title, the height of a line, and the font's size, in pixels."""
 
-PAD, GAP, LANE = 8, 18, 10
-"""Pixels inside a box or frame, between two boxes, and between two lines side by side."""
-
-ARROW = 5
-"""The length of an arrow's head."""
+PAD, GAP, LANE = 8, 18, 10  # Pixels inside a box or frame, between two boxes, and between two lines side by side.
+ARROW = 5  # The length of an arrow's head.
 
 BOLD = ' font-weight="600"'
 
@@ -181,8 +176,7 @@ class _Shape:
     right: float
 
 
-Lanes = dict[tuple[int, int], float]
-"""The x of the lines beside the boxes, by the two boxes that each one connects."""
+Lanes = dict[tuple[int, int], float]  # The x of the lines beside the boxes, by the two boxes that each one connects.
 
 
 def column_svg(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: str | None = None) -> str:

@@ -25,23 +25,12 @@ from .memory_tables import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import ROOT, Box, Tile, stages, treemap
 
-WIDTH, HEIGHT = 1000, 300
-"""The size of a drawing in SVG user units; the page scales it."""
-
-NARROW = 380
-"""The width of the treemap on a narrow page, in its pixels."""
-
-LEFT, TOP, BOTTOM = 62, 30, 8
-"""Margins: for the tick labels, for the phase names, and below the drawing."""
-
-MOST_POINTS = 900
-"""Maximum number of points that a drawing of ``WIDTH`` can resolve."""
-
-LETTER, BOLD = 7.1, 8.0
-"""Widths of a regular and a bold letter at font size 11."""
-
-FONTS = (11, 9, 7)
-"""The font sizes of tiles, in the order in which they are tried."""
+WIDTH, HEIGHT = 1000, 300  # The size of a drawing in SVG user units; the page scales it.
+NARROW = 380  # The width of the treemap on a narrow page, in its pixels.
+LEFT, TOP, BOTTOM = 62, 30, 8  # Margins: for the tick labels, for the phase names, and below the drawing.
+MOST_POINTS = 900  # Maximum number of points that a drawing of ``WIDTH`` can resolve.
+LETTER, BOLD = 7.1, 8.0  # Widths of a regular and a bold letter at font size 11.
+FONTS = (11, 9, 7)  # The font sizes of tiles, in the order in which they are tried.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.gpus import COMMON, find_gpu, parse_memory
 from ..table.columns import check_layout
 
-HOLDERS = 3
-"""How many of the modules that hold most of the peak are shown."""
+HOLDERS = 3  # How many of the modules that hold most of the peak are shown.
 
 PHASES = {"optimizer": "optimizer's step", "end": "rest of the step, after the backward", "setup": "setup of the step"}
 """The phases whose names alone would not say what runs."""
@@ -118,8 +117,7 @@ def details_text(estimate: Estimate) -> str:
     return "\n".join([title(estimate), *shown, *(f"Assumed: {line}" for line in estimate.assumptions)])
 
 
-BY_KIND = ("bytes", "percent")
-"""The columns of the table by kind, which has a row per kind of memory at the peak."""
+BY_KIND = ("bytes", "percent")  # The columns of the table by kind, which has a row per kind of memory at the peak.
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +169,7 @@ def memory_table(
     return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
 
 
-SMALL = 0.002
-"""Kinds below this share of the peak are folded into one row, if there are several."""
+SMALL = 0.002  # Kinds below this share of the peak are folded into one row, if there are several.
 
 ANSWER = (
     Field("bytes", "Size", "bytes", scaled=True),
@@ -199,8 +196,7 @@ def answer_table(estimate: Estimate) -> Table:
     )
 
 
-WHOLE = 1000
-"""As the maximum of characters: sentences are not shortened."""
+WHOLE = 1000  # As the maximum of characters: sentences are not shortened.
 
 
 def _largest_kinds(estimate: Estimate) -> Iterator[TableRow]:

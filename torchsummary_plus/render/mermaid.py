@@ -220,8 +220,7 @@ def counted(count: int) -> str:
 
 
 EDGES = 500
-CHARACTERS = 50_000
-"""Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which apply on GitHub too."""
+CHARACTERS = 50_000  # Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which apply on GitHub too.
 
 KINDS: dict[str, Callable[[Report, int], list[str]]] = {"class": class_lines, "flow": flow_lines}
 

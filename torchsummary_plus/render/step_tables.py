@@ -11,8 +11,7 @@ from ..memory.estimate import Estimate
 from ..timing.step_time import StepTime, bound_by
 from .memory_tables import kind_label, place, title
 
-FigureRow = tuple[str, str, "list[int | None]"]
-"""A figure's name, its label, and its value for each estimate."""
+FigureRow = tuple[str, str, "list[int | None]"]  # A figure's name, its label, and its value for each estimate.
 
 ON_DEVICE = "nvidia-smi shows what torch's allocator has reserved, in use or not, and the CUDA context."
 

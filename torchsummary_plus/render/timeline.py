@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 
 HEIGHT = 2.3
-MOST_POINTS = 800
-"""Maximum number of points that a column can resolve: at 300 dpi, its axes are 840 dots wide."""
-BELOW_LIMIT = 0.91
-"""The height of the peak's name below that of a limit, in fractions of the axes."""
-FAR = 3
-"""A limit this many times higher than the highest point is not drawn to scale."""
+MOST_POINTS = 800  # Maximum number of points that a column can resolve: at 300 dpi, its axes are 840 dots wide.
+BELOW_LIMIT = 0.91  # The height of the peak's name below that of a limit, in fractions of the axes.
+FAR = 3  # A limit this many times higher than the highest point is not drawn to scale.
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +189,7 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
     ax.tick_params(axis="x", length=0)
 
 
-HEIGHT_OF_TRACKING = 2.0
-"""Height of the axes in inches, without the tick labels."""
+HEIGHT_OF_TRACKING = 2.0  # Height of the axes in inches, without the tick labels.
 
 LINES: tuple[tuple[str, str, str, Callable[[TrackPoint], int | None]], ...] = (
     ("Allocated", ORANGE, "-", lambda point: point.memory.allocated_bytes),

@@ -11,26 +11,16 @@ from ..memory.attribution import parents
 from ..memory.estimate import Estimate, ModuleMemory
 from .memory_tables import kind_label
 
-SMALLEST = 1 / 350
-"""Minimum size of a tile with room for a label, as a share of the peak; smaller siblings are merged."""
+SMALLEST = 1 / 350  # Minimum size of a tile with room for a label, as a share of the peak; smaller siblings are merged.
 
 LEAST_WIDTH, LEAST_HEIGHT = 21.0, 18.0
 """Minimum width and height of a tile: room for three letters on each line, in the smallest font."""
 
-LARGE = 1600.0
-"""Tiles of at least this area are never merged."""
-
-HEAD = 15.0
-"""The height of a frame's heading."""
-
-FRAMES = 3
-"""The deepest nesting of frames; deeper modules are tiles only."""
-
-OTHER = "."
-"""The stage of what belongs to none; no module has this path."""
-
-ROOT = "root itself"
-"""What the root's own memory is called."""
+LARGE = 1600.0  # Tiles of at least this area are never merged.
+HEAD = 15.0  # The height of a frame's heading.
+FRAMES = 3  # The deepest nesting of frames; deeper modules are tiles only.
+OTHER = "."  # The stage of what belongs to none; no module has this path.
+ROOT = "root itself"  # What the root's own memory is called.
 
 
 @dataclass(frozen=True, slots=True)

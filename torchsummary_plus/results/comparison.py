@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from .views import ChosenLook, ShownLook
 
 
-MANY = 3
-"""Maximum number of models whose layers fit on a page side by side, with shapes and parameters."""
+MANY = 3  # Maximum number of models whose layers fit on a page side by side, with shapes and parameters.
 
 MANY_COLUMNS = ("num_params",)
 

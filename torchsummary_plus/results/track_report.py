@@ -117,15 +117,9 @@ def _cell(value: Value, unit: str) -> Cell:
     return Cell(value, str(value))
 
 
-MOST_OWNERS = 3
-"""Maximum number of owners named on a line."""
-
-
-MOST_GROUPS = 5
-"""Maximum number of groups of tensors listed below a row."""
-
-ROW = "{:>3}  {:<33}  {:>11}  {:>11}  {:>11}"
-"""A row of the printed table, 77 characters wide."""
+MOST_OWNERS = 3  # Maximum number of owners named on a line.
+MOST_GROUPS = 5  # Maximum number of groups of tensors listed below a row.
+ROW = "{:>3}  {:<33}  {:>11}  {:>11}  {:>11}"  # A row of the printed table, 77 characters wide.
 
 
 def table_head(device: str) -> str:
@@ -170,8 +164,7 @@ def point_text(point: TrackPoint, detail: bool = True) -> str:
     return "".join(f"{line}\n" for line in [*lines, "", f"At {where:<50} {_totals(point)}", ""])
 
 
-WIDTHS = (3, 20, 10)
-"""Minimum widths of counts, sizes and bytes."""
+WIDTHS = (3, 20, 10)  # Minimum widths of counts, sizes and bytes.
 
 
 def _cells(group: TensorGroup) -> tuple[str, str, str]:

@@ -102,8 +102,7 @@ class FileFormat:
     method: str
 
 
-FORMATS: dict[str, FileFormat] = {}
-"""The formats that :meth:`Views.save` can write, by suffix."""
+FORMATS: dict[str, FileFormat] = {}  # The formats that :meth:`Views.save` can write, by suffix.
 
 
 def register_format(suffix: str, method: str) -> None:
