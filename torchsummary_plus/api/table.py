@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -12,27 +13,23 @@ from torch import nn
 from ..data.arguments import PASS_MODES, RUNS, names_cures
 from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error, need_extra
+from ..data.memory_records import RowMemory
+from ..data.records import Trace
 from ..data.units import describe
+from ..results.model_graph import ModelGraph, as_graph
 from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..table.attempts import PassOptions, read, trace
 from ..table.chosen import row_view
 from ..table.columns import check_view
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..table.modules import ModuleTree
-from ..table.rows import build_report
+from ..table.rows import build_report, row_memory
 from ..table.wrappers import unwrapped
-from .habits import FOR_TEXTS, check_model, forward_arguments
+from .habits import FOR_GRAPHS, FOR_TEXTS, check_model, forward_arguments
 from .public import public, show
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
-import sys
-
-from ..data.memory_records import RowMemory
-from ..data.records import Trace
-from ..results.model_graph import ModelGraph, as_graph
-from ..table.rows import row_memory
-from .habits import FOR_GRAPHS
 
 
 def is_sharded(model: Any) -> bool:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-from ..data.units import numbered
-from ..formats.html import figure_html, markup, source, table_html, template
-from ..formats.table import Table
-from ..memory.estimate import Estimate
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from ..data.units import one_line, size_text
+from ..data.units import numbered, one_line, size_text
+from ..formats.html import figure_html, markup, source, table_html, template
+from ..formats.table import Table
 from ..memory.attribution import TimelinePoint
+from ..memory.estimate import Estimate
 from .figure import CLASSES, LAYERS, in_units
 from .memory_tables import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import ROOT, Box, Tile, stages, treemap
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 
 WIDTH, HEIGHT = 1000, 300  # The size of a drawing in SVG user units; the page scales it.
 NARROW = 380  # The width of the treemap on a narrow page, in its pixels.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
-from ..data.tracking_records import Tracking
+from ..data.errors import choice_error
+from ..data.tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
+from ..data.units import mebibytes, one_line, size_text
+from ..formats.table import Cell, Field, Table, TableRow, Value, shortened
 from ..formats.text import printable
 from .views import Columns, Depth, Figures, Views
 
@@ -15,12 +19,6 @@ if TYPE_CHECKING:
 
     from ..formats.table import Table
     from ..render.figure import Place
-from collections.abc import Callable, Iterable, Sequence
-
-from ..data.errors import choice_error
-from ..data.tracking_records import TensorGroup, TrackPoint, WatchedModule
-from ..data.units import mebibytes, one_line, size_text
-from ..formats.table import Cell, Field, Table, TableRow, Value, shortened
 
 
 @dataclass(frozen=True, slots=True)

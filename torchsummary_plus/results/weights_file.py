@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.stored_weights import WeightEntry
+from ..data.units import mebibytes
+from ..formats.table import Cell, Field, Table, TableRow, Total
 from ..formats.text import printable
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
     from ..formats.table import Table
-from collections import Counter
-from collections.abc import Sequence
 
-from ..data.units import mebibytes
-from ..formats.table import Cell, Field, Table, TableRow, Total
 
 FIELDS = (
     Field("shape", "Shape"),

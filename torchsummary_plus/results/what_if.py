@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
 from ..data.memory_records import a_gpu
-from ..data.units import in_common_unit, rate_text
+from ..data.units import common_unit, in_common_unit, mebibytes, rate_text
+from ..formats.table import Cell, Field, Table, TableRow
 from ..formats.text import WIDTH, printable, table_text
-from ..memory.estimate import IN_PIECES
+from ..memory.estimate import IN_PIECES, Estimate
+from ..memory.gpus import find_gpu
 from .memory_estimate import MemoryEstimate
 from .views import Columns, Depth, Figures, Views
 
@@ -20,12 +23,7 @@ if TYPE_CHECKING:
     from ..formats.table import Table
     from ..render.figure import Place
     from .views import ShownLook
-from collections.abc import Sequence
 
-from ..data.units import common_unit, mebibytes
-from ..formats.table import Cell, Field, Table, TableRow
-from ..memory.estimate import Estimate
-from ..memory.gpus import find_gpu
 
 SettingRow = tuple[str, Estimate, "list[tuple[int, str]]"]
 """A setting's name, its estimate, and for each GPU the largest batch and the words for it."""

@@ -5,50 +5,45 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import InputError
 from ...data.model_configs import is_config
-from ...data.units import COUNT_UNITS, in_common_unit
+from ...data.units import COUNT_UNITS, GIB, in_common_unit
+from ...render.columns import COLUMNS
+from ...table.columns import default_names
 from ...table.rows import Report
 from .models import WEIGHTS, find, importable, named_model, parse_pairs, parse_place
 from .options import (
+    MODEL_HELP,
+    SIZE_HELP,
     Parser,
+    add_dtypes,
     add_memory_options,
     add_model,
+    add_model_options,
     add_output_option,
     add_pass_options,
     add_row_options,
+    add_step_options,
     add_table_options,
+    listed,
     memory_options,
     need_sizes,
     parse_sizes,
+    step_options,
 )
-from .output import Answer, saved
+from .output import Answer, saved, writable
 
 if TYPE_CHECKING:
     from ...memory.estimate import Estimate
     from ...results.memory_estimate import MemoryEstimate
     from ...results.model_summary import ModelSummary
     from ...results.weights_file import WeightsFile
-from contextlib import ExitStack
 
-from ...data.units import GIB
-from ...render.columns import COLUMNS
-from ...table.columns import default_names
-from .options import (
-    MODEL_HELP,
-    SIZE_HELP,
-    add_dtypes,
-    add_model_options,
-    add_step_options,
-    listed,
-    step_options,
-)
-from .output import writable
 
 EXAMPLES = """\
 torchsummary-plus examples/vgg.py:vgg16 3,224,224
