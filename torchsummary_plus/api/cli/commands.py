@@ -14,11 +14,13 @@ from ...data.errors import InputError
 from ...data.model_configs import is_config
 from ...data.units import COUNT_UNITS, GIB, in_common_unit
 from ...render.columns import COLUMNS
+from ...table.chosen import REPEATS
 from ...table.columns import default_names
 from ...table.rows import Report
 from .models import WEIGHTS, find, importable, named_model, parse_pairs, parse_place
 from .options import (
     MODEL_HELP,
+    PASS,
     SIZE_HELP,
     Parser,
     add_dtypes,
@@ -27,9 +29,9 @@ from .options import (
     add_model_options,
     add_output_option,
     add_pass_options,
-    add_row_options,
     add_step_options,
     add_table_options,
+    chosen,
     listed,
     memory_options,
     need_sizes,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ...memory.estimate import Estimate
     from ...results.memory_estimate import MemoryEstimate
     from ...results.model_summary import ModelSummary
+    from ...results.views import Views
     from ...results.weights_file import WeightsFile
 
 
@@ -71,22 +74,22 @@ torchsummary-plus columns  (names for --columns)"""
 
 def table_parser() -> Parser:
     """Return the parser of the command without a name."""
-    parser = Parser(
-        "",
-        "MODEL [SIZE ...]",
-        "Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory.",
-        EXAMPLES,
-    )
+    about = "Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory."
+    parser = Parser("", "MODEL [SIZE ...]", about, EXAMPLES)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     add_model(parser, f", or a {WEIGHTS} file")
     add_pass_options(parser)
     add_table_options(parser)
-    add_row_options(parser)
-    group = add_memory_options(parser)
-    group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
-    group.add_argument("--time", action="store_true", help="also print how long the step takes on --gpu")
-    group.add_argument("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
-    group.add_argument("--rank", metavar="N", type=int, default=0, help="the rank to estimate; default: 0")
+    add = parser.add_argument_group("rows").add_argument
+    text = "show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)"
+    add("--rows", type=listed, metavar="WHICH[,WHICH...]", help=text)
+    add("--repeats", help=f"{' or '.join(REPEATS)} equal neighbours; default: fold in nested text")
+    add("--col-width", metavar="N", type=int, help="maximum length of a name or shape; default: 60")
+    add = add_memory_options(parser).add_argument
+    add("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
+    add("--time", action="store_true", help="also print how long the step takes on --gpu")
+    add("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
+    add("--rank", metavar="N", type=int, default=0, help="the rank to estimate; default: 0")
     add_budget_options(parser)
     add_output_option(parser)
     return parser
@@ -100,26 +103,18 @@ def table(arguments: argparse.Namespace) -> Answer:
     from ..weights import is_weights
 
     if is_weights(arguments.model) and not is_config(arguments.model):
-        return weights_table(arguments)
+        return _weights_table(arguments)
     if arguments.world_size is not None:
-        return rank_table(arguments)
-    look = {
-        "depth": arguments.depth,
-        "col_names": arguments.columns,
-        "style": arguments.style,
-        "functional": arguments.functional,
-        "rows": arguments.rows,
-        "repeats": arguments.repeats,
-        "col_width": arguments.col_width,
-    }
-    with summarised(arguments, look) as (result, model):
-        answers = [] if result.memory is None else step_lines(arguments, result.memory, model)
+        return _rank_table(arguments)
+    look = chosen(arguments, "depth", "col_names", "style", "functional", "rows", "repeats", "col_width")
+    with _summarised(arguments, look) as (result, model):
+        answers = [] if result.memory is None else _step_lines(arguments, result.memory, model)
     lines = [result.to_terminal(arguments.stream), *answers, *saved(result, arguments.output)]
-    return Answer("\n".join(lines), exceeded(arguments, result, result.memory))
+    return Answer("\n".join(lines), _exceeded(arguments, result, result.memory))
 
 
 @contextmanager
-def summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[ModelSummary, Any]]:
+def _summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[ModelSummary, Any]]:
     """Yield the summary of MODEL, and the model; ``look`` has the options of the table.
 
     Options are checked before the model is built. Files beside its own can be imported inside the block.
@@ -130,22 +125,10 @@ def summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterat
         need_sizes(arguments, "--max-mult-adds")
     memory, sizes = memory_options(arguments), parse_sizes(arguments.sizes)
     with named_model(arguments.model, arguments) as model:
-        result = summary(
-            model,
-            sizes,
-            arguments.batch_size,
-            arguments.device,
-            arguments.dtypes,
-            mode=arguments.mode,
-            run=arguments.run,
-            memory=memory,
-            verbose=0,
-            **look,
-        )
-        yield result, model
+        yield summary(model, sizes, memory=memory, verbose=0, **chosen(arguments, *PASS), **look), model
 
 
-def weights_table(arguments: argparse.Namespace) -> Answer:
+def _weights_table(arguments: argparse.Namespace) -> Answer:
     """Return the table of a file of weights. Raises :class:`SummaryError`."""
     from ..weights import weights
 
@@ -153,27 +136,26 @@ def weights_table(arguments: argparse.Namespace) -> Answer:
         raise InputError(f"{arguments.model} has weights and no forward, so nothing of it runs; accepted: --max-params")
     stored = weights(arguments.model)
     lines = [stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)]
-    return Answer("\n".join(lines), exceeded(arguments, stored, None))
+    return Answer("\n".join(lines), _exceeded(arguments, stored, None))
 
 
-def rank_table(arguments: argparse.Namespace) -> Answer:
+def _rank_table(arguments: argparse.Namespace) -> Answer:
     """Return the memory of one rank's step, whose builder is MODEL. Raises :class:`SummaryError`."""
     from ..memory import estimate_memory
 
     if (arguments.max_params, arguments.max_mult_adds) != (None, None):
         raise InputError("--max-params and --max-mult-adds count a whole model; leave out --world-size")
-    world = {"world_size": arguments.world_size, "rank": arguments.rank, "device": arguments.device}
+    world = chosen(arguments, "world_size", "rank", "device")
     place = parse_place(arguments.model)
     with importable(place):
         build = partial(find(*place), **parse_pairs(arguments.kwargs))
-        sizes, dtypes = parse_sizes(arguments.sizes), arguments.dtypes
-        request: dict[str, Any] = {"dtypes": dtypes, "options": memory_options(arguments), **world}
-        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **request)
-        lines = [str(estimate), *step_lines(arguments, estimate, build, **world)]
-    return Answer("\n".join([*lines, *saved(estimate, arguments.output)]), exceeded(arguments, None, estimate))
+        step = {"dtypes": arguments.dtypes, "options": memory_options(arguments)}
+        estimate = estimate_memory(build, parse_sizes(arguments.sizes), max(1, arguments.batch_size), **step, **world)
+        lines = [str(estimate), *_step_lines(arguments, estimate, build, **world)]
+    return Answer("\n".join([*lines, *saved(estimate, arguments.output)]), _exceeded(arguments, None, estimate))
 
 
-def step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: Any, **world: Any) -> list[str]:
+def _step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: Any, **world: Any) -> list[str]:
     """Return the lines on ``--gpu``: whether the step fits, how long it takes, and the largest batch that fits."""
     from ..memory import max_batch_size
 
@@ -191,10 +173,11 @@ def step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: A
 
 def add_budget_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for budgets."""
-    group = parser.add_argument_group("budgets (the exit status is 3 if one is exceeded, or a step does not fit --gpu)")
-    group.add_argument("--max-params", metavar="COUNT", type=count, help="the most parameters: 30M, 7B, 125000")
-    group.add_argument("--max-mult-adds", metavar="COUNT", type=count, help="the most multiply-adds per sample: 5G")
-    group.add_argument("--max-memory", metavar="MEMORY", type=memory, help="the highest peak of the step: 24GiB, 24GB")
+    title = "budgets (the exit status is 3 if one is exceeded, or a step does not fit --gpu)"
+    add = parser.add_argument_group(title).add_argument
+    add("--max-params", metavar="COUNT", type=count, help="the most parameters: 30M, 7B, 125000")
+    add("--max-mult-adds", metavar="COUNT", type=count, help="the most multiply-adds per sample: 5G")
+    add("--max-memory", metavar="MEMORY", type=memory, help="the highest peak of the step: 24GiB, 24GB")
 
 
 def count(word: str) -> int:
@@ -219,7 +202,7 @@ def memory(word: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def exceeded(arguments: argparse.Namespace, counted: Report | WeightsFile | None, step: Estimate | None) -> str:
+def _exceeded(arguments: argparse.Namespace, counted: Report | WeightsFile | None, step: Estimate | None) -> str:
     """Return a line that names each budget that is exceeded, and by what; "" if none is."""
     return "; ".join([*_counts(arguments, counted), *_bytes(arguments, step)])
 
@@ -262,12 +245,8 @@ torchsummary-plus report google-bert/bert-base-cased 128 --optimizer adamw -o be
 
 def report_parser() -> Parser:
     """Return the parser of the command."""
-    parser = Parser(
-        "report",
-        "MODEL [SIZE ...]",
-        "Write the layers and the memory of a step to one self-contained page.",
-        REPORT_EXAMPLES,
-    )
+    about = "Write the layers and the memory of a step to one self-contained page."
+    parser = Parser("report", "MODEL [SIZE ...]", about, REPORT_EXAMPLES)
     add_model(parser)
     add_pass_options(parser)
     add_memory_options(parser)
@@ -278,9 +257,9 @@ def report_parser() -> Parser:
 
 def reporting(arguments: argparse.Namespace) -> Answer:
     """Write the page for parsed arguments, and return where it is. Raises :class:`SummaryError`."""
-    with summarised(arguments, {}) as (result, _), writable(arguments.output):
+    with _summarised(arguments, {}) as (result, _), writable(arguments.output):
         path = result.to_html_report(arguments.output)
-    return Answer(f"Saved to {path}", exceeded(arguments, result, result.memory))
+    return Answer(f"Saved to {path}", _exceeded(arguments, result, result.memory))
 
 
 COMPARE_EXAMPLES = """\
@@ -292,15 +271,10 @@ torchsummary-plus compare my.py:small my.py:large 3,32,32 --optimizer adamw --gp
 
 def compare_parser() -> Parser:
     """Return the parser of the command."""
-    parser = Parser(
-        "compare",
-        "MODEL MODEL ... [SIZE ...]",
-        "Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
-        COMPARE_EXAMPLES,
-    )
-    parser.add_argument(
-        "words", metavar="MODEL|SIZE", nargs="+", help=f"two or more models: {MODEL_HELP}; then {SIZE_HELP}"
-    )
+    about = "Compare PyTorch models side by side: totals with the best marked, and aligned layers."
+    parser = Parser("compare", "MODEL MODEL ... [SIZE ...]", about, COMPARE_EXAMPLES)
+    text = f"two or more models: {MODEL_HELP}; then {SIZE_HELP}"
+    parser.add_argument("words", metavar="MODEL|SIZE", nargs="+", help=text)
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
@@ -324,20 +298,15 @@ def comparison(arguments: argparse.Namespace) -> Answer:
         result = compare(
             *[stack.enter_context(named_model(word, arguments)) for word in words],
             input_size=parse_sizes(arguments.sizes),
-            batch_size=arguments.batch_size,
             names=arguments.names or (names if len(set(names)) == len(names) else None),
             memory=step_options(arguments),
-            device=arguments.device,
-            dtypes=arguments.dtypes,
-            mode=arguments.mode,
-            run=arguments.run,
-            functional=arguments.functional,
-            style=arguments.style,
-            depth=arguments.depth,
-            col_names=arguments.columns,
-            ratios=arguments.ratios,
-            changes_only=arguments.changes_only,
+            **chosen(arguments, *PASS, "functional", "style", "depth", "col_names", "ratios", "changes_only"),
         )
+    return _answer(result, arguments)
+
+
+def _answer(result: Views, arguments: argparse.Namespace) -> Answer:
+    """Return a result as the answer, saved if that was asked for."""
     return Answer("\n".join([str(result), *saved(result, arguments.output)]))
 
 
@@ -354,20 +323,14 @@ torchsummary-plus fit my.py:net 3,32,32 --output fit.html"""
 
 def fit_parser() -> Parser:
     """Return the parser of the command."""
-    parser = Parser(
-        "fit", "MODEL SIZE ...", "Say which settings of a step fit which GPUs, and up to which batch.", FIT_EXAMPLES
-    )
+    about = "Say which settings of a step fit which GPUs, and up to which batch."
+    parser = Parser("fit", "MODEL SIZE ...", about, FIT_EXAMPLES)
     add_model(parser)
     group = parser.add_argument_group("what to try")
-    group.add_argument(
-        "--gpus", type=listed, metavar="GPU[,GPU...]", help="GPUs by name; default: common ones from 8 to 80 GB"
-    )
-    group.add_argument(
-        "--settings",
-        type=listed,
-        metavar="NAME[,NAME...]",
-        help="float32, bf16, fp16, 8-bit optimizer, ...; default: all",
-    )
+    text = "GPUs by name; default: common ones from 8 to 80 GB"
+    group.add_argument("--gpus", type=listed, metavar="GPU[,GPU...]", help=text)
+    text = "float32, bf16, fp16, 8-bit optimizer, ...; default: all"
+    group.add_argument("--settings", type=listed, metavar="NAME[,NAME...]", help=text)
     group.add_argument("--batch-size", metavar="N", type=int, default=1, help="samples of a step; default: 1")
     add_dtypes(group)
     add_step_options(parser)
@@ -381,16 +344,9 @@ def fitting(arguments: argparse.Namespace) -> Answer:
 
     need_sizes(arguments, "a step")
     with named_model(arguments.model, arguments) as model:
-        result = what_if(
-            model,
-            parse_sizes(arguments.sizes),
-            arguments.batch_size,
-            arguments.gpus,
-            settings=arguments.settings,
-            dtypes=arguments.dtypes,
-            options=step_options(arguments),
-        )
-    return Answer("\n".join([str(result), *saved(result, arguments.output)]))
+        tried = chosen(arguments, "batch_size", "gpus", "settings", "dtypes")
+        result = what_if(model, parse_sizes(arguments.sizes), options=step_options(arguments), **tried)
+    return _answer(result, arguments)
 
 
 GRAPH_EXAMPLES = """\
@@ -401,9 +357,8 @@ torchsummary-plus graph google-bert/bert-base-cased 128 --depth 2 -o bert.dot"""
 
 def graph_parser() -> Parser:
     """Return the parser of the command."""
-    parser = Parser(
-        "graph", "MODEL SIZE ...", "List the calls of a PyTorch model and what they read, or draw them.", GRAPH_EXAMPLES
-    )
+    about = "List the calls of a PyTorch model and what they read, or draw them."
+    parser = Parser("graph", "MODEL SIZE ...", about, GRAPH_EXAMPLES)
     add_model(parser)
     add_pass_options(parser)
     group = parser.add_argument_group("graph")
@@ -419,18 +374,8 @@ def drawing(arguments: argparse.Namespace) -> Answer:
 
     need_sizes(arguments, "a graph")
     with named_model(arguments.model, arguments) as model:
-        result = graph(
-            model,
-            parse_sizes(arguments.sizes),
-            arguments.batch_size,
-            arguments.device,
-            arguments.dtypes,
-            depth=arguments.depth,
-            repeats=arguments.repeats,
-            mode=arguments.mode,
-            run=arguments.run,
-        )
-    return Answer("\n".join([str(result), *saved(result, arguments.output)]))
+        result = graph(model, parse_sizes(arguments.sizes), **chosen(arguments, *PASS, "depth", "repeats"))
+    return _answer(result, arguments)
 
 
 def gpus_parser() -> Parser:

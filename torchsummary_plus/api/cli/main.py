@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 VALUES: dict[str, Iterable[str]] = {
-    "columns": COLUMNS,
+    "col_names": COLUMNS,
     "cudnn": CUDNN,
     "gpu": GPUS,
     "gpus": GPUS,

@@ -15,7 +15,6 @@ from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import ForwardError, InputError, choice_error
 from ...data.units import describe
 from ...render.columns import COLUMNS
-from ...table.chosen import REPEATS
 from ...table.columns import default_names
 from ...table.lines import STYLES
 from .output import show
@@ -60,6 +59,9 @@ class Parser(argparse.ArgumentParser):
             self.exit(code)
 
 
+PASS = ("batch_size", "device", "dtypes", "mode", "run")  # The arguments of a forward pass.
+
+
 def add_model(parser: argparse.ArgumentParser, also: str = "") -> None:
     """Add MODEL, SIZE and the options for building the model."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP + also)
@@ -69,15 +71,10 @@ def add_model(parser: argparse.ArgumentParser, also: str = "") -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for building a model."""
-    group = parser.add_argument_group("model")
-    group.add_argument(
-        "--kwargs",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="keyword argument of the callable, a Python literal or plain text; can be repeated",
-    )
-    group.add_argument("--meta", action="store_true", help='build the model on the "meta" device, without weights')
+    add = parser.add_argument_group("model").add_argument
+    text = "keyword argument of the callable, a Python literal or plain text; can be repeated"
+    add("--kwargs", metavar="KEY=VALUE", action="append", default=[], help=text)
+    add("--meta", action="store_true", help='build the model on the "meta" device, without weights')
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
@@ -86,9 +83,9 @@ def add_pass_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="default: -1, any batch size")
     group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
     add_dtypes(group)
-    modes = one_of(PASS_MODES)
+    modes = ", ".join(PASS_MODES)
     group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
-    group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake needs only shapes, real computes")
+    group.add_argument("--run", default="auto", help=f"{', '.join(RUNS)}; fake needs only shapes, real computes")
 
 
 def add_dtypes(group: argparse._ArgumentGroup) -> None:
@@ -99,16 +96,12 @@ def add_dtypes(group: argparse._ArgumentGroup) -> None:
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the table's contents."""
-    group = parser.add_argument_group("table")
-    group.add_argument("--style", default="torchsummary", help=f"{one_of(STYLES)}; default: torchsummary")
-    group.add_argument("--depth", metavar="N", type=int, help="deepest level to show; default: all")
-    group.add_argument(
-        "--columns",
-        type=listed,
-        metavar="NAME[,NAME...]",
-        help=f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}",
-    )
-    group.add_argument("--functional", action="store_true", help="also show functional operations")
+    add = parser.add_argument_group("table").add_argument
+    add("--style", default="torchsummary", help=f"{', '.join(STYLES)}; default: torchsummary")
+    add("--depth", metavar="N", type=int, help="deepest level to show; default: all")
+    text = f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}"
+    add("--columns", dest="col_names", type=listed, metavar="NAME[,NAME...]", help=text)
+    add("--functional", action="store_true", help="also show functional operations")
 
 
 def add_output_option(parser: argparse.ArgumentParser, suffixes: str = ".md, .tex, .csv, .json, .html, ...") -> None:
@@ -116,49 +109,32 @@ def add_output_option(parser: argparse.ArgumentParser, suffixes: str = ".md, .te
     parser.add_argument("-o", "--output", metavar="FILE", help=f"also save to a file: {suffixes}")
 
 
-def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the rows of one model's table."""
-    group = parser.add_argument_group("rows")
-    group.add_argument(
-        "--rows",
-        type=listed,
-        metavar="WHICH[,WHICH...]",
-        help="show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)",
-    )
-    group.add_argument("--repeats", help=f"{' or '.join(REPEATS)} equal neighbours; default: fold in nested text")
-    group.add_argument("--col-width", metavar="N", type=int, help="maximum length of a name or shape; default: 60")
-
-
 def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a memory estimate; any of them turns the estimate on."""
     group = add_step_options(parser)
-    group.add_argument(
-        "--gpu",
-        metavar="MEMORY",
-        help='GPU (torchsummary-plus gpus lists them) or memory to fit in: "RTX 4090", 24GiB; default device: cuda',
-    )
+    text = 'GPU (torchsummary-plus gpus lists them) or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
+    group.add_argument("--gpu", metavar="MEMORY", help=text)
     return group
 
 
 def add_step_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a step, wherever it runs."""
     group = parser.add_argument_group("memory estimate of a step")
-    group.add_argument(
-        "--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; train if no value follows"
-    )
-    group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer, such as sgd, adam or adamw")
-    group.add_argument(
-        "--loss", metavar="NAME", help="such as cross_entropy, mse or causal_lm; default: the sum of the output"
-    )
-    group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
-    group.add_argument(
-        "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size per update"
-    )
-    group.add_argument(
-        "--compiled", action="store_true", default=None, help="predict the step as torch.compile runs it"
-    )
-    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
+    add = group.add_argument
+    add("--memory", metavar="STEP", help=f"kind of step: {', '.join(STEP_MODES)}; train if no value follows")
+    add("--optimizer", metavar="NAME", help="a torch.optim optimizer, such as sgd, adam or adamw")
+    add("--loss", metavar="NAME", help="such as cross_entropy, mse or causal_lm; default: the sum of the output")
+    add("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
+    text = "micro-batches of --batch-size per update"
+    add("--gradient-accumulation-steps", metavar="N", type=int, help=text)
+    add("--compiled", action="store_true", default=None, help="predict the step as torch.compile runs it")
+    add("--cudnn", metavar="HOW", help=f"{', '.join(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
+
+
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return parsed arguments as keyword arguments."""
+    return {name: getattr(arguments, name) for name in names}
 
 
 def with_bare_memory(words: Sequence[str]) -> list[str]:
@@ -170,11 +146,6 @@ def with_bare_memory(words: Sequence[str]) -> list[str]:
     following = [*words[1:], "-"]
     bare = (word == "--memory" and not after.isalpha() for word, after in zip(words, following))
     return [f"{word}=train" if alone else word for word, alone in zip(words, bare)]
-
-
-def one_of(names: Sequence[str] | dict[str, Any]) -> str:
-    """Return names as a list for a help text."""
-    return ", ".join(names)
 
 
 def step_options(arguments: argparse.Namespace) -> StepOptions | None:
