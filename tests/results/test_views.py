@@ -15,7 +15,6 @@ from torchsummary_plus.data.errors import need_extra
 from torchsummary_plus.data.memory_records import KINDS
 from torchsummary_plus.data.units import UNITS
 from torchsummary_plus.formats.table import Table
-from torchsummary_plus.results.views import FORMATS, register_format
 from torchsummary_plus.table.totals import GUESSES, SIZES
 
 BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "MB": 10**6}
@@ -138,12 +137,6 @@ def test_an_unknown_suffix_names_the_known_ones(resnet: ModelSummary, tmp_path: 
     with pytest.raises(InputError, match=r"suffix of the file is '\.docx'; accepted: '\.txt', "):
         resnet.save(tmp_path / "resnet.docx")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_suffix_has_one_format() -> None:
-    with pytest.raises(InputError, match=r"\.csv is already registered for to_csv"):
-        register_format(".csv", "to_text")
-    assert FORMATS[".csv"].method == "to_csv"
 
 
 def test_a_package_that_lacks_something_itself_is_not_called_missing(

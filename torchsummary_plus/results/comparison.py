@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data.errors import choice_error
-from ..formats.text import printable
 from ..render.comparison_tables import (
     FEW_MATCH,
     ORIENTS,
@@ -43,7 +42,7 @@ MANY_COLUMNS = ("num_params",)
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Compared, Views, Figures):
+class Comparison(Views, Figures, Compared):
     """The result of :func:`compare`: immutable data, printed by ``str()`` and the other views.
 
     The main table has a row per figure, with the best value marked; the second (``table=1`` in formats with a single
@@ -96,9 +95,7 @@ class Comparison(Compared, Views, Figures):
         ``compare`` was asked for one, else the total size). Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width), figures=figures)
+        return self._plot(ax, width, figures=figures)
 
     def _draw(self, place: Place, figures: Sequence[str] | str | None = None) -> Axes:
         from ..render.bars import draw_comparison
@@ -157,11 +154,6 @@ class Comparison(Compared, Views, Figures):
         tables = self.tables(**self._fitting({"units": "auto"}))
         return tuple(tables_section(title, (table,)) for title, table in zip(("Comparison", "Side by side"), tables))
 
-    def __str__(self) -> str:
-        return printable(self.to_text())
-
-    __repr__ = __str__
-
 
 @dataclass(frozen=True, repr=False)
 class StepComparison(Views, Figures):
@@ -190,9 +182,7 @@ class StepComparison(Views, Figures):
 
         Raises :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width))
+        return self._plot(ax, width)
 
     def _draw(self, place: Place) -> Axes:
         from ..render.bars import draw_steps
@@ -203,8 +193,3 @@ class StepComparison(Views, Figures):
         times = [estimate.known_time() for estimate in self.estimates]
         seconds = [None if time is None else time.seconds for time in times]
         return (steps_table(self.names, self.estimates, seconds),)
-
-    def __str__(self) -> str:
-        return printable(self.to_text())
-
-    __repr__ = __str__

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.units import in_common_unit
 from ..formats.table import Table
-from ..formats.text import WIDTH, answer_text, printable, table_text
+from ..formats.text import WIDTH, answer_text, table_text
 from ..memory.estimate import Estimate
 from ..memory.gpus import named_gpu
 from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, title
@@ -36,7 +36,7 @@ REPORT_COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryEstimate(Estimate, Views, Figures):
+class MemoryEstimate(Views, Figures, Estimate):
     """The result of :func:`estimate_memory`: immutable data in bytes, printed by ``str()`` and the other views.
 
     Formats for people say whether it fits and what the peak consists of; :meth:`details` has the rest. As data, its
@@ -141,9 +141,7 @@ class MemoryEstimate(Estimate, Views, Figures):
         draws a line at what the allocator can use of it. Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width), steps=steps, memory=memory)
+        return self._plot(ax, width, steps=steps, memory=memory)
 
     def _draw(
         self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None
@@ -163,11 +161,6 @@ class MemoryEstimate(Estimate, Views, Figures):
         from ..render.figure import placed
 
         return draw_holders(self, top, depth, placed(ax, width))
-
-    def __str__(self) -> str:
-        return printable(self.render())
-
-    __repr__ = __str__
 
 
 def as_memory_estimate(estimate: Estimate) -> MemoryEstimate:

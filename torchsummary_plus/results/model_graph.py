@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from ..data.errors import InputError, choice_error
 from ..data.records import NODE_KINDS, GraphEdge, GraphNode, Run
 from ..data.units import describe, one_line
-from ..formats.text import printable
 from ..render.graph import graph_of
 from ..render.graph_tables import graph_tables
 from ..table.chosen import REPEATS
 from ..table.columns import check_layout
 from ..table.rows import Report
-from .views import Columns, Depth, Views, register_format
+from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -107,15 +106,8 @@ class ModelGraph(Views):
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return graph_tables(self.name, self.nodes, self.edges, None if isinstance(columns, EllipsisType) else columns)
 
-    def __str__(self) -> str:
-        return printable(self.to_text())
-
     def __repr__(self) -> str:
         return f"<ModelGraph of {one_line(self.name)}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"
-
-
-register_format(".dot", "to_dot")
-register_format(".gv", "to_dot")
 
 
 def as_graph(report: Report, depth: int | None, repeats: str) -> ModelGraph:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
-from ..formats.text import printable, summary_text, total_text
+from ..formats.text import summary_text, total_text
 from ..render.columns import added_names
 from ..table.build import summary_table
 from ..table.chosen import ALL_ROWS, RowView, row_view
@@ -61,7 +61,7 @@ class Presentation:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelSummary(Report, Views, Figures):
+class ModelSummary(Views, Figures, Report):
     """The result of :func:`summary`: immutable data, printed by ``str()``, :meth:`render` and the other views.
 
     It holds no tensors or modules: it outlives the model, can be pickled, and compares by value.
@@ -216,9 +216,7 @@ class ModelSummary(Report, Views, Figures):
         ``grad_bytes`` or ``optimizer_bytes``. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
         Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width), by=by, top=top, depth=depth)
+        return self._plot(ax, width, by=by, top=top, depth=depth)
 
     def _draw(self, place: Place, by: str = "num_params", top: int = 15, depth: Depth = ...) -> Axes:
         from ..render.bars import draw_layers
@@ -275,14 +273,11 @@ class ModelSummary(Report, Views, Figures):
         (table, *_) = self.tables(columns=shown, depth=None, style="tree", units="auto")
         return (tables_section("Layers", (table,)), *(() if self.memory is None else self.memory._sections()))
 
-    def __str__(self) -> str:
-        return printable(self.render())
-
     def __repr__(self) -> str:
         if is_echo(self):
             count = report_totals(self)[0].cell.text
             return f"<ModelSummary of {one_line(self.rows[0].class_name)}: {count} parameters>"
-        return printable(self.render())
+        return str(self)
 
     def _ipython_display_(self) -> None:
         """Show nothing at the end of a notebook's statement that has already shown the summary, else the usual view."""

@@ -11,7 +11,6 @@ from ..data.errors import choice_error
 from ..data.tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
 from ..data.units import mebibytes, one_line, size_text
 from ..formats.table import Cell, Field, Table, TableRow, Value, shortened
-from ..formats.text import printable
 from .views import Columns, Depth, Figures, Views
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def _totals(point: TrackPoint) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class TrackReport(Tracking, Views, Figures):
+class TrackReport(Views, Figures, Tracking):
     """The result of :meth:`MemTracker.report`: immutable data, printed by ``str()`` and the other views.
 
     The main table has a row per point, with the columns ``where``, ``time``, ``storages``, ``tensor_bytes``,
@@ -222,9 +221,7 @@ class TrackReport(Tracking, Views, Figures):
         Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`InputError` without
         points, :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width))
+        return self._plot(ax, width)
 
     def _draw(self, place: Place) -> Axes:
         from ..render.timeline import draw_tracking
@@ -233,8 +230,3 @@ class TrackReport(Tracking, Views, Figures):
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return tracking_tables(self, None if isinstance(columns, EllipsisType) else columns)
-
-    def __str__(self) -> str:
-        return printable(self.to_text())
-
-    __repr__ = __str__

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
@@ -17,6 +16,7 @@ from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
 from ..formats.cells import CellStyle, cell_style, written
 from ..formats.table import Table
+from ..formats.text import printable, table_text
 from .echo import ipython, takes_html
 
 if TYPE_CHECKING:
@@ -94,34 +94,12 @@ class ShownLook(Look, FigureLook, total=False):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
-    """A file suffix, and the method of a result that returns the content as text or bytes."""
-
-    suffix: str
-    method: str
-
-
-FORMATS: dict[str, FileFormat] = {}  # The formats that :meth:`Views.save` can write, by suffix.
-
-
-def register_format(suffix: str, method: str) -> None:
-    """Register a suffix for :meth:`Views.save`, and the method that writes it. Raises InputError for a duplicate."""
-    if suffix in FORMATS:
-        raise InputError(f"the suffix {suffix} is already registered for {FORMATS[suffix].method}")
-    FORMATS[suffix] = FileFormat(suffix, method)
-
-
-for _suffix, _method in (
-    (".txt", "to_text"),
-    (".md", "to_markdown"),
-    (".tex", "to_latex"),
-    (".csv", "to_csv"),
-    (".json", "to_json"),
-    (".html", "_html_page"),
-    (".mmd", "to_mermaid"),
-):
-    register_format(_suffix, _method)
+FORMATS = {
+    ".txt": "to_text", ".md": "to_markdown", ".tex": "to_latex", ".csv": "to_csv", ".json": "to_json",
+    ".html": "_html_page", ".mmd": "to_mermaid", ".dot": "to_dot", ".gv": "to_dot", ".pdf": "to_pdf", ".svg": "to_svg",
+    ".png": "to_png",
+}  # fmt: skip
+"""The method of a result that returns the content of a file, as text or bytes, by the file's suffix."""
 
 
 class Views(ABC):
@@ -143,10 +121,13 @@ class Views(ABC):
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """Return the result's tables, the main one first; ``...`` and a style of None keep the result's own."""
 
+    def __str__(self) -> str:
+        return printable(self.to_text())
+
+    __repr__ = __str__
+
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as plain text; sizes are in MiB by default."""
-        from ..formats.text import table_text
-
         return "\n\n".join(map(table_text, self.tables(**look)))
 
     def to_terminal(self, stream: TextIO) -> str:
@@ -310,10 +291,10 @@ class Views(ABC):
         ``FileExistsError``. Raises :class:`InputError` for an unknown suffix.
         """
         place = Path(path)
-        known = [suffix for suffix, kind in FORMATS.items() if hasattr(self, kind.method)]
+        known = [suffix for suffix, method in FORMATS.items() if hasattr(self, method)]
         if place.suffix.lower() not in known:
             raise choice_error("the suffix of the file", place.suffix, known)
-        content = getattr(self, FORMATS[place.suffix.lower()].method)(**options)
+        content = getattr(self, FORMATS[place.suffix.lower()])(**options)
         return _write(place, content, overwrite)
 
 
@@ -380,6 +361,12 @@ class Figures(ABC):
     def _draw(self, *args: Any, **options: Any) -> Axes:
         """Draw the main figure at the first argument, a :data:`Place`."""
 
+    def _plot(self, ax: Axes | None, width: str | None, **options: Any) -> Axes:
+        """Draw the main figure in axes, or in a new figure of a width."""
+        from ..render.figure import placed
+
+        return self._draw(placed(ax, width), **options)
+
     def to_pdf(self, **options: Any) -> bytes:
         """Return the main figure as PDF, with embedded TrueType fonts."""
         return self._file("pdf", options)
@@ -397,8 +384,3 @@ class Figures(ABC):
 
         width = options.pop("width", None)
         return figure_file(lambda place: self._draw(place, **options), kind, width)
-
-
-register_format(".pdf", "to_pdf")
-register_format(".svg", "to_svg")
-register_format(".png", "to_png")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ..data.stored_weights import WeightEntry
 from ..data.units import mebibytes
 from ..formats.table import Cell, Field, Table, TableRow, Total
-from ..formats.text import printable
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
@@ -77,8 +76,3 @@ class WeightsFile(Views):
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return (weights_table(self.name, self.tensors, None if isinstance(depth, EllipsisType) else depth),)
-
-    def __str__(self) -> str:
-        return printable(self.to_text())
-
-    __repr__ = __str__

@@ -10,7 +10,7 @@ from ..data.errors import choice_error
 from ..data.memory_records import a_gpu
 from ..data.units import common_unit, in_common_unit, mebibytes, rate_text
 from ..formats.table import Cell, Field, Table, TableRow
-from ..formats.text import WIDTH, printable, table_text
+from ..formats.text import WIDTH, table_text
 from ..memory.estimate import IN_PIECES, Estimate
 from ..memory.gpus import find_gpu
 from .memory_estimate import MemoryEstimate
@@ -140,9 +140,7 @@ class WhatIf(Views, Figures):
         Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`MissingExtraError`
         without matplotlib.
         """
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width))
+        return self._plot(ax, width)
 
     def _draw(self, place: Place) -> Axes:
         from ..render.bars import draw_steps
@@ -160,11 +158,6 @@ class WhatIf(Views, Figures):
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the table as plain text on lines of at most 80 characters, with the GPUs in several grids."""
         return table_text(self.tables(**look)[0], WIDTH)
-
-    def __str__(self) -> str:
-        return printable(self.to_text())
-
-    __repr__ = __str__
 
 
 def _either(gpus: tuple[str, ...]) -> str:
