@@ -19,7 +19,7 @@ from ..data.errors import UnsupportedError, choice_error, need_extra
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import one_line, size_text, structure_text
 from ..formats.table import WIDEST, shortened
-from .graph_tables import TINT, carried_text, colours, kind_of, title_of
+from .graph_tables import TINT, carried_text, colours, counted, kind_of, nested, title_of
 
 WIDEST_EDGE = 5.0  # The width in points of the edge that carries most.
 
@@ -49,19 +49,15 @@ def dot_text(
         "  node [height=0.3, margin=0.1]",
         "  edge [fontname=Helvetica, fontsize=9, arrowsize=0.6]",
     ]
-    open_groups: list[int] = []
-    for node in nodes:
-        while open_groups and open_groups[-1] != node.parent:
-            open_groups.pop()
-            lines.append("  " * (len(open_groups) + 1) + "}")
-        pad = "  " * (len(open_groups) + 1)
-        if node.kind == "group":
+    for level, node in nested(nodes):
+        pad = "  " * (level + 1)
+        if node is None:
+            lines.append(f"{pad}}}")
+        elif node.kind == "group":
             lines.append(f"{pad}subgraph cluster_{node.index} {{")
             lines.append(f"{pad}  label={_quoted(title_of(node))}; labeljust=l; style=rounded")
-            open_groups.append(node.index)
         else:
             lines.append(f"{pad}{_id(node.index)} [{_attributes(node, colour_of)}]")
-    lines += ["  " * level + "}" for level in range(len(open_groups), 0, -1)]
     for number, edge in enumerate(edges):
         more = f", penwidth={wide[number]:.2f}, arrowsize={max(0.4, 0.7 - wide[number] / 12):.2f}" if wide else ""
         label = _quoted(carried_text(edge))
@@ -90,12 +86,16 @@ def _attributes(node: GraphNode, colour_of: Mapping[str, str]) -> str:
     if node.kind in ("input", "output"):
         return f"label={_quoted(lines[0])}, shape=ellipse"
     if node.num_params:
-        lines.append(f"{node.num_params:,} param{'' if node.num_params == 1 else 's'}")
+        lines.append(counted(node.num_params))
     colour = colour_of.get(kind_of(node))
     fill = f', fillcolor="{colour}{TINT}"' if colour else ""
     shape = ', style="filled,rounded"' if node.kind == "function" else ""
-    tip = _quoted(f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {size_text(node.output_bytes)}")
+    tip = _quoted(_tip(node))
     return f"label={_quoted(*lines)}, tooltip={tip}{fill}{shape}"
+
+
+def _tip(node: GraphNode) -> str:
+    return f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {size_text(node.output_bytes)}"
 
 
 def _dot_legend(colour_of: Mapping[str, str]) -> list[str]:
@@ -207,15 +207,11 @@ def _stacked(nodes: Sequence[GraphNode]) -> dict[int, _Shape]:
     shapes: dict[int, _Shape] = {}
     frames: list[_Shape] = []
     y = 0.0
-
-    def close() -> None:
-        nonlocal y
-        frames.pop().bottom = y - GAP + PAD
-        y += PAD
-
-    for node in nodes:
-        while frames and frames[-1].node.index != node.parent:
-            close()
+    for _, node in nested(nodes):
+        if node is None:
+            frames.pop().bottom = y - GAP + PAD
+            y += PAD
+            continue
         lines = _lines(node)
         bottom = y + LINE * len(lines) + PAD
         half = 0 if node.kind == "group" else max(map(len, lines)) * LETTER / 2 + PAD
@@ -223,8 +219,6 @@ def _stacked(nodes: Sequence[GraphNode]) -> dict[int, _Shape]:
         if node.kind == "group":
             frames.append(shapes[node.index])
         y = bottom + (0 if node.kind == "group" else GAP)
-    while frames:
-        close()
     return shapes
 
 
@@ -234,7 +228,7 @@ def _lines(node: GraphNode) -> list[str]:
     if node.kind in ("input", "output"):
         lines = [f"{title} {result}"]
     else:
-        count = [f"{node.num_params:,} param{'' if node.num_params == 1 else 's'}"] if node.num_params else []
+        count = [counted(node.num_params)] if node.num_params else []
         lines = [title] if node.kind == "group" else [title, ", ".join([result, *count])]
     return [shortened(one_line(line), WIDEST) for line in lines]
 
@@ -322,9 +316,8 @@ def _box(shape: _Shape, colour: str) -> str:
         f"{'' if number > 1 else BOLD}>{html.escape(line)}</text>"
         for number, line in enumerate(shape.lines, 1)
     ]
-    tip = f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {size_text(node.output_bytes)}"
     kind = "cluster" if node.kind == "group" else "node"
-    return f'<g class="{kind}"><title>{html.escape(one_line(tip))}</title>{box}{"".join(texts)}</g>'
+    return f'<g class="{kind}"><title>{html.escape(one_line(_tip(node)))}</title>{box}{"".join(texts)}</g>'
 
 
 def _line(edge: GraphEdge, shapes: Mapping[int, _Shape], lanes: Lanes, points: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..data.errors import choice_error
 from ..data.records import GraphEdge, GraphNode
@@ -64,6 +64,28 @@ def colours(nodes: Iterable[GraphNode]) -> dict[str, str]:
     return {**dict(zip([name for name, _ in counts.most_common()], CLASSES)), **functions}
 
 
+def nested(nodes: Iterable[GraphNode]) -> Iterator[tuple[int, GraphNode | None]]:
+    """Yield the nodes with their level, each group before what is inside it; None is the end of a group."""
+    groups: list[int] = []
+    for node in nodes:
+        while groups and groups[-1] != node.parent:
+            groups.pop()
+            yield len(groups), None
+        yield len(groups), node
+        if node.kind == "group":
+            groups.append(node.index)
+    yield from ((level, None) for level in range(len(groups) - 1, -1, -1))
+
+
+def counted(count: int) -> str:
+    """Return a parameter count with its unit.
+
+    >>> counted(1), counted(23_454_912)
+    ('1 param', '23,454,912 params')
+    """
+    return f"{count:,} param{'' if count == 1 else 's'}"
+
+
 def called(node: GraphNode) -> str:
     """Return what other rows call a node: its path, its number if its module is called often, or its function.
 
@@ -103,17 +125,10 @@ def graph_tables(
     read = defaultdict(list)
     for edge in edges:
         read[edge.target].append(called(by_index[edge.source]))
-    rows = tuple(_row(node, _level(node, by_index), read[node.index], names) for node in nodes)
+    rows = tuple(_row(node, level, read[node.index], names) for level, node in nested(nodes) if node is not None)
     first = Table(name, "Node", tuple(NODE_FIELDS[column] for column in names), rows)
     fields = Field("target", "To"), Field("tensors", "Shapes"), Field("nbytes", "Bytes", "bytes")
     return first, Table("Edges", "From", fields, tuple(_edge(edge, by_index) for edge in edges))
-
-
-def _level(node: GraphNode, by_index: dict[int, GraphNode]) -> int:
-    level = 0
-    while node.parent is not None:
-        node, level = by_index[node.parent], level + 1
-    return level
 
 
 def _row(node: GraphNode, level: int, read: Sequence[str], names: Iterable[str]) -> TableRow:
@@ -131,10 +146,6 @@ def _row(node: GraphNode, level: int, read: Sequence[str], names: Iterable[str])
 
 def _edge(edge: GraphEdge, by_index: dict[int, GraphNode]) -> TableRow:
     source, target = by_index[edge.source], by_index[edge.target]
-    cells = called(target), carried_text(edge), edge.nbytes
-    return TableRow(
-        called(source),
-        source.path,
-        0,
-        tuple(Cell(value, f"{value:,}" if isinstance(value, int) else value) for value in cells),
-    )
+    carried = carried_text(edge)
+    cells = Cell(called(target), called(target)), Cell(carried, carried), Cell(edge.nbytes, f"{edge.nbytes:,}")
+    return TableRow(called(source), source.path, 0, cells)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -14,12 +14,7 @@ from ..data.units import one_line, structure_text
 from ..table.columns import check_view
 from ..table.rows import Report, Row
 from .graph import graph_of
-from .graph_tables import TINT, carried_text, colours, kind_of, title_of
-
-
-def flow_lines(report: Report, depth: int) -> list[str]:
-    """Return the lines of a flowchart of the calls down to ``depth``."""
-    return graph_lines(*graph_of(report, depth))
+from .graph_tables import TINT, carried_text, colours, counted, kind_of, nested, title_of
 
 
 def graph_lines(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[str]:
@@ -31,24 +26,20 @@ def graph_lines(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[
     of_kind = colours(nodes)
     of_kind = of_kind if len(of_kind) > 1 else {}
     kinds = {kind: number for number, kind in enumerate(of_kind)}
-    shown: dict[int, GraphNode] = {}
-    open_groups: list[int] = []
-    for node in nodes:
-        while open_groups and open_groups[-1] != node.parent:
-            open_groups.pop()
-            lines.append("    " * (len(open_groups) + 1) + "end")
-        pad = "    " * (len(open_groups) + 1)
-        shown[node.index] = node
-        if node.kind == "group":
+    for level, node in nested(nodes):
+        pad = "    " * (level + 1)
+        if node is None:
+            lines.append(f"{pad}end")
+        elif node.kind == "group":
             lines += [f'{pad}subgraph s{node.index}["{_title(node)}"]', f"{pad}    direction TB"]
-            open_groups.append(node.index)
         else:
             number = kinds.get(kind_of(node))
             lines.append(f"{pad}{_name(node)}{_node(node)}{'' if number is None else f':::kind{number}'}")
-    lines += ["    " * (level + 1) + "end" for level in range(len(open_groups) - 1, -1, -1)]
+    shown = {node.index: node for node in nodes}
     for edge in edges:
-        source, target = shown[edge.source], shown[edge.target]
-        lines.append(f"    {_name(source)} -->{_carried(edge, source)} {_name(target)}")
+        source, carried = shown[edge.source], carried_text(edge)
+        label = "" if carried == structure_text(source.outputs) else f'|"{safe(carried)}"|'
+        lines.append(f"    {_name(source)} -->{label} {_name(shown[edge.target])}")
     return [*lines, *(f"    classDef kind{n} fill:{colour}{TINT}" for n, colour in enumerate(of_kind.values()))]
 
 
@@ -70,11 +61,6 @@ def _node(node: GraphNode) -> str:
     lines = [_title(node), safe(shape), *([counted(node.num_params)] if node.num_params else [])]
     text = "<br/>".join(lines)
     return f'(["{text}"])' if node.kind == "function" else f'["{text}"]'
-
-
-def _carried(edge: GraphEdge, source: GraphNode) -> str:
-    text = carried_text(edge)
-    return "" if text == structure_text(source.outputs) else f'|"{safe(text)}"|'
 
 
 WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")
@@ -210,19 +196,10 @@ def safe(text: str) -> str:
     return SPECIAL.sub(lambda match: f"#{ord(match[0])};", one_line(text))
 
 
-def counted(count: int) -> str:
-    """Return a parameter count with its unit.
+KINDS = ("class", "flow")
 
-    >>> counted(1), counted(23_454_912)
-    ('1 param', '23,454,912 params')
-    """
-    return f"{count:,} param{'' if count == 1 else 's'}"
-
-
-EDGES = 500
-CHARACTERS = 50_000  # Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which apply on GitHub too.
-
-KINDS: dict[str, Callable[[Report, int], list[str]]] = {"class": class_lines, "flow": flow_lines}
+EDGES, CHARACTERS = 500, 50_000
+"""Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which apply on GitHub too."""
 
 
 def mermaid_text(report: Report, kind: str, depth: int | None) -> str:
@@ -234,7 +211,7 @@ def mermaid_text(report: Report, kind: str, depth: int | None) -> str:
         raise InputError("nothing ran, so there is no flow of calls; pass summary input_size= or input_data=")
     deepest = max(row.depth for row in report.rows)
     for level in range(deepest, -1, -1) if depth is None else [depth]:
-        lines = KINDS[kind](report, level)
+        lines = class_lines(report, level) if kind == "class" else graph_lines(*graph_of(report, level))
         if sum("-- " in line or "-->" in line for line in lines) <= EDGES and len("\n".join(lines)) < CHARACTERS:
             break
     return "\n".join([*lines, ""])
