@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from ..data.units import one_line
+from ..data.units import mebibytes, one_line
 
 Value = Union[int, float, str, None]  # A cell's value; None if there is none or it is unknown.
 WIDEST = 60  # Maximum characters of a name or shape by default; HTML's columns are as wide.
 ALIASES = {"params": "num_params", "macs": "mult_adds"}  # Other names of columns and figures.
+
+FIGURE_FORMATS = {"ms": ",.3f", "%": ".1f"}  # How values are written, by unit; others in full.
 
 UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "flops", "count", "ratio", "%", "ms", "")
 """Units of the values of a column; "" is text, which is left-aligned."""
@@ -33,6 +35,13 @@ class Field:
     width: int = 0
     batch: int | None = None
 
+    def cell(self, value: Value, missing: str = "N/A") -> Cell:
+        """Return a value as the column's cell: counts in full, scaled bytes in MiB, until a unit is asked for."""
+        if isinstance(value, int | float):
+            text = mebibytes(int(value)) if self.scaled else f"{value:{FIGURE_FORMATS.get(self.unit, ',')}}"
+            return Cell(value, f"{text}%" if self.unit == "%" else text)
+        return Cell(value, missing if value is None else value)
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -49,6 +58,11 @@ class Cell:
     data: object = None
     most: int | None = None
     inside: str = ""
+
+
+def cells(fields: Iterable[Field], values: Iterable[Value]) -> tuple[Cell, ...]:
+    """Return the cells of a row by the row's values."""
+    return tuple(field.cell(value) for field, value in zip(fields, values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from ..data.answers import caveats
 from ..data.errors import choice_error
 from ..data.memory_records import StepInfo
 from ..data.records import Group, Structure
-from ..data.units import mebibytes, structure_text
+from ..data.units import structure_text
 from ..formats.cells import as_flops, meant
 from ..formats.table import Cell, Field, Table, TableRow, Total
 from ..table.build import column_field
@@ -164,8 +164,8 @@ def _figures(entry: Entry) -> Iterator[Total]:
 
     for name, (label, unit) in STEP_FIGURES.items():
         value = None if entry.peaks is None else getattr(entry.peaks, name)
-        text = "N/A" if value is None else mebibytes(value) if unit == "bytes" else f"{value:,}"
-        yield Total(Field(name, label, unit, scaled=unit == "bytes"), Cell(value, text))
+        field = Field(name, label, unit, scaled=unit == "bytes")
+        yield Total(field, field.cell(value))
 
 
 def per_sample(mult_adds: int, report: Report) -> int:

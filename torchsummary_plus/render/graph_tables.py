@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..data.errors import choice_error
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import structure_text
-from ..formats.table import Cell, Field, Table, TableRow
+from ..formats.table import Field, Table, TableRow, cells
 from .figure import CLASSES
 
 FUNCTION, FUNCTIONS = "function", "#6E7781"
@@ -110,6 +110,7 @@ NODE_FIELDS = {
     "repeats": Field("repeats", "Repeats", "count"),
 }
 
+EDGE_FIELDS = (Field("target", "To"), Field("tensors", "Shapes"), Field("nbytes", "Bytes", "bytes"))
 DEFAULT_FIELDS = ("kind", "connected_to", "output_size", "num_params", "repeats")
 
 
@@ -127,25 +128,16 @@ def graph_tables(
         read[edge.target].append(called(by_index[edge.source]))
     rows = tuple(_row(node, level, read[node.index], names) for level, node in nested(nodes) if node is not None)
     first = Table(name, "Node", tuple(NODE_FIELDS[column] for column in names), rows)
-    fields = Field("target", "To"), Field("tensors", "Shapes"), Field("nbytes", "Bytes", "bytes")
-    return first, Table("Edges", "From", fields, tuple(_edge(edge, by_index) for edge in edges))
+    return first, Table("Edges", "From", EDGE_FIELDS, tuple(_edge(edge, by_index) for edge in edges))
 
 
 def _row(node: GraphNode, level: int, read: Sequence[str], names: Iterable[str]) -> TableRow:
-    cells = {
-        "kind": Cell(node.kind, node.kind),
-        "connected_to": Cell(", ".join(read) or None, ", ".join(read) or "--"),
-        "output_size": Cell(structure_text(node.outputs), structure_text(node.outputs)),
-        **{
-            column: Cell(n := getattr(node, column), f"{n:,}")
-            for column in ("num_params", "mult_adds", "output_bytes", "repeats")
-        },
-    }
-    return TableRow(title_of(node), node.path, level, tuple(cells[name] for name in names))
+    values = {"connected_to": ", ".join(read) or None, "output_size": structure_text(node.outputs)}
+    own = (NODE_FIELDS[name].cell(values[name] if name in values else getattr(node, name), "--") for name in names)
+    return TableRow(title_of(node), node.path, level, tuple(own))
 
 
 def _edge(edge: GraphEdge, by_index: dict[int, GraphNode]) -> TableRow:
     source, target = by_index[edge.source], by_index[edge.target]
-    carried = carried_text(edge)
-    cells = Cell(called(target), called(target)), Cell(carried, carried), Cell(edge.nbytes, f"{edge.nbytes:,}")
-    return TableRow(called(source), source.path, 0, cells)
+    read = cells(EDGE_FIELDS, (called(target), carried_text(edge), edge.nbytes))
+    return TableRow(called(source), source.path, 0, read)

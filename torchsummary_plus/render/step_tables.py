@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..data.memory_records import ALL_KINDS
-from ..data.units import common_unit, mebibytes
-from ..formats.table import Cell, Field, Table, TableRow
+from ..data.units import common_unit
+from ..formats.table import Field, Table, TableRow, cells
 from ..memory.estimate import Estimate
 from ..timing.step_time import StepTime, bound_by
 from .memory_tables import kind_label, place, title
-
-FigureRow = tuple[str, str, "list[int | None]"]  # A figure's name, its label, and its value for each estimate.
 
 ON_DEVICE = "nvidia-smi shows what torch's allocator has reserved, in use or not, and the CUDA context."
 
@@ -32,49 +30,47 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate], times: Sequ
         title=" / ".join(names),
         labels="Figure",
         fields=tuple(fields),
-        rows=(*(_row(*figure) for figure in _figures(estimates)), *_times(times)),
+        rows=tuple(_row(field, values) for field, values in _figures(estimates, times)),
         notes=(*notes, *([ON_DEVICE] if on_card else [])),
         unit=common_unit(max(estimate.peak_bytes for estimate in estimates)),
     )
 
 
-def _figures(estimates: Sequence[Estimate]) -> Iterator[FigureRow]:
+def _figures(
+    estimates: Sequence[Estimate], times: Sequence[float | None]
+) -> Iterator[tuple[Field, Sequence[float | None]]]:
+    """Yield each figure with its value for each estimate."""
+    on_card = any(estimate.backend == "cuda" for estimate in estimates)
+
+    def figure(name: str, label: str, values: Iterable[int | None]) -> tuple[Field, list[int | None]]:
+        return Field(name, label, "bytes", scaled=True), list(values)
+
     for kind in ALL_KINDS:
-        at_peak: list[int | None] = [estimate.at_peak.get(kind, 0) for estimate in estimates]
-        if any(at_peak):
-            yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", at_peak
-    if any(estimate.backend == "cuda" for estimate in estimates):
-        yield "requested_bytes", "Requested at the peak", [estimate.requested_bytes for estimate in estimates]
-    yield "peak_bytes", "Peak", [estimate.peak_bytes for estimate in estimates]
+        if any(estimate.at_peak.get(kind) for estimate in estimates):
+            yield figure(
+                f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", (e.at_peak.get(kind, 0) for e in estimates)
+            )
+    if on_card:
+        yield figure("requested_bytes", "Requested at the peak", (e.requested_bytes for e in estimates))
+    yield figure("peak_bytes", "Peak", (e.peak_bytes for e in estimates))
     for phase in dict.fromkeys(phase for estimate in estimates for phase in estimate.phase_peaks):
-        yield f"{phase}_peak_bytes", f"Peak of the {phase}", [estimate.phase_peaks.get(phase) for estimate in estimates]
-    yield "steady_bytes", "Left after the step", [estimate.steady_bytes for estimate in estimates]
-    if any(estimate.backend == "cuda" for estimate in estimates):
-        yield "reserved_bytes", "Reserved by the allocator", [estimate.reserved_bytes for estimate in estimates]
-        cached: list[int | None] = [estimate.reserved_bytes - estimate.peak_bytes for estimate in estimates]
-        yield "cached_bytes", "Reserved, not in use at the peak", cached
-        yield "device_bytes_low", "nvidia-smi, at least", [estimate.device_bytes[0] for estimate in estimates]
-        yield "device_bytes_high", "nvidia-smi, at most", [estimate.device_bytes[1] for estimate in estimates]
-
-
-def _times(times: Sequence[float | None]) -> Iterator[TableRow]:
+        yield figure(f"{phase}_peak_bytes", f"Peak of the {phase}", (e.phase_peaks.get(phase) for e in estimates))
+    yield figure("steady_bytes", "Left after the step", (e.steady_bytes for e in estimates))
+    if on_card:
+        yield figure("reserved_bytes", "Reserved by the allocator", (e.reserved_bytes for e in estimates))
+        yield figure(
+            "cached_bytes", "Reserved, not in use at the peak", (e.reserved_bytes - e.peak_bytes for e in estimates)
+        )
+        yield figure("device_bytes_low", "nvidia-smi, at least", (e.device_bytes[0] for e in estimates))
+        yield figure("device_bytes_high", "nvidia-smi, at most", (e.device_bytes[1] for e in estimates))
     if any(seconds is not None for seconds in times):
-        values = [None if seconds is None else 1e3 * seconds for seconds in times]
-        first = values[0]
-        differences = [None if value is None or first is None else value - first for value in values[1:]]
-        cells = (Cell(value, "N/A" if value is None else f"{value:,.3f}") for value in [*values, *differences])
-        yield TableRow("Time (ms)", "time_ms", 0, tuple(cells), Field("time_ms", "Time (ms)", "ms"))
+        yield Field("time_ms", "Time (ms)", "ms"), [None if seconds is None else 1e3 * seconds for seconds in times]
 
 
-def _row(name: str, label: str, values: list[int | None]) -> TableRow:
+def _row(field: Field, values: Sequence[float | None]) -> TableRow:
     first = values[0]
     differences = [None if value is None or first is None else value - first for value in values[1:]]
-    cells = tuple(map(_cell, [*values, *differences]))
-    return TableRow(label, name, 0, cells, Field(name, label, "bytes", scaled=True))
-
-
-def _cell(nbytes: int | None) -> Cell:
-    return Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes))
+    return TableRow(field.heading, field.name, 0, tuple(map(field.cell, [*values, *differences])), field)
 
 
 _MODULE = (
@@ -94,16 +90,14 @@ def time_tables(time: StepTime) -> tuple[Table, ...]:
             module.path,
             module.path.count(".") + 1 if module.path else 0,
             (
-                _ms(module.own_seconds),
-                _ms(module.inclusive_seconds),
-                _share(module.inclusive_seconds, time.seconds),
-                _bound(module.memory_bound),
+                *cells(_MODULE, _times(module.own_seconds, module.inclusive_seconds, whole=time.seconds)),
+                _MODULE[3].cell(bound_by(module.memory_bound), "--"),
             ),
         )
         for module in time.by_module
     )
     kinds = tuple(
-        TableRow(kind.replace("_", " "), kind, 0, (_ms(seconds), _share(seconds, time.seconds)))
+        TableRow(kind.replace("_", " "), kind, 0, cells(_KIND, _times(seconds, whole=time.seconds)))
         for kind, seconds in time.by_kind.items()
     )
     notes = tuple(str(time).splitlines())
@@ -111,15 +105,6 @@ def time_tables(time: StepTime) -> tuple[Table, ...]:
     return (by_module, Table("By kind", "Kernels", _KIND, kinds)) if kinds else (by_module,)
 
 
-def _ms(seconds: float) -> Cell:
-    return Cell(1e3 * seconds, f"{1e3 * seconds:,.3f}")
-
-
-def _share(seconds: float, whole: float) -> Cell:
-    share = 100 * seconds / whole
-    return Cell(share, f"{share:.1f}%")
-
-
-def _bound(memory_bound: float | None) -> Cell:
-    word = bound_by(memory_bound)
-    return Cell(word, word or "--")
+def _times(*seconds: float, whole: float) -> tuple[float, ...]:
+    """Return seconds as milliseconds, and the last ones as a share of the whole in percent."""
+    return *(1e3 * each for each in seconds), 100 * seconds[-1] / whole

@@ -9,50 +9,44 @@ from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
 from ..data.tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
-from ..data.units import mebibytes, one_line, size_text
-from ..formats.table import Cell, Field, Table, TableRow, Value, shortened
+from ..data.units import one_line, size_text
+from ..formats.table import Field, Table, TableRow, Value, cells, shortened
 from .views import Columns, Depth, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..formats.table import Table
     from ..render.figure import Place
-
-
-@dataclass(frozen=True, slots=True)
-class PointColumn:
-    """A column of the points: its heading, its value, and its unit; "" for text."""
-
-    heading: str
-    value: Callable[[TrackPoint], Value]
-    unit: str = "bytes"
 
 
 def _total(groups: Iterable[TensorGroup]) -> int:
     return sum(group.nbytes for group in groups)
 
 
-POINT_COLUMNS: dict[str, PointColumn] = {
-    "where": PointColumn("Where", lambda point: f"{point.file}:{point.line} {point.function}", ""),
-    "time": PointColumn("Time", lambda point: point.time, ""),
-    "storages": PointColumn("Storages", lambda point: point.storages, "count"),
-    "tensor_bytes": PointColumn("Tensors", lambda point: point.tensor_bytes),
-    "appeared_bytes": PointColumn("Appeared", lambda point: _total(point.appeared)),
-    "gone_bytes": PointColumn("Gone", lambda point: _total(point.gone)),
-    "allocated_bytes": PointColumn("Allocated", lambda point: point.memory.allocated_bytes),
-    "reserved_bytes": PointColumn("Reserved", lambda point: point.memory.reserved_bytes),
-    "peak_bytes": PointColumn("Peak since last", lambda point: point.memory.peak_bytes),
-    "used_bytes": PointColumn("Device used", lambda point: point.memory.used_bytes),
-    "process_bytes": PointColumn("Process", lambda point: point.memory.process_bytes),
+def _bytes(name: str, heading: str) -> Field:
+    return Field(name, heading, "bytes", scaled=True)
+
+
+POINT_COLUMNS: dict[Field, Callable[[TrackPoint], Value]] = {
+    Field("where", "Where"): lambda point: f"{point.file}:{point.line} {point.function}",
+    Field("time", "Time"): lambda point: point.time,
+    Field("storages", "Storages", "count"): lambda point: point.storages,
+    _bytes("tensor_bytes", "Tensors"): lambda point: point.tensor_bytes,
+    _bytes("appeared_bytes", "Appeared"): lambda point: _total(point.appeared),
+    _bytes("gone_bytes", "Gone"): lambda point: _total(point.gone),
+    _bytes("allocated_bytes", "Allocated"): lambda point: point.memory.allocated_bytes,
+    _bytes("reserved_bytes", "Reserved"): lambda point: point.memory.reserved_bytes,
+    _bytes("peak_bytes", "Peak since last"): lambda point: point.memory.peak_bytes,
+    _bytes("used_bytes", "Device used"): lambda point: point.memory.used_bytes,
+    _bytes("process_bytes", "Process"): lambda point: point.memory.process_bytes,
 }
 
-MODULE_FIGURES = {
-    "calls": ("Calls", "count"),
-    "added_bytes": ("Added", "bytes"),
-    "own_bytes": ("Added, own", "bytes"),
-    "highest_bytes": ("Most live at a call's end", "bytes"),
-}
+MODULE_FIELDS = (
+    Field("calls", "Calls", "count"),
+    _bytes("added_bytes", "Added"),
+    _bytes("own_bytes", "Added, own"),
+    _bytes("highest_bytes", "Most live at a call's end"),
+)
 
 
 def tracking_tables(tracking: Tracking, columns: Iterable[str] | None = None) -> tuple[Table, ...]:
@@ -60,58 +54,36 @@ def tracking_tables(tracking: Tracking, columns: Iterable[str] | None = None) ->
 
     Raises :class:`InputError` for an unknown column.
     """
-    if isinstance(columns, str):
-        columns = (columns,)
-    names = tuple(_known(tracking) if columns is None else columns)
+    known = {field.name: field for field in POINT_COLUMNS}
+    if columns is None:
+        shown = [f for f, read in POINT_COLUMNS.items() if any(read(point) is not None for point in tracking.points)]
+        names = [field.name for field in shown if field.name != "time"]
+    else:
+        names = [columns] if isinstance(columns, str) else list(columns)
     for name in names:
-        if name not in POINT_COLUMNS:
-            raise choice_error("column", name, POINT_COLUMNS)
-    points = Table(
-        title=f"Tensors on {tracking.device}",
-        labels="Point",
-        fields=tuple(Field(name, c.heading, c.unit, c.unit == "bytes") for name, c in _chosen(names)),
-        rows=tuple(_point(number, point, names) for number, point in enumerate(tracking.points, 1)),
-    )
+        if name not in known:
+            raise choice_error("column", name, known)
+    fields = tuple(known[name] for name in names)
+    rows = (
+        TableRow(
+            point.label or str(number), f"{point.file}:{point.line}", 0,
+            cells(fields, (POINT_COLUMNS[field](point) for field in fields)),
+        )
+        for number, point in enumerate(tracking.points, 1)
+    )  # fmt: skip
+    points = Table(f"Tensors on {tracking.device}", "Point", fields, tuple(rows))
     return (points, _modules(tracking.modules)) if tracking.modules else (points,)
 
 
-def _known(tracking: Tracking) -> list[str]:
-    wanted = [name for name in POINT_COLUMNS if name != "time"]
-    return [name for name in wanted if any(POINT_COLUMNS[name].value(point) is not None for point in tracking.points)]
-
-
-def _chosen(names: Iterable[str]) -> list[tuple[str, PointColumn]]:
-    return [(name, POINT_COLUMNS[name]) for name in names]
-
-
-def _point(number: int, point: TrackPoint, names: Iterable[str]) -> TableRow:
-    cells = tuple(_cell(column.value(point), column.unit) for _, column in _chosen(names))
-    return TableRow(point.label or str(number), f"{point.file}:{point.line}", 0, cells)
-
-
 def _modules(modules: Iterable[WatchedModule]) -> Table:
-    return Table(
-        title="Modules watched",
-        labels="Module (type)",
-        fields=tuple(Field(name, label, unit, unit == "bytes") for name, (label, unit) in MODULE_FIGURES.items()),
-        rows=tuple(
-            TableRow(
-                f"{module.path or '(root)'} ({module.class_name})",
-                module.path,
-                0,
-                tuple(_cell(getattr(module, name), unit) for name, (_, unit) in MODULE_FIGURES.items()),
-            )
-            for module in modules
-        ),
-    )
-
-
-def _cell(value: Value, unit: str) -> Cell:
-    if value is None:
-        return Cell(None, "N/A")
-    if isinstance(value, int):
-        return Cell(value, mebibytes(value) if unit == "bytes" else f"{value:,}")
-    return Cell(value, str(value))
+    rows = (
+        TableRow(
+            f"{module.path or '(root)'} ({module.class_name})", module.path, 0,
+            cells(MODULE_FIELDS, (getattr(module, field.name) for field in MODULE_FIELDS)),
+        )
+        for module in modules
+    )  # fmt: skip
+    return Table("Modules watched", "Module (type)", MODULE_FIELDS, tuple(rows))
 
 
 MOST_OWNERS = 3  # Maximum number of owners named on a line.
@@ -129,14 +101,14 @@ def table_row(number: int, point: TrackPoint, detail: bool = True) -> str:
     """Return a point's row: its place, the live bytes and the changes, with the largest groups of tensors below it."""
     where = shortened(one_line(f"{point.file}:{point.line} {point.label or point.function}"), 33)
     changes = (("+", point.appeared), ("-", point.gone))
-    sums = [sum(group.nbytes for group in groups) for _, groups in changes]
+    sums = [_total(groups) for _, groups in changes]
     shown = [f"{sign}{size_text(nbytes)}" if nbytes else "" for (sign, _), nbytes in zip(changes, sums)]
     lines = [ROW.format(number, where, size_text(point.tensor_bytes), *shown).rstrip()]
     for sign, groups in changes if detail else ():
         lines += [one_line(_group(sign, group)) for group in groups[:MOST_GROUPS]]
         others = groups[MOST_GROUPS:]
         if others:
-            lines.append(f"     {sign} {len(others):,} more, {size_text(sum(group.nbytes for group in others))}")
+            lines.append(f"     {sign} {len(others):,} more, {size_text(_total(others))}")
     return "".join(f"{line}\n" for line in lines)
 
 
