@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from ..data.answers import assumed, reasons
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS, a_gpu
-from ..data.units import common_unit, in_common_unit, in_unit, mebibytes
-from ..formats.table import Cell, Field, Table, TableRow
+from ..data.units import common_unit, in_common_unit, in_unit
+from ..formats.table import Cell, Field, Table, TableRow, cells
 from ..memory.attribution import parents
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.gpus import COMMON, find_gpu, parse_memory
@@ -120,28 +119,21 @@ def details_text(estimate: Estimate) -> str:
 BY_KIND = ("bytes", "percent")  # The columns of the table by kind, which has a row per kind of memory at the peak.
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleColumn:
-    """A column of the table by module. ``adds_up`` columns exclude submodules and are summed when rows are folded."""
-
-    heading: str
-    nbytes: Callable[[ModuleMemory], int]
-    adds_up: bool = True
-
-
 def _at_peak(kind: str) -> Callable[[ModuleMemory], int]:
     return lambda module: dict(module.at_peak).get(kind, 0)
 
 
-MODULE_COLUMNS: dict[str, ModuleColumn] = {
-    "peak_own_bytes": ModuleColumn("Own at peak", lambda module: module.own_bytes),
-    "peak_inclusive_bytes": ModuleColumn("Inclusive at peak", lambda module: module.inclusive_bytes, adds_up=False),
-    **{f"peak_{kind}_bytes": ModuleColumn(f"{kind_label(kind)} at peak", _at_peak(kind)) for kind in ALL_KINDS},
-    "output_bytes": ModuleColumn("Outputs", lambda module: module.own.output_bytes),
-    "saved_bytes": ModuleColumn("Saved", lambda module: module.own.saved_bytes),
-    "param_bytes": ModuleColumn("Parameters", lambda module: module.own.param_bytes),
-    "grad_bytes": ModuleColumn("Gradients", lambda module: module.own.grad_bytes),
-    "optimizer_bytes": ModuleColumn("Optimizer state", lambda module: module.own.optimizer_bytes),
+INCLUSIVE = "peak_inclusive_bytes"  # The one column that includes submodules, so that folded rows add nothing to it.
+
+MODULE_COLUMNS: dict[str, tuple[str, Callable[[ModuleMemory], int]]] = {
+    "peak_own_bytes": ("Own at peak", lambda module: module.own_bytes),
+    INCLUSIVE: ("Inclusive at peak", lambda module: module.inclusive_bytes),
+    **{f"peak_{kind}_bytes": (f"{kind_label(kind)} at peak", _at_peak(kind)) for kind in ALL_KINDS},
+    "output_bytes": ("Outputs", lambda module: module.own.output_bytes),
+    "saved_bytes": ("Saved", lambda module: module.own.saved_bytes),
+    "param_bytes": ("Parameters", lambda module: module.own.param_bytes),
+    "grad_bytes": ("Gradients", lambda module: module.own.grad_bytes),
+    "optimizer_bytes": ("Optimizer state", lambda module: module.own.optimizer_bytes),
 }
 """The columns of the table by module: bytes at the peak by kind, and bytes over the whole step."""
 
@@ -159,14 +151,15 @@ def memory_table(
             raise choice_error("column", name, (*BY_KIND, *MODULE_COLUMNS))
     check_layout(style, depth)
     if set(names) <= set(BY_KIND):
-        return _table(estimate, "Kind", tuple(map(_KIND_FIELDS.__getitem__, names)), tuple(_kinds(estimate, names)))
+        fields = tuple(map(_KIND_FIELDS.__getitem__, names))
+        return _table(estimate, "Kind", fields, tuple(_kinds(estimate, fields)))
     if set(names) & set(BY_KIND):
         raise InputError(
             f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} belong to the table by kind; choose "
             "columns of one table"
         )
-    fields = tuple(Field(name, MODULE_COLUMNS[name].heading, "bytes", scaled=True) for name in names)
-    return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
+    fields = tuple(Field(name, MODULE_COLUMNS[name][0], "bytes", scaled=True) for name in names)
+    return _table(estimate, "Module", fields, tuple(_modules(estimate, fields, depth, style == "tree")))
 
 
 SMALL = 0.002  # Kinds below this share of the peak are folded into one row, if there are several.
@@ -236,7 +229,7 @@ def _name(kind: str, at_peak: int, in_step: int) -> str:
 
 def _row(label: str, name: str, nbytes: int, share: float | None = None, words: str = "") -> TableRow:
     percent = Cell(None, "") if share is None else Cell(100 * share, f"{100 * share:.1f} %")
-    return TableRow(label, name, 0, (_size(nbytes), percent, Cell(words, words)))
+    return TableRow(label, name, 0, (ANSWER[0].cell(nbytes), percent, Cell(words, words)))
 
 
 def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
@@ -250,14 +243,13 @@ def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tup
 _KIND_FIELDS = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}
 
 
-def _kinds(estimate: Estimate, names: Iterable[str]) -> Iterator[TableRow]:
+def _kinds(estimate: Estimate, fields: tuple[Field, ...]) -> Iterator[TableRow]:
     for kind, nbytes in sorted(estimate.at_peak.items(), key=lambda kind: -kind[1]):
-        share = 100 * nbytes / estimate.peak_bytes if estimate.peak_bytes else 0.0
-        cells = {"bytes": _size(nbytes), "percent": Cell(share, f"{share:.1f}%")}
-        yield TableRow(kind_label(kind), kind, 0, tuple(map(cells.__getitem__, names)))
+        values = {"bytes": nbytes, "percent": 100 * nbytes / max(1, estimate.peak_bytes)}
+        yield TableRow(kind_label(kind), kind, 0, cells(fields, (values[field.name] for field in fields)))
 
 
-def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nested: bool) -> Iterator[TableRow]:
+def _modules(estimate: Estimate, fields: tuple[Field, ...], depth: int | None, nested: bool) -> Iterator[TableRow]:
     """Yield a row per module; modules deeper than ``depth`` are folded into the row above, which preserves sums."""
     modules = estimate.by_module
     levels, home = [0], [0]
@@ -267,17 +259,13 @@ def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nest
             home.append(home[parent] if depth is not None and levels[index] > depth else index)
     sums: dict[int, list[int]] = {}
     for index, module in enumerate(modules):
-        own = [MODULE_COLUMNS[name].nbytes(module) for name in names]
+        own = [MODULE_COLUMNS[field.name][1](module) for field in fields]
         if home[index] == index:
             sums[index] = own
         else:
             above = sums[home[index]]
-            above[:] = [a + b * MODULE_COLUMNS[name].adds_up for name, a, b in zip(names, above, own)]
+            above[:] = [a + b * (field.name != INCLUSIVE) for field, a, b in zip(fields, above, own)]
     for index, own in sums.items():
         path = modules[index].path
         label = (path.rsplit(".", 1)[-1] if nested else path) or "(root)"
-        yield TableRow(label, path, levels[index] if nested else 0, tuple(map(_size, own)))
-
-
-def _size(nbytes: int) -> Cell:
-    return Cell(nbytes, mebibytes(nbytes))
+        yield TableRow(label, path, levels[index] if nested else 0, cells(fields, own))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
 from ..data.memory_records import a_gpu
-from ..data.units import common_unit, in_common_unit, mebibytes, rate_text
+from ..data.units import common_unit, in_common_unit, rate_text
 from ..formats.table import Cell, Field, Table, TableRow
 from ..formats.text import WIDTH, table_text
-from ..memory.estimate import IN_PIECES, Estimate
+from ..memory.estimate import IN_PIECES
 from ..memory.gpus import find_gpu
 from .memory_estimate import MemoryEstimate
 from .views import Columns, Depth, Figures, Views
@@ -23,33 +22,6 @@ if TYPE_CHECKING:
     from ..formats.table import Table
     from ..render.figure import Place
     from .views import ShownLook
-
-
-SettingRow = tuple[str, Estimate, "list[tuple[int, str]]"]
-"""A setting's name, its estimate, and for each GPU the largest batch and the words for it."""
-
-
-def what_if_table(batch: int, gpus: Sequence[str], rows: Sequence[SettingRow], advice: Sequence[str]) -> Table:
-    """Return the table with a row per setting: its peak, and for each GPU whether it fits and up to which batch."""
-    info = rows[0][1].info
-    answer, *notes = advice
-    return Table(
-        title=f"{info.step}: {info.model}, batch {batch:,}",
-        labels="Setting",
-        fields=(
-            Field("peak_bytes", "Peak", "bytes", scaled=True),
-            *(Field(gpu, f"{gpu} ({find_gpu(gpu).datasheet_gb} GB)", "count") for gpu in gpus),
-        ),
-        rows=tuple(_row(*row) for row in rows),
-        notes=tuple(notes),
-        answer=answer,
-        unit=common_unit(max(estimate.peak_bytes for _, estimate, _ in rows)),
-    )
-
-
-def _row(name: str, estimate: Estimate, limits: Sequence[tuple[int, str]]) -> TableRow:
-    peak = Cell(estimate.peak_bytes, mebibytes(estimate.peak_bytes))
-    return TableRow(name, name, 0, (peak, *(Cell(largest, words) for largest, words in limits)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +122,21 @@ class WhatIf(Views, Figures):
         return draw_steps(names, estimates, place, usable)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        rows = [(s.name, s.estimate, [(limit.largest_batch, str(limit)) for limit in s.limits]) for s in self.settings]
-        is_timed = any(limit.samples_per_second is not None for s in self.settings for limit in s.limits if limit.fits)
-        rate = (f"/s: samples per second at a batch of {self.batch_size:,}.",) if is_timed else ()
-        return (what_if_table(self.batch_size, self.gpus, rows, (*self.advice, *rate)),)
+        info, fields = self.settings[0].estimate.info, [Field("peak_bytes", "Peak", "bytes", scaled=True)]
+        fields += [Field(gpu, f"{gpu} ({find_gpu(gpu).datasheet_gb} GB)", "count") for gpu in self.gpus]
+        peaks = [setting.estimate.peak_bytes for setting in self.settings]
+        rows = []
+        for setting, peak in zip(self.settings, peaks):
+            limits = (Cell(limit.largest_batch, str(limit)) for limit in setting.limits)
+            rows.append(TableRow(setting.name, setting.name, 0, (fields[0].cell(peak), *limits)))
+        answer, *notes = self.advice
+        if any(limit.samples_per_second is not None for s in self.settings for limit in s.limits if limit.fits):
+            notes.append(f"/s: samples per second at a batch of {self.batch_size:,}.")
+        table = Table(
+            f"{info.step}: {info.model}, batch {self.batch_size:,}", "Setting", tuple(fields), tuple(rows),
+            notes=tuple(notes), answer=answer, unit=common_unit(max(peaks)),
+        )  # fmt: skip
+        return (table,)
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the table as plain text on lines of at most 80 characters, with the GPUs in several grids."""
