@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..data.errors import InputError
 from ..data.records import Setting, TensorSpec, tensors
 from ..table.rows import Row
 from .explanation import Expr, Term, minus, number, product, quotient, total
@@ -87,23 +86,6 @@ class Arithmetic:
     parts: Parts | None = None
 
 
-RULES: dict[str, Arithmetic] = {}  # Rules by class name, which may also be that of the ``torch.nn`` base class.
-
-
-def register_explanation(*classes: str, rule: Arithmetic) -> None:
-    """Register a rule for layer classes. Raises :class:`InputError` for a class that already has one."""
-    for name in classes:
-        if name in RULES:
-            raise InputError(f"{name} already has an explanation")
-        RULES[name] = rule
-
-
-def rule_of(row: Row) -> Arithmetic:
-    """Return the rule of a row's class, else that of its ``torch.nn`` base class."""
-    named = RULES.get(row.class_name) if row.kind != "function" else None
-    return named or RULES.get(row.layer.base if row.layer is not None else "") or Arithmetic()
-
-
 SPATIAL = {1: ("Length",), 2: ("Height", "Width"), 3: ("Depth", "Height", "Width")}
 """Names of the spatial axes, by their number."""
 
@@ -123,10 +105,6 @@ def _filter(layer: Layer) -> Expr:
     channels, groups = layer.whole("in_channels"), layer.whole("groups")
     in_channels = number(channels) if groups == 1 else quotient(channels, groups)
     return product(*layer.each("kernel_size", len(layer.shapes["weight"]) - 2), in_channels)
-
-
-def _convolution_parts(layer: Layer) -> list[tuple[str, str, Expr]]:
-    return [("filter", "Weights of a filter", _filter(layer))]
 
 
 def _convolution_parameters(layer: Layer) -> Expr:
@@ -159,16 +137,11 @@ def _windows(
     return axes
 
 
-def _convolution_work(layer: Layer) -> Expr:
-    """Count one filter product per output element."""
+def _filters_over(layer: Layer, shape: Shape) -> Expr:
+    """Count a product with every filter per element of an output's axes, or of a transposed convolution's input's."""
     spatial = len(layer.shapes["weight"]) - 2
-    batch, maps = layer.y[: -spatial - 1], layer.y[-spatial:]
-    return product(*batch, _as_factor(_filter(layer)), layer.whole("out_channels"), *maps)
-
-
-def _as_factor(expr: Expr) -> Expr:
-    """Return the value of an expression explained earlier, as a plain factor."""
-    return number(expr.value)
+    weights = number(_filter(layer).value)  # Explained before, as a figure of its own.
+    return product(*shape[: -spatial - 1], weights, layer.whole("out_channels"), *shape[-spatial:])
 
 
 def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
@@ -187,23 +160,6 @@ def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     return axes
 
 
-def _transposed_work(layer: Layer) -> Expr:
-    """Count one filter product per input element."""
-    spatial = len(layer.shapes["weight"]) - 2
-    batch, maps = layer.x[: -spatial - 1], layer.x[-spatial:]
-    return product(*batch, _as_factor(_filter(layer)), layer.whole("out_channels"), *maps)
-
-
-register_explanation(
-    *(f"{lazy}Conv{n}d" for lazy in ("", "Lazy") for n in SPATIAL),
-    rule=Arithmetic(_convolution_parameters, _convolution_axes, _convolution_work, _convolution_parts),
-)
-register_explanation(
-    *(f"{lazy}ConvTranspose{n}d" for lazy in ("", "Lazy") for n in SPATIAL),
-    rule=Arithmetic(_convolution_parameters, _transposed_axes, _transposed_work, _convolution_parts),
-)
-
-
 # Pooling: sliding windows without parameters.
 
 
@@ -213,11 +169,6 @@ def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     gaps = layer.each("dilation", count) if "dilation" in layer.settings else (1,) * count
     pads = layer.each("padding", count) if "padding" in layer.settings else (0,) * count
     return _windows(layer, names, pads, gaps, bool(layer.settings.get("ceil_mode")))
-
-
-register_explanation(
-    *(f"{kind}Pool{n}d" for kind in ("Max", "Avg", "LP") for n in SPATIAL), rule=Arithmetic(axes=_pool_axes)
-)
 
 
 # Matrix products.
@@ -236,17 +187,8 @@ def _bilinear_parameters(layer: Layer) -> Expr:
     return product(_with_bias(layer, inputs), layer.whole("out_features"))
 
 
-def _embedding_parameters(layer: Layer) -> Expr:
-    return product(layer.whole("num_embeddings"), layer.whole("embedding_dim"))
-
-
 def _bilinear_work(layer: Layer) -> Expr:
     return product(*layer.tokens(), layer.whole("in1_features"), layer.whole("in2_features"), layer.y[-1])
-
-
-register_explanation("Linear", "LazyLinear", rule=Arithmetic(_linear_parameters, mult_adds=_linear_work))
-register_explanation("Bilinear", rule=Arithmetic(_bilinear_parameters, mult_adds=_bilinear_work))
-register_explanation("Embedding", "EmbeddingBag", rule=Arithmetic(_embedding_parameters))
 
 
 # Norms: a weight and a bias per channel or element.
@@ -255,12 +197,6 @@ register_explanation("Embedding", "EmbeddingBag", rule=Arithmetic(_embedding_par
 def _norm_parameters(layer: Layer) -> Expr:
     shape = next(iter(layer.shapes.values()), (0,))
     return product(len(layer.shapes), *shape) if len(layer.shapes) > 1 else product(*shape)
-
-
-register_explanation(
-    *(f"{lazy}{kind}Norm{n}d" for lazy in ("", "Lazy") for kind in ("Batch", "Instance") for n in SPATIAL),
-    "SyncBatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", rule=Arithmetic(_norm_parameters),
-)  # fmt: skip
 
 
 # Recurrent layers: gates x hidden x (input + state + 2 biases), for each layer and direction.
@@ -287,28 +223,20 @@ def _stack_of_layers(layer: Layer, biases: bool) -> Expr:
     return every if ways == 1 else product(ways, every)
 
 
-def _recurrent_parameters(layer: Layer) -> Expr:
-    return _stack_of_layers(layer, biases=True)
-
-
-def _recurrent_work(layer: Layer) -> Expr:
-    return product(*layer.tokens(), _stack_of_layers(layer, biases=False))
+def _cell(layer: Layer) -> tuple[int, int, int]:
+    """Return a recurrent cell's gates, width of the input and width of the state."""
+    (rows, width), hidden = layer.shapes["weight_ih"], layer.whole("hidden_size")
+    return rows // hidden, width, hidden
 
 
 def _cell_parameters(layer: Layer) -> Expr:
-    rows, width = layer.shapes["weight_ih"]
-    hidden = layer.whole("hidden_size")
-    return product(rows // hidden, hidden, total(width, hidden, *([2] if layer.has("bias_ih") else [])))
+    gates, width, hidden = _cell(layer)
+    return product(gates, hidden, total(width, hidden, *([2] if layer.has("bias_ih") else [])))
 
 
 def _cell_work(layer: Layer) -> Expr:
-    rows, width = layer.shapes["weight_ih"]
-    hidden = layer.whole("hidden_size")
-    return product(*layer.tokens(), rows // hidden, hidden, total(width, hidden))
-
-
-register_explanation("LSTM", "GRU", "RNN", rule=Arithmetic(_recurrent_parameters, mult_adds=_recurrent_work))
-register_explanation("LSTMCell", "GRUCell", "RNNCell", rule=Arithmetic(_cell_parameters, mult_adds=_cell_work))
+    gates, width, hidden = _cell(layer)
+    return product(*layer.tokens(), gates, hidden, total(width, hidden))
 
 
 # Attention: projections of queries, keys and values; the output projection is a submodule.
@@ -342,9 +270,6 @@ def _attention_work(layer: Layer) -> Expr:
     return product(*batch, total(projections, scores)) if batch else total(projections, scores)
 
 
-register_explanation("MultiheadAttention", rule=Arithmetic(_attention_parameters, mult_adds=_attention_work))
-
-
 # Layers that only rearrange or pad.
 
 
@@ -375,9 +300,56 @@ def _padded_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     }
 
 
-register_explanation("Flatten", rule=Arithmetic(axes=_flatten_axes))
-register_explanation("PixelShuffle", rule=Arithmetic(axes=_shuffle_axes))
-register_explanation(
-    *(f"{kind}Pad{n}d" for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular") for n in SPATIAL),
-    rule=Arithmetic(axes=_padded_axes),
-)
+def _kinds(*kinds: str) -> list[str]:
+    """Return names of classes: those with {} for one to three spatial axes, those with "?" lazy ones too."""
+    lazy = [name for kind in kinds for name in ((kind[1:], f"Lazy{kind[1:]}") if kind.startswith("?") else (kind,))]
+    return [name.format(n) for name in lazy for n in (SPATIAL if "{}" in name else (0,))]
+
+
+def _filter_parts(layer: Layer) -> list[tuple[str, str, Expr]]:
+    return [("filter", "Weights of a filter", _filter(layer))]
+
+
+RULES: dict[str, Arithmetic] = {
+    **dict.fromkeys(
+        _kinds("?Conv{}d"),
+        Arithmetic(_convolution_parameters, _convolution_axes, lambda x: _filters_over(x, x.y), _filter_parts),
+    ),
+    **dict.fromkeys(
+        _kinds("?ConvTranspose{}d"),
+        Arithmetic(_convolution_parameters, _transposed_axes, lambda x: _filters_over(x, x.x), _filter_parts),
+    ),
+    **dict.fromkeys(_kinds("MaxPool{}d", "AvgPool{}d", "LPPool{}d"), Arithmetic(axes=_pool_axes)),
+    **dict.fromkeys(_kinds("?Linear"), Arithmetic(_linear_parameters, mult_adds=_linear_work)),
+    "Bilinear": Arithmetic(_bilinear_parameters, mult_adds=_bilinear_work),
+    **dict.fromkeys(
+        ("Embedding", "EmbeddingBag"),
+        Arithmetic(lambda layer: product(layer.whole("num_embeddings"), layer.whole("embedding_dim"))),
+    ),
+    **dict.fromkeys(
+        _kinds("?BatchNorm{}d", "?InstanceNorm{}d", "SyncBatchNorm", "LayerNorm", "GroupNorm", "RMSNorm"),
+        Arithmetic(_norm_parameters),
+    ),
+    **dict.fromkeys(
+        ("LSTM", "GRU", "RNN"),
+        Arithmetic(
+            lambda layer: _stack_of_layers(layer, biases=True),
+            mult_adds=lambda layer: product(*layer.tokens(), _stack_of_layers(layer, biases=False)),
+        ),
+    ),
+    **dict.fromkeys(("LSTMCell", "GRUCell", "RNNCell"), Arithmetic(_cell_parameters, mult_adds=_cell_work)),
+    "MultiheadAttention": Arithmetic(_attention_parameters, mult_adds=_attention_work),
+    "Flatten": Arithmetic(axes=_flatten_axes),
+    "PixelShuffle": Arithmetic(axes=_shuffle_axes),
+    **dict.fromkeys(
+        _kinds("ZeroPad{}d", "ConstantPad{}d", "ReflectionPad{}d", "ReplicationPad{}d", "CircularPad{}d"),
+        Arithmetic(axes=_padded_axes),
+    ),
+}
+"""Rules by class name, which may also be that of the ``torch.nn`` base class."""
+
+
+def rule_of(row: Row) -> Arithmetic:
+    """Return the rule of a row's class, else that of its ``torch.nn`` base class."""
+    named = RULES.get(row.class_name) if row.kind != "function" else None
+    return named or RULES.get(row.layer.base if row.layer is not None else "") or Arithmetic()
