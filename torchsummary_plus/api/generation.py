@@ -13,7 +13,7 @@ from ..data.answers import Printed, answer_lines, caveats
 from ..data.arguments import GENERATE, integer, names_cures
 from ..data.memory_records import MemoryLog, StepInfo
 from ..memory.capacity import LARGEST_BATCH, Search, next_words, peak_words
-from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
+from ..memory.estimate import least, room_of_log
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
@@ -202,17 +202,10 @@ def max_context(
     generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
     first = generation.request(1)
 
-    def fits(log: MemoryLog) -> bool:
-        return log_fits(log, first.backend, first.options, memory)
-
-    def spare(log: MemoryLog) -> int:
-        return room_for_tensors(memory, first.backend, uses_libraries(log)) - first.peak(least(log))
-
     with progress_line(progress) as tick:
         search = Search(
             lambda prompt: generation.log(generation.request(prompt), _of_prompt(prompt, tick), highest_draw=True),
-            fits,
-            spare,
+            *first.limits(memory),
             proves=True,
         )
         tokens = search.run()
@@ -221,7 +214,6 @@ def max_context(
             generation.estimate(generation.request(count), count, least(search.log(count))) for count in counts
         )
     config = getattr(model, "config", None)
-    room = room_for_tensors(memory, first.backend, uses_libraries(fitting.log))
     return ContextLimit(
         context=0 if not tokens else min(tokens, LARGEST_BATCH) + new_tokens,
         batch_size=batch_size,
@@ -231,7 +223,7 @@ def max_context(
         position_limit=getattr(config, "max_position_embeddings", None),
         traced=tuple(sorted(search.logs)),
         memory_bytes=parse_memory(memory),
-        cuda_context_bytes=parse_memory(memory) - room,
+        cuda_context_bytes=parse_memory(memory) - room_of_log(fitting.log, first.backend, memory),
         info=fitting.info,
         peak_range=fitting.peak_range if tokens else (0, 0),
         unknown=fitting.unknown,

@@ -132,10 +132,10 @@ RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", 
 """Options of the calls besides those of a step, searched for similar names."""
 
 
-def check_model(model: object) -> None:
-    """Raise :class:`InputError` unless ``model`` is a module; for a class, the message suggests calling it."""
+def check_model(model: object) -> nn.Module:
+    """Return the module. Raises :class:`InputError` for anything else; for a class, the message suggests calling it."""
     if isinstance(model, nn.Module):
-        return
+        return model
     if inspect.isclass(model) and issubclass(model, nn.Module):
         raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
     if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):

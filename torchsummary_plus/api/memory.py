@@ -18,14 +18,7 @@ from ..data.errors import InputError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..memory.capacity import BatchSizeLimit, Search
-from ..memory.estimate import (
-    communicator_range,
-    least,
-    log_fits,
-    room_for_tensors,
-    tensors_peak,
-    uses_libraries,
-)
+from ..memory.estimate import least, room_of_log, tensors_peak
 from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
 from ..results.memory_estimate import MemoryEstimate
@@ -156,7 +149,7 @@ def predicted(
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     estimates = []
     with progress_line(progress) as tick:
-        for request in _requests(model, _required(example), options, world_size=world_size, rank=rank, ranks=ranks):
+        for request in _requests(model, required(example), options, world_size=world_size, rank=rank, ranks=ranks):
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace_as_asked(batch, tick)))
     return _highest(estimates)
@@ -172,12 +165,12 @@ def _requests(
     ranks: str | Sequence[int] | None,
 ) -> Iterator[StepRequest]:
     """Yield the request for each of the ranks, or for the model without a world."""
-    request: StepRequest | None = None
-    for number in _ranks(world_size, rank, ranks):
-        if isinstance(request, _RankRequest):
-            request = request.of_rank(number)
-        else:
-            request = _request(model, example, options, world_size, number)
+    first, *others = _ranks(world_size, rank, ranks)
+    request = _request(model, example, options, world_size, first)
+    yield request
+    for number in others:
+        assert isinstance(request, _RankRequest)  # Without a world there are no others.
+        request = request.of_rank(number)
         yield request
 
 
@@ -227,7 +220,7 @@ def measure_memory(
     example = make_example(input_size, batch_size, dtypes, input_data)
     settings = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
     settings.refuse_compiled("in measure_memory, which runs the source")
-    request = StepRequest(_a_module(model), _required(example), settings)
+    request = StepRequest(check_model(model), required(example), settings)
     batch = request.example.batch_size or 1
     example = with_batch(request.example, batch)
     log, reserved = measure_step(request.tree, example, request.step, request.device, time)
@@ -287,24 +280,13 @@ def largest_batch(
 ) -> BatchSizeLimit:
     """Return the largest batch of a step; see :func:`max_batch_size`."""
     nbytes, other = parse_memory(memory), other_device(memory)
-    request = _request(model, _required(example), _settings_to_fit(memory, options), world_size, rank)
-
-    def room(log: MemoryLog) -> int:
-        _, outside = communicator_range(log, request.backend)
-        return room_for_tensors(memory, request.backend, uses_libraries(log)) - outside
-
-    def fits(log: MemoryLog) -> bool:
-        return log_fits(log, request.backend, request.options, memory)
+    request = _request(model, required(example), _settings_to_fit(memory, options), world_size, rank)
 
     with progress_line(progress) as tick:
-        search = Search(
-            lambda batch: request.trace(batch, tick, highest_draw=True),
-            fits,
-            lambda log: room(log) - request.peak(least(log)),
-        )
+        search = Search(partial(request.trace, tick=tick, highest_draw=True), *request.limits(memory))
         batch = search.run()
         if request.compiled:
-            search = search.again(lambda batch: request.trace_as_asked(batch, tick, highest_draw=True))
+            search = search.again(partial(request.trace_as_asked, tick=tick, highest_draw=True))
             batch = search.run()
         sizes = (max(size, search.smallest) for size in (batch, batch + 1))
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)
@@ -321,7 +303,7 @@ def largest_batch(
         traced=tuple(sorted(search.logs)),
         memory=memory if isinstance(memory, str) else "",
         memory_bytes=nbytes,
-        context_bytes=nbytes - room(fitting.log),
+        context_bytes=nbytes - room_of_log(fitting.log, request.backend, memory),
         info=fitting.info,
         peak_range=fitting.peak_range if batch and other is None else (peak * bool(batch),) * 2,
         unknown=fitting.unknown,
@@ -392,7 +374,7 @@ def _request(model: Any, example: Example, options: StepOptions, world_size: int
             raise InputError(
                 f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
             )
-        return StepRequest(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
+        return StepRequest(model if isinstance(model, ModuleTree) else check_model(model), example, options)
     options.refuse_compiled("with world_size")
     if isinstance(model, nn.Module) or not callable(model):
         given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
@@ -408,12 +390,8 @@ def _request(model: Any, example: Example, options: StepOptions, world_size: int
     return _RankRequest(model, example, options, world_size, rank)
 
 
-def _a_module(model: Any) -> nn.Module:
-    check_model(model)
-    return model  # type: ignore[no-any-return]
-
-
-def _required(example: Example | None) -> Example:
+def required(example: Example | None) -> Example:
+    """Return an example. Raises :class:`InputError` if there is none."""
     if example is None:
         raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
     return example

@@ -18,7 +18,7 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, TUNED, MemoryLog
 from ..live.compiled import has_compiled
 from ..memory.attribution import run_log
-from ..memory.estimate import build_estimate
+from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.deep_steps import log_of_few_layers
@@ -82,6 +82,13 @@ class StepRequest:
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
         return run_log(log, self.backend, self.options).peak_bytes
+
+    def limits(self, memory: int | float | str) -> tuple[Callable[[MemoryLog], bool], Callable[[MemoryLog], int]]:
+        """Return two functions of a log: whether it fits in this much memory, and the bytes that its peak leaves."""
+        return (
+            lambda log: log_fits(log, self.backend, self.options, memory),
+            lambda log: room_of_log(log, self.backend, memory) - self.peak(least(log)),
+        )
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""

@@ -12,15 +12,14 @@ from torch import nn
 
 from ..data.arguments import integer
 from ..data.errors import InputError, choice_error
-from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..memory.capacity import SharedSearch
-from ..memory.estimate import least, log_fits, room_of_log
+from ..memory.estimate import least, room_of_log
 from ..memory.gpus import COMMON, find_gpu
 from ..results.what_if import GpuFit, Setting, WhatIf
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
-from .memory import check_batch
+from .memory import check_batch, required
 from .public import progress_line, public
 from .step_options import StepOptions, takes_step_arguments
 from .step_request import StepRequest
@@ -81,9 +80,7 @@ def what_if(
             if not isinstance(changed, nn.Module):
                 raise InputError(f"the model of setting {describe(name)} is {describe(changed)}; accepted: a Module")
             with_changes = StepOptions.of("what_if", base, own)
-            example = make_example(input_size, batch_size, dtypes, input_data)
-            if example is None:
-                raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
+            example = required(make_example(input_size, batch_size, dtypes, input_data))
             requests = {
                 gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names
             }
@@ -153,7 +150,8 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
     needed = first.peak(least(shared[batch]))
     limits, logs, estimate = [], shared, first.estimate(batch, shared[batch])
     for gpu, request in requests.items():
-        search = _search(request, gpu, logs, tick)
+        trace = partial(request.trace_as_asked, tick=tick, highest_draw=True)
+        search = SharedSearch(trace, *request.limits(gpu), logs)
         largest = search.run()
         logs = search.logs
         usable = room_of_log(shared[batch], request.backend, gpu)
@@ -161,17 +159,3 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
         rate = None if time is None else time.samples_per_second
         limits.append(GpuFit(gpu, count * largest, batch <= largest, needed, usable, rate))
     return Setting(name, estimate, tuple(limits))
-
-
-def _search(
-    request: StepRequest, gpu: str, shared: Mapping[int, MemoryLog], tick: Callable[[str], None]
-) -> SharedSearch:
-    """Return the search for the largest batch that fits a GPU, from recordings of the same step for another one."""
-
-    def fits(log: MemoryLog) -> bool:
-        return log_fits(log, request.backend, request.options, gpu)
-
-    def spare(log: MemoryLog) -> int:
-        return room_of_log(log, request.backend, gpu) - request.peak(least(log))
-
-    return SharedSearch(lambda size: request.trace_as_asked(size, tick, highest_draw=True), fits, spare, shared)
