@@ -139,7 +139,8 @@ def _written(table: Table, style: CellStyle) -> Table:
             )
             for row in rows
         )
-    has_flops = style.flops and any(each.unit == "mult-adds" for each in _fields(table))
+    shown = [*table.fields, *(row.figure for row in table.rows if row.figure), *(t.field for t in table.totals)]
+    has_flops = style.flops and any(field.unit == "mult-adds" for field in shown)
     return replace(
         table,
         labels=titles.get(table.label_name, table.labels),
@@ -151,11 +152,6 @@ def _written(table: Table, style: CellStyle) -> Table:
         ),
         notes=(*table.notes, *([FLOPS_NOTE] if has_flops else [])),
     )
-
-
-def _fields(table: Table) -> Iterable[Field]:
-    figures = [row.figure for row in table.rows if row.figure is not None]
-    return [*table.fields, *figures, *(total.field for total in table.totals)]
 
 
 def _same(cell: Cell) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..data.errors import need_extra
 from .table import Table, Value
@@ -54,7 +54,11 @@ def data_frame(table: Table) -> pd.DataFrame:
         "level": pandas.array([row.level for row in table.rows], "Int64"),
     }
     if any(row.type for row in table.rows):
-        columns = {table.label_name: columns.pop(table.label_name), "type": _types(pandas, table), **columns}
+        columns = {
+            table.label_name: columns.pop(table.label_name),
+            "type": pandas.array([row.type for row in table.rows], "string"),
+            **columns,
+        }
     for place, field in enumerate(table.fields):
         cells = [row.cells[place] for row in table.rows]
         if any(cell.data is not None for cell in cells):
@@ -62,7 +66,3 @@ def data_frame(table: Table) -> pd.DataFrame:
         else:
             columns[field.name] = pandas.array([cell.value for cell in cells], DTYPES.get(field.unit, "Int64"))
     return pandas.DataFrame(columns)
-
-
-def _types(pandas: Any, table: Table) -> Any:
-    return pandas.array([row.type for row in table.rows], "string")

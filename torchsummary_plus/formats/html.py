@@ -6,7 +6,6 @@ It uses no ids, so any number of tables can share a page, and the output is dete
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -34,27 +33,6 @@ LONG_WORD = 12  # Words of a heading may be broken if they have more characters.
 LETTER = 0.92  # Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower.
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    text: str
-    value: Value
-    best: bool
-    words: bool
-    hue: str
-    bar: str
-    inside: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    label: str
-    path: str
-    level: int
-    guide: str
-    change: Value
-    cells: list[_Cell]
-
-
 def fragment(tables: Iterable[Table], drawing: str = "") -> str:
     """Return tables, below a drawing as SVG if there is one, as an HTML fragment with its CSS and JavaScript."""
     drawn = [figure_html(drawing), *map(table_html, tables)]
@@ -76,14 +54,14 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     """Return a table without CSS or JavaScript, with its totals below or above it."""
     wholes = [_whole(field, [row.cells[index].value for row in table.rows]) for index, field in enumerate(table.fields)]
     rows = (
-        _Row(
-            row.label,
-            row.path,
-            row.level,
-            guide.replace(" ", "\u00a0"),
-            next((cell.value for field, cell in zip(table.fields, row.cells) if field.name == "change"), None),
-            [_cell(field, cell, whole) for field, cell, whole in zip(table.fields, row.cells, wholes)],
-        )
+        {
+            "label": row.label,
+            "path": row.path,
+            "level": row.level,
+            "guide": guide.replace(" ", "\u00a0"),
+            "change": next((c.value for field, c in zip(table.fields, row.cells) if field.name == "change"), None),
+            "cells": [_cell(field, cell, whole) for field, cell, whole in zip(table.fields, row.cells, wholes)],
+        }
         for row, guide in zip(table.rows, guides([row.level for row in table.rows]))
     )
     widths = [round(width, 1) for width in _widths(table, PADDING, arrow=INDENT)]
@@ -92,21 +70,21 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     if table.answer and not table.fields[-1].unit:  # Its words are in the last column, and wrap.
         narrow[-1] = min(narrow[-1], max(NARROW_LABEL, NARROW_PAGE - label - sum(narrow[1:-1])))
     drawn = template("table.html.jinja").render(
-        table=table,
-        rows=rows,
-        widths=widths,
-        width=round(sum(widths), 1),
-        narrow=[round(label, 1), *narrow[1:]],
+        table=table, rows=rows, widths=widths, width=round(sum(widths), 1), narrow=[round(label, 1), *narrow[1:]],
         totals_first=totals_first,
-    )
+    )  # fmt: skip
     return markup(drawn)
 
 
-def _cell(field: Field, cell: Cell, whole: float) -> _Cell:
+def _cell(field: Field, cell: Cell, whole: float) -> dict[str, object]:
+    """Return the template data of a cell."""
     hue, value = HUES.get(field.unit, ""), cell.value
     share = 100 * value / whole if hue and whole and isinstance(value, int | float) else 0
     bar = f"{share:.1f}" if share >= LEAST_BAR else ""
-    return _Cell(cell.text, value, cell.best, not field.unit, hue, bar, cell.inside)
+    return {
+        "text": cell.text, "value": value, "best": cell.best, "words": not field.unit, "hue": hue, "bar": bar,
+        "inside": cell.inside,
+    }  # fmt: skip
 
 
 def _whole(field: Field, values: Sequence[Value]) -> float:

@@ -25,11 +25,8 @@ def escape(text: str) -> str:
     >>> print(escape("a|b <script> __init__ layer_1 [-1, 64]"))
     a\|b \<script\> \_\_init\_\_ layer_1 [-1, 64]
     """
-    return MARKUP.sub(_escaped, one_line(text))
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return "&#36;" if match[0] == "$" else "\\" + match[0]  # GitHub treats \$ as the end of a formula.
+    # GitHub treats \$ as the end of a formula.
+    return MARKUP.sub(lambda match: "&#36;" if match[0] == "$" else "\\" + match[0], one_line(text))
 
 
 def _lines(table: Table) -> Iterator[str]:

@@ -155,12 +155,8 @@ def _with_short_cells(row: TableRow, table: Table) -> TableRow:
         cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
         for field, cell in zip(table.fields, row.cells)
     )
-    return replace(row, label=short_label(row.label, table.widest), cells=tuple(cells))
-
-
-def short_label(text: str, width: int) -> str:
-    """Return a label, shortened only if a width was requested."""
-    return text if width == WIDEST else shortened(text, width)
+    label = row.label if table.widest == WIDEST else shortened(row.label, table.widest)  # Unless a width was asked for.
+    return replace(row, label=label, cells=tuple(cells))
 
 
 def shortened(text: str, width: int) -> str:
