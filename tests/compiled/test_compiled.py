@@ -33,7 +33,7 @@ from torchsummary_plus.api.step_options import StepOptions
 from torchsummary_plus.api.step_request import StepRequest
 from torchsummary_plus.compiled.answers import key_of
 from torchsummary_plus.compiled.request import CompiledStep
-from torchsummary_plus.data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, MemoryLog, without
+from torchsummary_plus.data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog, without
 from torchsummary_plus.table.inputs import make_example
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +94,16 @@ def test_the_peak_on_a_gpu_is_that_of_the_no_op_runtime(name: str) -> None:
     assert result.peak_bytes == recorded["allocated"]
     least, most = result.reserved_range
     assert least <= recorded["reserved"] <= most
+
+
+@needs_release
+@needs_fork
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+def test_without_bfloat16_torch_compiles_nothing() -> None:
+    model, half = nn.Linear(8, 8), torch.bfloat16
+    result = estimate_memory(model, (8,), 4, gpu="T4", autocast=half, optimizer="sgd", compiled=True)
+    why = "torch compiles no code with bfloat16 for this GPU, and runs it as it is"
+    assert f"{NOT_COMPILED}{why}" in result.assumptions
 
 
 def test_other_releases_of_torch_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..data.capability import Capability
+from ..data.capability import AMPERE, Capability
+from ..data.errors import UnsupportedError
 from ..data.units import MIB
 from ..live import compat
 from ..ops.backends import FORMATS, keeps_last_on_cuda
@@ -44,6 +45,12 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 def install(card: Card, capability: Capability, note: Callable[[str], None]) -> None:
     """Stand in for a GPU; ``note`` is told what only the GPU could decide."""
+
+    def has_bfloat16(*_: Any, **__: Any) -> bool:
+        if capability < AMPERE:
+            raise UnsupportedError("torch compiles no code with bfloat16 for this GPU, and runs it as it is")
+        return True
+
     properties = _always(_properties(card, capability))
     answers: dict[str, Any] = {
         "get_device_properties": properties,
@@ -52,7 +59,7 @@ def install(card: Card, capability: Capability, note: Callable[[str], None]) -> 
         "device": Guard,
         "device_count": _always(1),
         "is_available": _always(True),
-        "is_bf16_supported": _always(True),
+        "is_bf16_supported": has_bfloat16,
         "set_device": _always(None),
         "synchronize": _always(None),
     }
