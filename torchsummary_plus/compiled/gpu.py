@@ -125,7 +125,8 @@ def _properties(card: Card, capability: Capability) -> Any:
 
 def _without_triton() -> None:
     """Let inductor write Triton kernels, which nothing compiles, where Triton is not installed."""
-    names.HAS_TRITON.set(_always(True))
+    for place in names.HAS_TRITON:
+        place.set(_always(True))
     names.TRITON_HASH.set(_always(""))
     if names.has_triton_package():
         return
