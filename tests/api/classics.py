@@ -38,11 +38,6 @@ def without_weights(builder: Builder) -> nn.Module:
     return model.to_empty(device="cpu")
 
 
-@classic(784)
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 10), nn.LogSoftmax(dim=1))
-
-
 @classic(1, 28, 28)
 class LeNet(nn.Module):
     def __init__(self) -> None:
@@ -67,21 +62,6 @@ def speech_cnn() -> nn.Module:
     )
 
 
-class _Dilated(nn.Module):
-    def __init__(self, channels: int, dilation: int) -> None:
-        super().__init__()
-        self.pad = nn.ConstantPad1d((2 * dilation, 0), 0.0)
-        self.conv, self.act = nn.Conv1d(channels, channels, 3, dilation=dilation), nn.PReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.act(self.conv(self.pad(x)))
-
-
-@classic(8, 100)
-def temporal_cnn() -> nn.Module:
-    return nn.Sequential(*[_Dilated(8, 2**i) for i in range(4)], nn.Conv1d(8, 2, 1))
-
-
 @classic(1, 24, 28, 24)
 def cnn_3d() -> nn.Module:
     def conv(i: int, o: int) -> list[nn.Module]:
@@ -89,32 +69,6 @@ def cnn_3d() -> nn.Module:
 
     head = [nn.Flatten(), nn.Linear(6 * 5 * 6 * 5, 1)]
     return nn.Sequential(*conv(1, 4), nn.MaxPool3d(2), *conv(4, 6), nn.AvgPool3d(2, ceil_mode=True), *head)
-
-
-class PreActivation(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(channels), nn.Conv2d(channels, channels, 3, padding=1)
-        self.bn2, self.conv2 = nn.BatchNorm2d(channels), nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv2(F.relu(self.bn2(self.conv1(F.relu(self.bn1(x))))))
-
-
-class SqueezeExcite(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Sequential(nn.Linear(channels, 4), nn.ReLU(), nn.Linear(4, channels), nn.Sigmoid())
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, c = x.shape[:2]
-        return x * self.fc(self.pool(x).view(n, c)).view(n, c, 1, 1)
-
-
-@classic(3, 32, 32)
-def squeeze_excite() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.Hardswish(), SqueezeExcite(16), nn.Conv2d(16, 8, 3), SqueezeExcite(8))
 
 
 class Inception(nn.Module):
@@ -138,50 +92,6 @@ def inception() -> nn.Module:
     stem = [nn.Conv2d(3, 16, 7, 2, 3), nn.MaxPool2d(3, 2), nn.LocalResponseNorm(5)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
     return nn.Sequential(*stem, Inception(16), Inception(32), nn.MaxPool2d(3, 2), Inception(32), *head)
-
-
-class DenseLayer(nn.Module):
-    def __init__(self, inner: int, growth: int) -> None:
-        super().__init__()
-        self.norm, self.conv = nn.BatchNorm2d(inner), nn.Conv2d(inner, growth, 3, padding=1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x, self.conv(F.relu(self.norm(x)))], 1)
-
-
-class Transition(nn.Sequential):
-    def __init__(self, inner: int, outer: int) -> None:
-        super().__init__(nn.BatchNorm2d(inner), nn.ReLU(), nn.Conv2d(inner, outer, 1), nn.AvgPool2d(2))
-
-
-@classic(3, 32, 32)
-def densenet() -> nn.Module:
-    first = [DenseLayer(8 + 4 * i, 4) for i in range(4)]
-    second = [DenseLayer(12 + 4 * i, 4) for i in range(4)]
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), *first, Transition(24, 12), *second, nn.AvgPool2d(16), nn.Flatten()
-    )
-
-
-class ShuffleUnit(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        half = channels // 2
-        self.branch = nn.Sequential(
-            nn.Conv2d(half, half, 1, bias=False), nn.BatchNorm2d(half), nn.ReLU(),
-            nn.Conv2d(half, half, 3, padding=1, groups=half, bias=False), nn.BatchNorm2d(half),
-        )  # fmt: skip
-        self.shuffle = nn.ChannelShuffle(2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        still, moved = x.chunk(2, 1)
-        return self.shuffle(torch.cat([still, self.branch(moved)], 1))
-
-
-@classic(3, 32, 32)
-def shufflenet() -> nn.Module:
-    units = [ShuffleUnit(16) for _ in range(3)]
-    return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *units, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(16, 5))
 
 
 class DoubleConv(nn.Sequential):
@@ -225,17 +135,6 @@ def gan_generator() -> nn.Module:
     return nn.Sequential(*unit(20, 32, 1, 0), *unit(32, 16, 2, 1), *unit(16, 8, 2, 1), last, nn.Tanh())
 
 
-@classic(1, 16, 16)
-def super_resolution() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 8, 5, padding=2), nn.Tanh(), nn.Conv2d(8, 9, 3, padding=1), nn.PixelShuffle(3))
-
-
-@classic(3, 32, 32)
-def style_transfer() -> nn.Module:
-    first = [nn.ReflectionPad2d(4), nn.Conv2d(3, 8, 9), nn.InstanceNorm2d(8, affine=True), nn.ReLU()]
-    return nn.Sequential(*first, PreActivation(8), nn.Upsample(scale_factor=2), nn.ZeroPad2d(1), nn.Conv2d(8, 3, 3))
-
-
 @classic(3, 64, 64)
 class FullyConvolutional(nn.Module):
     """Two outputs at the root, which has no row."""
@@ -252,37 +151,3 @@ class FullyConvolutional(nn.Module):
         return y, F.interpolate(y, scale_factor=4)
 
 
-class Mixer(nn.Module):
-    def __init__(self, tokens: int, channels: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
-        self.tokens = nn.Sequential(nn.Linear(tokens, 8), nn.GELU(), nn.Linear(8, tokens))
-        self.channels = nn.Sequential(nn.Linear(channels, 16), nn.GELU(), nn.Linear(16, channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.channels(self.norm2(x))
-
-
-@classic(3, 32, 32)
-def mlp_mixer() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 12, 8, 8), nn.Flatten(2), _Swap(), Mixer(16, 12), Mixer(16, 12))
-
-
-class _Swap(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2)
-
-
-@classic(10, 8)
-class LinearAttention(nn.Module):
-    """A transformer block of plain linear layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.q, self.k, self.v = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
-        self.softmax, self.out = nn.Softmax(dim=-1), nn.Linear(8, 8, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(x)
-        return x + self.out(self.softmax(self.q(y) @ self.k(y).transpose(1, 2)) @ self.v(y))

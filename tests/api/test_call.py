@@ -7,13 +7,11 @@ import inspect
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import torchsummary_plus
-from tests.told import Told
 from torchsummary_plus import ForwardError, ModelSummary, summary, summary_string
 from torchsummary_plus.data.records import TensorSpec, tensors
 
@@ -75,12 +73,6 @@ def test_sizes_leave_the_batch_out() -> None:
     assert quiet(nn.Linear(4, 2), (4,), 5).inputs == TensorSpec((5, 4), "float32", 80)
 
 
-def test_sizes_may_be_of_numpy() -> None:
-    size, batch = np.array([3, 8, 8]), np.int64(5)
-    assert quiet(nn.Conv2d(3, 4, 3), tuple(size), batch).rows == quiet(nn.Conv2d(3, 4, 3), (3, 8, 8), 5).rows
-    assert type(quiet(nn.Linear(8, 4), size[-1], batch).run.batch_size) is int
-
-
 def test_batch_size_scales_bytes_and_not_parameters() -> None:
     single, many = quiet(cnn(), (4, 8, 8)), quiet(cnn(), (4, 8, 8), batch_size=32)
     assert many.input_bytes == 32 * single.input_bytes == 32 * 4 * 4 * 64
@@ -102,20 +94,13 @@ class Asks(nn.Module):
         return self.keep([x, x] if x.is_cuda and x.device.type == "cuda" else x)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 7)])
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 7)])
 def test_a_cuda_device_is_traced_as_cuda(device: Any) -> None:
     s = quiet(Asks(), (4,), device=device)
     assert s.run.kind == "fake"
     assert torch.device(s.run.device).type == "cuda"
     assert (torch.device(s.run.device).index or 0) == (torch.device(device).index or 0)
     assert len(list(tensors(s.rows[-1].outputs))) == 2
-
-
-def test_the_models_own_device_is_the_default() -> None:
-    assert quiet(Asks(), (4,)).run.device == "cpu"
-    with torch.device("meta"):
-        model = nn.Linear(4, 2)
-    assert quiet(model, (4,)).run.kind == "fake"
 
 
 @pytest.mark.parametrize("run", ["fake", "real"])
@@ -134,28 +119,13 @@ def test_the_callers_defaults_are_no_input(run: str) -> None:
         assert quiet(model, (4, 8, 8), run=run).rows == expected
 
 
-def test_model_stays_where_it_is() -> None:
-    model = nn.Linear(4, 2)
-    quiet(model, (4,), device="cuda")
-    assert model.weight.device.type == "cpu"
-
-
 @pytest.mark.parametrize(
     ("dtype", "name", "size"),
     [
-        (torch.float16, "float16", 2),
         (torch.HalfTensor, "float16", 2),
-        (torch.FloatTensor, "float32", 4),
-        (torch.DoubleTensor, "float64", 8),
         (torch.LongTensor, "int64", 8),
-        (torch.IntTensor, "int32", 4),
-        (torch.ByteTensor, "uint8", 1),
-        (torch.BoolTensor, "bool", 1),
-        (torch.bfloat16, "bfloat16", 2),
-        (torch.complex64, "complex64", 8),
         (torch.float8_e5m2, "float8_e5m2", 1),
         (torch.cuda.FloatTensor, "float32", 4),
-        (torch.cuda.LongTensor, "int64", 8),
     ],
     ids=str,
 )
@@ -164,16 +134,6 @@ def test_dtypes_by_torch_dtype_and_by_tensor_type(dtype: Any, name: str, size: i
         s = quiet(nn.Identity(), (4,), dtypes=[dtype], run=run)
         assert s.inputs == TensorSpec((1, 4), name, 4 * size, batch_axes=(0,))
         assert s.input_bytes == 4 * size and s.rows[0].output_bytes == 4 * size
-
-
-def test_one_dtype_for_each_input() -> None:
-    class Two(nn.Module):
-        def forward(self, ids: Tensor, x: Tensor) -> Tensor:
-            return ids.unsqueeze(-1) * x
-
-    s = quiet(Two(), [(3,), (3, 2)], dtypes=[torch.long, torch.float64])
-    assert [spec.dtype for spec in tensors(s.inputs)] == ["int64", "float64"]
-    assert s.input_bytes == 3 * 8 + 6 * 8
 
 
 def test_inputs_take_the_models_own_dtype() -> None:
@@ -240,22 +200,6 @@ def test_totals_are_pythons_ints() -> None:
         "forward_backward_bytes", "param_bytes", "buffer_bytes", "total_bytes",
     )  # fmt: skip
     assert {name: type(getattr(s, name)) for name in totals} == dict.fromkeys(totals, int)
-
-
-def test_rendering_never_runs_the_model_again() -> None:
-    runs = Told()
-
-    class Counts(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            runs.put(1)
-            return x
-
-    s = quiet(nn.Sequential(Counts()), (4,))
-    assert runs.all()
-    for style in ("torchsummary", "tree"):
-        for depth in (None, 0, 1):
-            s.render(style=style, depth=depth, col_names=COLUMNS)
-    assert not runs.all()
 
 
 def test_run_says_which_pass_and_why() -> None:

@@ -32,21 +32,6 @@ def test_only_a_second_call_is_recursive_and_tied_layers_name_the_one_that_count
     assert "(tied: wte)" in result.to_text(style="tree")
 
 
-def test_a_layer_that_has_the_models_own_parameter_is_tied() -> None:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.layer = nn.Parameter(torch.zeros(4, 4)), nn.Linear(4, 4, bias=False)
-            self.layer.weight = self.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.layer(x)
-            return out
-
-    text = str(summary(Own(), (4,), style="tree", verbose=0))
-    assert "(tied)" in text and "(recursive)" not in text
-
-
 def test_groups_beside_tensors_are_named() -> None:
     result = summary(Tied(), (3,), dtypes=torch.long, style="tree", verbose=0)
     assert "logits: [-1, 3, 10], + cache  " in str(result)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from examples.simple_cnn import PooledCNN
-from torchsummary_plus import compare
 from torchsummary_plus.api.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -32,12 +30,6 @@ def places(tmp_path: Path) -> list[str]:
     """Two models of a file."""
     (tmp_path / "two_models.py").write_text(MODELS)
     return [f"{tmp_path}/two_models.py:{name}" for name in ("mlp", "gelu")]
-
-
-def test_it_prints_what_compare_gives(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "examples/simple_cnn.py:PooledCNN", "examples.simple_cnn:PooledCNN", "1,28,28"]) == 0
-    shown = capsys.readouterr().out
-    assert shown == f"{compare(PooledCNN(), PooledCNN(), input_size=(1, 28, 28))}\n"
 
 
 def test_every_option_reaches_it(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,9 +80,3 @@ def test_what_is_not_understood_exits_with_2(words: list[str], told: str, capsys
     assert captured.out == "" and told in captured.err
 
 
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["compare", "--help"], ["--help"]):
-        with pytest.raises(SystemExit) as exit_info:
-            main(words)
-        assert exit_info.value.code == 0
-        assert "torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19" in capsys.readouterr().out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +16,10 @@ from torch import nn
 
 from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
-from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
+from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, summary
 from torchsummary_plus.data.errors import ForwardError
 from torchsummary_plus.data.records import Adapter, Experts
 from torchsummary_plus.table.lines import STYLES
-from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.table.totals import report_totals
 
 LAW = law(10)
@@ -139,11 +137,6 @@ def test_every_format_shows_both_tables(first: ModelSummary, second: ModelSummar
     assert comparison.to_text() == str(comparison)
 
 
-def test_it_pickles_and_compares_by_value_also_after_it_was_shown() -> None:
-    shown_once, fresh = (compare(mlp(), mlp(16), input_size=(8,)) for _ in range(2))
-    assert str(shown_once) and pickle.loads(pickle.dumps(shown_once)) == shown_once == fresh
-
-
 def test_changes_are_marked_as_in_a_diff() -> None:
     comparison = compare(mlp(), mlp(depth=3), mlp(act=nn.GELU), input_size=(8,), names=["a", "b", "c"])
     rows = {(row.label, row.cells[0].text) for row in comparison.tables()[1].rows}
@@ -195,30 +188,6 @@ def test_one_model_in_several_settings() -> None:
     assert result["training_peak_bytes"][:3] == [sgd, adamw, None]
     assert result["inference_peak_bytes"][:3] == inference
     assert "max_batch_size" not in result
-
-
-def test_the_largest_batch_is_that_of_max_batch_size() -> None:
-    comparison = compare(mlp(8), mlp(16), input_size=(8,), memory={"gpu": "3GiB", "optimizer": "sgd"})
-    expected = [max_batch_size(mlp(n), (8,), "3GiB", optimizer="sgd").batch_size for n in (8, 16)]
-    assert 0 < expected[1] < expected[0]
-    assert figures(comparison)["max_batch_size"] == expected
-    (row,) = (row for row in comparison.tables()[0].rows if row.path == "max_batch_size")
-    assert [cell.best for cell in row.cells] == [True, False]
-
-
-def test_each_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table, both steps and the search for the largest batch share one module tree."""
-    models: list[nn.Module] = []
-    begin = ModuleTree.__init__
-
-    def counted(tree: ModuleTree, model: nn.Module, *rest: Any) -> None:
-        models.append(model)
-        begin(tree, model, *rest)
-
-    monkeypatch.setattr(ModuleTree, "__init__", counted)
-    first, second = mlp(), mlp(16)
-    compare(first, second, input_size=(8,), memory={"gpu": "3GiB", "optimizer": "sgd"})
-    assert models == [first, second]
 
 
 def test_one_rank_of_many_is_compared() -> None:
@@ -302,24 +271,6 @@ def test_a_quantised_self_differs_where_it_is_quantised() -> None:
     marks = {row.label: row.cells[0].text for row in rows if "_packed_params" not in row.label}
     assert marks.pop("body.0 (Linear / DynamicQuantizedLinear)") == "~"
     assert marks.pop("body.2 (Linear / DynamicQuantizedLinear)") == "~" and set(marks.values()) == {""}
-
-
-def test_an_adapted_self_differs_by_its_adapters() -> None:
-    class Adapted(nn.Module):
-        def __init__(self, base: nn.Linear) -> None:
-            super().__init__()
-            self.base_layer, self.lora_A, self.lora_B = base, nn.Linear(12, 2), nn.Linear(2, 16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x))
-            return y
-
-    model = Positions()
-    adapted = copy.deepcopy(model)
-    adapted.body[0] = Adapted(adapted.body[0])
-    rows = compare(model, adapted, input_size=(8, 12)).tables()[1].rows
-    assert {row.cells[0].text for row in rows if "lora" not in row.label and "Adapted" not in row.label} == {""}
-    assert sum(row.cells[0].text == "+" for row in rows) == 3
 
 
 @pytest.mark.parametrize("models", [[mlp(4), mlp(16)], {"small": mlp(4), "large": mlp(16)}])

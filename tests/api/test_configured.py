@@ -146,19 +146,6 @@ def test_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         connect()
 
 
-def test_a_flash_attention_package_is_not_needed(tmp_path: Path) -> None:
-    model: Any = from_config(folder(tmp_path, _attn_implementation="flash_attention_2"))
-    assert model.config._attn_implementation == "sdpa"
-
-
-def test_endless_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configured, "MOST_MODULES", 200)
-    with pytest.raises(InputError, match="describes more than 200 modules"):
-        from_config(folder(tmp_path, num_hidden_layers=1_000_000_000))
-    monkeypatch.undo()
-    assert summary(from_config(folder(tmp_path)), verbose=0).total_params > 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="it limits the memory of forked processes")
 def test_mutants_are_refused_or_built() -> None:
     failed, answered, _, _ = judged("config", 60)

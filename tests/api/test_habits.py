@@ -147,13 +147,6 @@ def test_row_settings_are_torchinfos() -> None:
         summary(nn.Linear(2, 2), row_settings=["names"], verbose=0)
 
 
-def test_hidden_recursive_rows_include_what_is_inside() -> None:
-    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    result = summary(nn.Sequential(block, nn.Tanh(), block), (4,), style="tree", verbose=0)
-    lines = result.to_text(row_settings=["hide_recursive_layers"]).splitlines()
-    assert sum("ReLU" in line for line in lines) == 1 and sum("Linear" in line for line in lines) == 1
-
-
 @pytest.mark.parametrize("data", [torch.ones(2, 8), [torch.ones(2, 8)], {"x": torch.ones(2, 8)}])
 def test_tensors_in_place_of_a_size_are_inputs(data: Any) -> None:
     result = summary(Masked(), data, verbose=0)
@@ -166,11 +159,6 @@ def test_what_a_tokenizer_returns() -> None:
         assert summary(Tokens(), **given, verbose=0).run.batch_size == 2
     with pytest.raises(InputError, match="pass tensors as input_data="):
         summary(Masked(), (8,), torch.ones(2, 8), verbose=0)  # type: ignore[arg-type]
-
-
-def test_a_class_in_place_of_a_model_says_to_call_it() -> None:
-    with pytest.raises(InputError, match=r"the class Masked, not an instance; call it: Masked\(\.\.\.\)"):
-        summary(Masked, (8,))  # type: ignore[arg-type]
 
 
 def test_a_modules_own_name_is_its_type() -> None:
@@ -236,24 +224,14 @@ def test_rows_are_chosen_by_type_name_or_range(rows: Any, labels: list[str]) -> 
     assert f"Rows shown: {len(labels)} of 68" in text and f"Total params: {result.total_params:,}" in text
 
 
-@pytest.mark.parametrize("style", ["torchsummary", "tree", "rich"])
-@pytest.mark.parametrize("view", ["to_text", "to_markdown", "to_latex", "to_html", "to_csv", "to_dataframe", "tables"])
-def test_every_format_takes_rows_and_a_width_whatever_the_style_is(style: str, view: str) -> None:
-    result = summary(resnet18(), (3, 32, 32), style=style, verbose=0)
-    shown = str(getattr(result, view)(rows="Linear", col_width=12))
-    assert "Linear" in shown and "Conv2d" not in shown
+def test_every_format_takes_rows_and_a_width() -> None:
+    result = summary(resnet18(), (3, 32, 32), style="rich", verbose=0)
+    for view in ("to_text", "to_markdown", "to_latex", "to_html", "to_csv", "to_dataframe", "tables"):
+        shown = str(getattr(result, view)(rows="Linear", col_width=12))
+        assert "Linear" in shown and "Conv2d" not in shown
     with pytest.raises(InputError, match='pass style="tree" too'):
         result.to_latex(repeats="fold", style="torchsummary")
     assert "0 to 1 (BasicBlock) x 2" in result.to_latex(repeats="fold", style="tree")
-
-
-def test_html_narrows_names_and_shapes_to_a_width() -> None:
-    result = summary(resnet18(), (3, 32, 32), verbose=0)
-    wide, narrow = (
-        [float(width) for width in re.findall(r'<col style="width:([0-9.]+)ch">', html)]
-        for html in (result.to_html(), result.to_html(col_width=8))
-    )
-    assert narrow[0] < wide[0] and narrow[1] < wide[1] and narrow[2] == wide[2]  # Numbers stay whole.
 
 
 def test_a_chosen_row_keeps_its_place_in_the_tree() -> None:
@@ -309,11 +287,6 @@ def test_rich_draws_in_a_terminal_and_plain_text_in_a_pipe(monkeypatch: pytest.M
     assert sum("Layer (type)" in line for line in lines) > 3
     assert "2,359,296" in plain and f"Total params: {result.total_params:,}" in plain
     assert result.to_terminal(io.StringIO()) == str(result) == result.to_text(style="tree")
-
-
-def test_one_channel_is_no_plural() -> None:
-    with pytest.raises(ForwardError, match="axis 1 has size 1 but the layer expects 3 channels"):
-        summary(nn.Conv2d(3, 8, 3), (1, 8, 8), verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,3 @@ def test_eight_bit_states_are_those_of_bitsandbytes(name: str, kind: str) -> Non
         assert measured.at_peak["optimizer_state"] == state_bytes
 
 
-def test_tensors_in_place_of_a_size_are_inputs() -> None:
-    x = torch.ones(8, 256)
-    assert estimate_memory(net(), x).peak_bytes == estimate_memory(net(), (256,), 8).peak_bytes
-    assert measure_memory(net(), [x]).peak_bytes == estimate_memory(net(), [x]).peak_bytes
-    with pytest.raises(InputError, match="call it: Linear"):
-        estimate_memory(nn.Linear, (256,))

@@ -86,13 +86,6 @@ class Freezing(nn.Sequential):
         return self
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_train_that_freezes_parameters(call: str) -> None:
-    model = Freezing(nn.Linear(8, 8), nn.Linear(8, 8))
-    CALLS[call](model, input_data=torch.randn(2, 8), mode="train")
-    assert all(parameter.requires_grad for parameter in model.parameters())
-
-
 def test_parameters_frozen_by_train_have_no_gradients() -> None:
     model, plain = Freezing(nn.Linear(64, 64), nn.Linear(64, 64)), nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     plain[0].requires_grad_(False)
@@ -177,18 +170,6 @@ def test_layers_that_a_forward_adds_are_predicted_as_measured(most: int, optimiz
     estimate = estimate_memory(model, (16,), 4, **options)
     assert estimate.peak_bytes == measure_memory(model, (16,), 4, **options).peak_bytes and len(model.layers) == 1
     assert any("does not train them" in line for line in estimate.assumptions) == (most == 2)
-
-
-def test_a_step_that_adds_layers_ends() -> None:
-    model = nn.Sequential(nn.Linear(16, 16))
-
-    def step(model: nn.Sequential, x: Tensor) -> None:
-        model.append(nn.Linear(16, 16))
-        model(x).mean().backward()
-        model.zero_grad()
-
-    options: dict[str, Any] = {"input_data": torch.randn(4, 16), "train_step": step}
-    assert estimate_memory(model, **options).peak_bytes == measure_memory(model, **options).peak_bytes
 
 
 def test_a_model_that_grows_in_every_forward_has_no_table() -> None:

@@ -16,7 +16,6 @@ import torchsummary
 from torch import nn
 
 from examples.modelsize_net import ModelsizeNet
-from examples.simple_cnn import PooledCNN
 from examples.vgg import vgg19
 from torchsummary_plus import InputError
 from torchsummary_plus.legacy import MemTracker, SizeEstimator, modelsize, summary, summary_string
@@ -99,21 +98,6 @@ class Twisted(nn.Module):
         return self.last(self.alias(x))
 
 
-def test_any_graph() -> None:
-    estimator = SizeEstimator(Twisted(), (3, 8))
-    estimator.estimate_size()
-    assert estimator.out_sizes == [(3, 4), (3, 4), (3, 4), (3, 4), (3, 2)]
-    assert estimator.param_bits == 32 * sum(p.numel() for p in Twisted().parameters())
-
-
-def test_simple_cnn_is_seen_with_its_functions() -> None:
-    estimator = SizeEstimator(PooledCNN(), (1, 1, 28, 28))
-    megabytes, _ = estimator.estimate_size()
-    maps = [(32, 28), (32, 28), (32, 14), (64, 14), (64, 14), (64, 7)]
-    assert estimator.out_sizes[:6] == [(1, c, n, n) for c, n in maps]
-    assert estimator.param_bits == 32 * 421_642 and megabytes > 1.61
-
-
 def six_layers() -> nn.Module:
     """The model of Pytorch-Memory-Utils' documentation."""
     model = nn.Sequential()
@@ -144,11 +128,6 @@ def test_modelsize_of_any_graph(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Model Twisted : " in capsys.readouterr().out
     with pytest.raises(InputError, match="input is 3; accepted: a tensor"):
         modelsize(Twisted(), 3)  # type: ignore[arg-type]
-
-
-def test_a_batch_and_other_dtypes_are_no_trouble() -> None:
-    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
-    assert modelsize(model, torch.zeros(2, 5, dtype=torch.long)).forward_bytes == 4 * (2 * 5 * 4 + 2 * 5 * 2)
 
 
 README_OF_TORCHSUMMARY = """

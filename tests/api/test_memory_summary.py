@@ -63,38 +63,10 @@ def test_the_lines_add_up_to_what_the_step_holds(name: str, depth: int | None) -
     assert (root.saved_bytes, root.grad_bytes, root.optimizer_bytes) == totals
 
 
-def test_each_call_of_a_shared_module_has_what_it_saves_and_the_first_one_the_gradient() -> None:
-    result = summed("tied", {"optimizer": "sgd"})
-    twice = [result.row_memory[row.index] for row in result.rows if row.path == "layer.1"]
-    assert [m.saved_bytes for m in twice] == [3 * 5 * 8 * 4] * 2
-    linear = [result.row_memory[row.index] for row in result.rows if row.path == "layer.0"]
-    assert [m.grad_bytes for m in linear] == [(8 * 8 + 8) * 4, 0]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_live_bytes_never_pass_the_peak(name: str) -> None:
-    result = summed(name, "train")
-    assert result.memory is not None
-    live = [memory.peak_bytes for memory in result.row_memory if memory.peak_bytes is not None]
-    assert live and 0 < min(live) <= max(live) <= result.memory.peak_bytes
-
-
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_estimate_is_that_of_the_call_by_itself(mode: str) -> None:
     build, size = MODELS["scaled"]
     assert summed("scaled", mode).memory == estimate_memory(build(), size, 3, mode=mode)
-
-
-def test_options_of_the_estimate_go_before_those_of_the_table() -> None:
-    result = summed("scaled", {"batch_size": 7, "device": "cuda"}, device="cpu")
-    assert result.memory is not None
-    assert (result.memory.info.batch_size, result.memory.backend) == (7, "cuda")
-    assert (result.run.batch_size, result.run.device) == (3, "cpu")
-
-
-def test_an_open_batch_is_estimated_at_one() -> None:
-    estimate = summary(Scaled(), (16,), memory="train", verbose=0).memory
-    assert estimate is not None and estimate.info.batch_size == 1
 
 
 def test_the_estimate_stands_under_the_table_and_two_columns_to_its_right() -> None:
@@ -142,12 +114,10 @@ def test_memory_needs_an_input() -> None:
         summary(Scaled(), memory="train", verbose=0)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_largest_batch_is_the_same_by_size_and_by_data(device: str) -> None:
-    memory = {"cpu": 1 << 18, "cuda": 4 << 30}[device]
-    by_size = max_batch_size(Scaled(), (16,), memory, device=device, optimizer="sgd")
+def test_the_largest_batch_is_the_same_by_size_and_by_data() -> None:
+    by_size = max_batch_size(Scaled(), (16,), 1 << 18, device="cpu", optimizer="sgd")
     data = torch.randn(4, 16)
-    assert max_batch_size(Scaled(), memory=memory, device=device, input_data=data, optimizer="sgd") == by_size
+    assert max_batch_size(Scaled(), memory=1 << 18, device="cpu", input_data=data, optimizer="sgd") == by_size
     assert by_size.batch_size > 100
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.told import Told
 from torchsummary_plus import InputError, StepOptions, estimate_memory, max_batch_size, measure_memory, summary
 
 CALLS: tuple[Callable[..., Any], ...] = (estimate_memory, measure_memory)
@@ -42,14 +41,6 @@ def test_a_users_own_step_takes_no_options_of_a_loop(name: str, call: Callable[.
         call(net(), (64,), 4, train_step=own_step, **{name: value})
     shared = StepOptions(**{name: value})
     call(net(), (64,), 4, options=shared, train_step=own_step, **{name: None})
-
-
-def test_a_users_own_inference_runs_under_autocast() -> None:
-    dtypes = Told()
-    options: dict[str, Any] = {"mode": "eval", "autocast": "bf16"}
-    for call in CALLS:
-        call(net(), (64,), 4, train_step=lambda model, x: dtypes.put(model(x).dtype), **options)
-    assert set(dtypes.all()) == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from examples.simple_cnn import PooledCNN
 from torchsummary_plus import (
     InputError,
     StepOptions,
@@ -20,9 +19,7 @@ from torchsummary_plus import (
     measure_memory,
     summary,
 )
-from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.step_options import StepArguments
-from torchsummary_plus.table.modules import ModuleTree
 
 ADAM = StepOptions(optimizer="adam", autocast=torch.bfloat16, steps=1)
 KEYWORDS: dict[str, Any] = {"optimizer": "adam", "autocast": torch.bfloat16, "steps": 1}
@@ -90,28 +87,3 @@ def test_another_batch_for_the_step_keeps_the_arguments_of_the_forward() -> None
         summary(net(), (64,), memory={"batch_size": -1}, verbose=0)
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_a_table_with_memory_reads_the_model_once(lazy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    walks: list[type] = []
-    walk = ModuleTree.__init__
-
-    def counted(self: ModuleTree, model: nn.Module) -> None:
-        walks.append(type(model))
-        walk(self, model)
-
-    monkeypatch.setattr(ModuleTree, "__init__", counted)
-    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU()) if lazy else net()
-    summary(model, (64,), verbose=0)
-    alone, walks[:] = len(walks), []
-    summary(model, (64,), memory="train", verbose=0)
-    assert len(walks) == alone
-
-
-def test_the_shell_asks_with_the_same_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["examples/simple_cnn.py:PooledCNN", "1,28,28", "--optimizer", "adam", "--gpu", "T4", "--max-batch"]) == 0
-    )
-    shown = capsys.readouterr().out
-    options = StepOptions(optimizer="adam", device="cuda", gpu="T4")
-    assert str(summary(PooledCNN(), (1, 28, 28), memory=options, verbose=0)) in shown
-    assert str(max_batch_size(PooledCNN(), (1, 28, 28), "T4", optimizer="adam")) in shown

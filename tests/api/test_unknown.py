@@ -160,10 +160,6 @@ def test_pruning_masks_are_counted_beside_the_parameters() -> None:
     assert "after pruning" not in str(summary(nn.Linear(2, 2), verbose=0))
 
 
-def test_a_mask_without_values_counts_nothing() -> None:
-    assert summary(masked().to("meta"), verbose=0).pruned_params is None
-
-
 def test_the_masks_of_a_sparsifier_are_counted() -> None:
     from torch.ao.pruning import WeightNormSparsifier
 
