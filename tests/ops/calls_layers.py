@@ -19,6 +19,7 @@ from .draws import (
     laid,
     meta,
     near,
+    of_any,
 )
 
 # Products
@@ -72,14 +73,8 @@ def a_convolution(d: Draw, axes: int, odd: float) -> Sequence[Any]:
     return x, weight, bias, setting(1, 2, 3), setting(0, 1), setting(1, 1, 2), transposed, extra, groups
 
 
-@calls("convolution")
-def _(d: Draw) -> Sequence[Any]:
-    return a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4)
-
-
-@calls("_convolution")
-def _(d: Draw) -> Sequence[Any]:
-    return *a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4), True, False, True, True
+calls("convolution")(lambda d: a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4))
+calls("_convolution")(lambda d: (*a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4), True, False, True, True))
 
 
 @calls("convolution_backward")
@@ -133,10 +128,7 @@ def _(d: Draw) -> Sequence[Any]:
     return x, near(d, *size), *parameters(d, x, size, 1), d.choice([None, 1e-5])
 
 
-@calls("_softmax", "_log_softmax")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, an_axis(d, x), d.random() < 0.1
+calls("_softmax", "_log_softmax")(of_any(lambda d, x: (x, an_axis(d, x), d.random() < 0.1)))
 
 
 @calls("glu")
@@ -145,10 +137,7 @@ def _(d: Draw) -> Sequence[Any]:
     return x, an_axis(d, x)
 
 
-@calls("_safe_softmax", "cumsum", "cumprod", "max.dim", "min.dim", "sort")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, an_axis(d, x)
+calls("_safe_softmax", "cumsum", "cumprod", "max.dim", "min.dim", "sort")(of_any(lambda d, x: (x, an_axis(d, x))))
 
 
 # Pooling, resampling and padding
@@ -166,9 +155,7 @@ def an_image_of(d: Draw, axes: int) -> Tensor:
     return laid(d, (*(d.randint(1, 3) for _ in range(d.choice([1, 2, 2]))), *sizes), d.choice((*FLOATS, torch.int64)))
 
 
-@calls("max_pool2d_with_indices")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 2), *windows(d, 2), [d.choice([1, 1, 2])], d.random() < 0.5
+calls("max_pool2d_with_indices")(lambda d: (an_image_of(d, 2), *windows(d, 2), [d.choice([1, 1, 2])], d.random() < 0.5))
 
 
 @calls("max_pool2d_with_indices_backward")
@@ -182,88 +169,47 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, pooled.shape, x.dtype), x, *settings, laid(d, indices.shape, torch.int64)
 
 
-@calls("max_pool3d_with_indices")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 3), *windows(d, 3), [d.choice([1, 1, 2])], d.random() < 0.5
-
-
-@calls("avg_pool2d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 2), *windows(d, 2), d.random() < 0.5, True, d.choice([None, 2, 0])
-
-
-@calls("avg_pool3d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 3), *windows(d, 3), d.random() < 0.5, True, d.choice([None, 2, 0])
-
-
-@calls("_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "_upsample_nearest_exact2d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)]
-
-
-@calls("_adaptive_avg_pool3d", "upsample_nearest3d", "_upsample_nearest_exact3d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)]
-
-
-@calls("upsample_nearest1d", "_upsample_nearest_exact1d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 1), [d.choice([1, 2, 7])]
-
-
-@calls("upsample_linear1d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 1), [d.choice([1, 2, 7])], d.random() < 0.5
-
-
-@calls("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)], d.random() < 0.5
-
-
-@calls("upsample_trilinear3d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)], d.random() < 0.5
-
-
-@calls("pixel_shuffle")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, (*a_shape(d, 0, 2), d.choice([1, 4, 8]), 3, 5), d.choice(DTYPES)), d.choice([1, 2])
-
-
-@calls("pixel_unshuffle")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, (*a_shape(d, 1, 3), d.choice([2, 3, 4]), 4), d.choice(DTYPES)), d.choice([1, 2])
-
-
-@calls("constant_pad_nd")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, [d.choice([0, 1, 2, -1]) for _ in range(2 * d.randint(0, x.dim()))], d.choice([0, 1.5])
-
-
-@calls("reflection_pad1d", "replication_pad1d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 1), [d.choice([0, 1, 2, -1]) for _ in range(2)]
-
-
-@calls("reflection_pad2d", "replication_pad2d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 2), [d.choice([0, 1, 2, -1]) for _ in range(4)]
-
-
-@calls("reflection_pad3d", "replication_pad3d")
-def _(d: Draw) -> Sequence[Any]:
-    return an_image_of(d, 3), [d.choice([0, 1, 2, -1]) for _ in range(6)]
+calls("max_pool3d_with_indices")(lambda d: (an_image_of(d, 3), *windows(d, 3), [d.choice([1, 1, 2])], d.random() < 0.5))
+calls("avg_pool2d")(lambda d: (an_image_of(d, 2), *windows(d, 2), d.random() < 0.5, True, d.choice([None, 2, 0])))
+calls("avg_pool3d")(lambda d: (an_image_of(d, 3), *windows(d, 3), d.random() < 0.5, True, d.choice([None, 2, 0])))
+calls("_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "_upsample_nearest_exact2d")(
+    lambda d: (an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)])
+)
+calls("_adaptive_avg_pool3d", "upsample_nearest3d", "_upsample_nearest_exact3d")(
+    lambda d: (an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)])
+)
+calls("upsample_nearest1d", "_upsample_nearest_exact1d")(lambda d: (an_image_of(d, 1), [d.choice([1, 2, 7])]))
+calls("upsample_linear1d")(lambda d: (an_image_of(d, 1), [d.choice([1, 2, 7])], d.random() < 0.5))
+calls("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")(
+    lambda d: (an_image_of(d, 2), [d.choice([1, 2, 7]) for _ in range(2)], d.random() < 0.5)
+)
+calls("upsample_trilinear3d")(lambda d: (an_image_of(d, 3), [d.choice([1, 2, 7]) for _ in range(3)], d.random() < 0.5))
+calls("pixel_shuffle")(
+    lambda d: (laid(d, (*a_shape(d, 0, 2), d.choice([1, 4, 8]), 3, 5), d.choice(DTYPES)), d.choice([1, 2]))
+)
+calls("pixel_unshuffle")(
+    lambda d: (laid(d, (*a_shape(d, 1, 3), d.choice([2, 3, 4]), 4), d.choice(DTYPES)), d.choice([1, 2]))
+)
+calls("constant_pad_nd")(
+    of_any(lambda d, x: (x, [d.choice([0, 1, 2, -1]) for _ in range(2 * d.randint(0, x.dim()))], d.choice([0, 1.5])))
+)
+calls("reflection_pad1d", "replication_pad1d")(
+    lambda d: (an_image_of(d, 1), [d.choice([0, 1, 2, -1]) for _ in range(2)])
+)
+calls("reflection_pad2d", "replication_pad2d")(
+    lambda d: (an_image_of(d, 2), [d.choice([0, 1, 2, -1]) for _ in range(4)])
+)
+calls("reflection_pad3d", "replication_pad3d")(
+    lambda d: (an_image_of(d, 3), [d.choice([0, 1, 2, -1]) for _ in range(6)])
+)
 
 
 # Dropout, attention, recurrence
 
 
-@calls("native_dropout")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), d.choice([0.1, 0.5, 0.0]), d.choice([True, True, False, None])
+calls("native_dropout")(
+    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), d.choice([0.1, 0.5, 0.0]), d.choice([True, True, False, None]))
+)
 
 
 @calls("_scaled_dot_product_flash_attention_for_cpu")
@@ -307,6 +253,4 @@ def _(d: Draw) -> Sequence[Any]:
     return gates, gates, hidden, None, None
 
 
-@calls("_thnn_fused_gru_cell_backward")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, (2, 5)), laid(d, (2, 25)), d.random() < 0.5
+calls("_thnn_fused_gru_cell_backward")(lambda d: (laid(d, (2, 5)), laid(d, (2, 25)), d.random() < 0.5))

@@ -40,14 +40,8 @@ def _(d: Draw) -> Sequence[Any]:
     return x, target, weight, d.choice(REDUCTIONS), -100
 
 
-@calls("nll_loss_backward")
-def _(d: Draw) -> Sequence[Any]:
-    return _backward(d, *_scores(d))
-
-
-@calls("nll_loss2d_backward")
-def _(d: Draw) -> Sequence[Any]:
-    return _backward(d, *_images(d))
+calls("nll_loss_backward")(lambda d: _backward(d, *_scores(d)))
+calls("nll_loss2d_backward")(lambda d: _backward(d, *_images(d)))
 
 
 def _backward(d: Draw, x: Tensor, target: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Sequence[Any]:
@@ -60,9 +54,7 @@ def _pair(d: Draw, alike: bool) -> tuple[Tensor, Tensor, torch.dtype]:
     return laid(d, shape, dtype), laid(d, shape if alike else a_part_of(d, shape), dtype), dtype
 
 
-@calls("mse_loss", "smooth_l1_loss", "huber_loss")
-def _(d: Draw) -> Sequence[Any]:
-    return *_pair(d, False)[:2], d.choice(REDUCTIONS)
+calls("mse_loss", "smooth_l1_loss", "huber_loss")(lambda d: (*_pair(d, False)[:2], d.choice(REDUCTIONS)))
 
 
 @calls("binary_cross_entropy")

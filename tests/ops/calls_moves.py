@@ -18,51 +18,32 @@ from .draws import (
     calls,
     laid,
     near,
+    of_any,
     some_axes,
 )
 
 # Reductions
 
 
-@calls("sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all")
-def _(d: Draw) -> Sequence[Any]:
-    return (laid(d, a_shape(d), d.choice(DTYPES)),)
-
-
-@calls("sum.dim_IntList", "mean.dim", "amax", "amin", "any.dims", "all.dims")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, some_axes(d, x), d.random() < 0.5
-
-
-@calls("prod.dim_int", "any.dim", "all.dim")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, an_axis(d, x), d.random() < 0.5
-
-
-@calls("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, d.choice([None, some_axes(d, x)]), {"correction": d.choice([0, 1]), "keepdim": d.random() < 0.5}
-
-
-@calls("linalg_vector_norm")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, d.choice([2, 1.0]), some_axes(d, x), d.random() < 0.5
-
-
-@calls("topk")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, d.choice([0, 1, 2]), an_axis(d, x)
-
-
-@calls("sort.stable")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, {"stable": True, "dim": an_axis(d, x)}
+calls("sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all")(
+    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)),)
+)
+calls("sum.dim_IntList", "mean.dim", "amax", "amin", "any.dims", "all.dims")(
+    of_any(lambda d, x: (x, some_axes(d, x), d.random() < 0.5))
+)
+calls("prod.dim_int", "any.dim", "all.dim")(of_any(lambda d, x: (x, an_axis(d, x), d.random() < 0.5)))
+calls("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")(
+    of_any(
+        lambda d, x: (
+            x,
+            d.choice([None, some_axes(d, x)]),
+            {"correction": d.choice([0, 1]), "keepdim": d.random() < 0.5},
+        )
+    )
+)
+calls("linalg_vector_norm")(of_any(lambda d, x: (x, d.choice([2, 1.0]), some_axes(d, x), d.random() < 0.5)))
+calls("topk")(of_any(lambda d, x: (x, d.choice([0, 1, 2]), an_axis(d, x))))
+calls("sort.stable")(of_any(lambda d, x: (x, {"stable": True, "dim": an_axis(d, x)})))
 
 
 # Joining and picking
@@ -87,16 +68,8 @@ def _(d: Draw) -> Sequence[Any]:
     return parts, d.randint(-len(shape) - 1, len(shape))
 
 
-@calls("index_select")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, an_axis(d, x), laid(d, (3,), d.choice([torch.int64, torch.int32]))
-
-
-@calls("gather")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, an_axis(d, x), laid(d, near(d, *x.shape), torch.int64)
+calls("index_select")(of_any(lambda d, x: (x, an_axis(d, x), laid(d, (3,), d.choice([torch.int64, torch.int32])))))
+calls("gather")(of_any(lambda d, x: (x, an_axis(d, x), laid(d, near(d, *x.shape), torch.int64))))
 
 
 @calls("index.Tensor")
@@ -118,10 +91,7 @@ def _(d: Draw) -> Sequence[Any]:
     return x, [d.randint(-2, 2) for _ in axes or [0]], axes
 
 
-@calls("flip")
-def _(d: Draw) -> Sequence[Any]:
-    x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, some_axes(d, x)
+calls("flip")(of_any(lambda d, x: (x, some_axes(d, x))))
 
 
 @calls("repeat")
@@ -130,54 +100,24 @@ def _(d: Draw) -> Sequence[Any]:
     return x, [d.choice([0, 1, 2, 3]) for _ in range(d.randint(max(x.dim() - 1, 0), x.dim() + 2))]
 
 
-@calls("new_empty", "new_zeros", "new_ones", "new_full")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), a_shape(d), {"dtype": d.choice([None, torch.int64])}
-
-
-@calls("new_full")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), a_shape(d), 1.5
-
-
-@calls("zeros", "ones", "empty.memory_format", "rand", "randn")
-def _(d: Draw) -> Sequence[Any]:
-    return a_shape(d), {"dtype": d.choice([None, *FLOATS]), "device": "meta"}
-
-
-@calls("full")
-def _(d: Draw) -> Sequence[Any]:
-    return a_shape(d), d.choice([2, 0.5, True]), {"dtype": d.choice([None, *DTYPES]), "device": "meta"}
-
-
-@calls("scalar_tensor")
-def _(d: Draw) -> Sequence[Any]:
-    return d.choice([2, 0.5, True]), {"dtype": d.choice([None, *DTYPES]), "device": "meta"}
-
-
-@calls("arange")
-def _(d: Draw) -> Sequence[Any]:
-    return d.choice([0, 1, 7, 2.5, -1]), {"dtype": d.choice([None, *FLOATS, torch.int64]), "device": "meta"}
-
-
-@calls("arange.start")
-def _(d: Draw) -> Sequence[Any]:
-    return d.randint(-5, 5), d.randint(-5, 5), {"device": "meta"}
-
-
-@calls("arange.start_step")
-def _(d: Draw) -> Sequence[Any]:
-    return d.randint(-5, 5), d.randint(-5, 5), d.randint(-3, 3), {"device": "meta"}
-
-
-@calls("bernoulli_.float", "uniform_", "normal_", "exponential_")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), 0.5
-
-
-@calls("clamp", "clamp_")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), d.choice([None, 0, -1.0]), d.choice([None, 6, 1.5])
+calls("new_empty", "new_zeros", "new_ones", "new_full")(
+    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), a_shape(d), {"dtype": d.choice([None, torch.int64])})
+)
+calls("new_full")(lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), a_shape(d), 1.5))
+calls("zeros", "ones", "empty.memory_format", "rand", "randn")(
+    lambda d: (a_shape(d), {"dtype": d.choice([None, *FLOATS]), "device": "meta"})
+)
+calls("full")(lambda d: (a_shape(d), d.choice([2, 0.5, True]), {"dtype": d.choice([None, *DTYPES]), "device": "meta"}))
+calls("scalar_tensor")(lambda d: (d.choice([2, 0.5, True]), {"dtype": d.choice([None, *DTYPES]), "device": "meta"}))
+calls("arange")(
+    lambda d: (d.choice([0, 1, 7, 2.5, -1]), {"dtype": d.choice([None, *FLOATS, torch.int64]), "device": "meta"})
+)
+calls("arange.start")(lambda d: (d.randint(-5, 5), d.randint(-5, 5), {"device": "meta"}))
+calls("arange.start_step")(lambda d: (d.randint(-5, 5), d.randint(-5, 5), d.randint(-3, 3), {"device": "meta"}))
+calls("bernoulli_.float", "uniform_", "normal_", "exponential_")(lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), 0.5))
+calls("clamp", "clamp_")(
+    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), d.choice([None, 0, -1.0]), d.choice([None, 6, 1.5]))
+)
 
 
 @calls("clamp.Tensor", "clamp_.Tensor")
@@ -193,14 +133,10 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, shape, dtype), d.choice([2, 0.5]), {"rounding_mode": d.choice([None, "floor", "trunc"])}
 
 
-@calls("hardtanh", "hardtanh_")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), 0, 6
-
-
-@calls("leaky_relu", "leaky_relu_", "celu", "celu_", "elu", "elu_")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), 0.1
+calls("hardtanh", "hardtanh_")(lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), 0, 6))
+calls("leaky_relu", "leaky_relu_", "celu", "celu_", "elu", "elu_")(
+    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), 0.1)
+)
 
 
 @calls("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor")
@@ -224,9 +160,7 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, shape, d.choice(DTYPES)), laid(d, a_part_of(d, shape), torch.bool), value
 
 
-@calls("fill_.Tensor")
-def _(d: Draw) -> Sequence[Any]:
-    return laid(d, a_shape(d), d.choice(DTYPES)), laid(d, a_shape(d, 0, 1), d.choice(DTYPES))
+calls("fill_.Tensor")(lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), laid(d, a_shape(d, 0, 1), d.choice(DTYPES))))
 
 
 @calls("where.self")
@@ -269,14 +203,8 @@ def _(d: Draw) -> Sequence[Any]:
     return x, an_axis(d, x), an_axis(d, x)
 
 
-@calls("t")
-def _(d: Draw) -> Sequence[Any]:
-    return (laid(d, a_shape(d, 0, 3)),)
-
-
-@calls("alias", "detach", "squeeze")
-def _(d: Draw) -> Sequence[Any]:
-    return (laid(d, a_shape(d)),)
+calls("t")(lambda d: (laid(d, a_shape(d, 0, 3)),))
+calls("alias", "detach", "squeeze")(lambda d: (laid(d, a_shape(d)),))
 
 
 @calls("expand")

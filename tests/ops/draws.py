@@ -120,6 +120,11 @@ def calls(*names: str) -> Callable[[Callable[[Draw], Sequence[Any]]], None]:
     return register
 
 
+def of_any(make: Callable[[Draw, Tensor], Sequence[Any]]) -> Callable[[Draw], Sequence[Any]]:
+    """Arguments that depend on a tensor of any shape, dtype and layout."""
+    return lambda d: make(d, laid(d, a_shape(d), d.choice(DTYPES)))
+
+
 @calls("_grouped_mm")
 def _grouped_products(draw: Draw) -> Sequence[Any]:
     """In bfloat16, the one dtype for which torch has a meta kernel."""

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -32,7 +30,6 @@ from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_driver import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.backends import allows_tf32
 from torchsummary_plus.ops.scratch.cuda.cudnn import shared_object, worker_client
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
@@ -42,10 +39,8 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import (
     NONDETERMINISTIC,
     TENSOR_CORE,
     Question,
-    workspaces,
 )
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
-from torchsummary_plus.ops.scratch.cuda.cudnn.table import tensor_bytes
 
 RECORDED = read(ANSWERS)
 
@@ -87,17 +82,6 @@ def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() ->
     settings, card = Settings(tensor_cores=False), known_cards()["t4"]
     assert plans(ONE_BY_ONE, card, settings, worker_client.workspaces).tried == (0,)
     assert plans(ONE_BY_ONE, card, settings).tried[0] > 0
-
-
-@needs_cudnn
-@pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
-def test_engines_compiled_at_run_time_are_offered_in_a_process_with_stand_ins() -> None:
-    """A depthwise kernel, which takes less than its input; the next one takes copies of input and output."""
-    image = (48, 96, 56, 56)
-    depthwise = Question(Kind.BACKWARD_FILTER, "float16", True, image, (96, 1, 7, 7), image, (3, 3), (1, 1), (1, 1))
-    settings, card = Settings(), known_cards()["t4"]
-    with_worker, without = (plans(depthwise, card, settings, ask) for ask in (worker_client.workspaces, workspaces))
-    assert with_worker.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
 
 
 def test_the_workers_code_needs_no_torch() -> None:
@@ -182,30 +166,6 @@ def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatc
             worker.workspaces(ONE_BY_ONE, mode=-1)
     finally:
         worker.close()
-
-
-@needs_cudnn
-@pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
-def test_the_kernels_of_the_backward_are_asked_about_in_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the subprocess looks for their plans while the step is traced further; all that is asked was sent."""
-    sent: list[tuple[Kind, tuple[int, ...]]] = []
-    wanted: list[tuple[Kind, tuple[int, ...]]] = []
-    ask = worker_client.workspaces
-
-    def asking(question: Question, *how: Any) -> Any:
-        wanted.append((question.kind, question.w))
-        return ask(question, *how)
-
-    monkeypatch.setattr(worker_client, "expect", lambda question, *_: sent.append((question.kind, question.w)))
-    monkeypatch.setattr(worker_client, "workspaces", asking)
-    model = nn.Sequential(nn.Conv2d(5, 7, 3), nn.ReLU(), nn.ConvTranspose2d(7, 9, 3, 2))
-    estimate_memory(model, (5, 17, 19), 3, gpu="A100 80GB", cudnn="ask", progress=False)
-    first, second = (7, 5, 3, 3), (7, 9, 3, 3)
-    assert [*dict.fromkeys(wanted)] == [
-        *((Kind.FORWARD, first), (Kind.BACKWARD_DATA, second)),
-        *((Kind.FORWARD, second), (Kind.BACKWARD_FILTER, second), (Kind.BACKWARD_FILTER, first)),
-    ]
-    assert sorted(dict.fromkeys(sent)) == sorted(dict.fromkeys(wanted))
 
 
 @pytest.mark.skipif(not shared_object.is_possible(), reason="no ELF for this platform")
@@ -297,7 +257,3 @@ def test_a_convolution_begins_with_the_plan_that_ran_before(lesser: int, fits: b
     assert log_fits(log, "cuda", options, (120 << 20) + context) is fits
 
 
-def test_tf32_is_read_on_releases_without_a_precision_per_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for allowed in (True, False):
-        monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace(allow_tf32=allowed))
-        assert allows_tf32() is allowed

@@ -28,13 +28,6 @@ def test_every_card_from_turing_on_has_figures() -> None:
         assert bool(own) is not bool(card.like)
 
 
-def test_volta_has_figures_of_its_own() -> None:
-    assert figures_of(find_gpu("V100 16GB")) is known_cards()["v100"]
-    for name in ("V100 32GB", "TITAN V"):
-        assert (card := figures_of(find_gpu(name))) is not None and card.like == "Tesla V100-SXM2-16GB"
-    assert figures_of(find_gpu("P100")) is None
-
-
 def test_a_card_with_a_file_has_its_own_figures() -> None:
     card = figures_of(find_gpu("H100"))
     assert card is known_cards()["h100"]
@@ -56,6 +49,3 @@ def test_a_handle_of_the_gpu_takes_what_cudnn_says_without_it_or_in_its_range(pa
     assert 0.7 < same / len(recording["plans"]) < 1
 
 
-@pytest.mark.parametrize("name", ["A100 80GB", "RTX 4090", "T4"])
-def test_a_gpu_without_clusters_takes_what_cudnn_says(name: str) -> None:
-    assert Cudnn(figures_of(find_gpu(name))).split(50 << 20, 60 << 20) == (50 << 20, 60 << 20)

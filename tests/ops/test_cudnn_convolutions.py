@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus import estimate_memory
@@ -87,13 +86,6 @@ def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
     assert frozen == [image, "result 0", -image]
 
 
-def test_a_permuted_line_is_copied_first() -> None:
-    x = torch.empty(4, 100, 32, device="meta").transpose(1, 2)
-    weight, out = torch.empty(32, 32, 3, device="meta"), torch.empty(4, 32, 100, device="meta")
-    how = ([1], [1], [1], False, [0], 1)
-    assert course("aten::convolution", (x, weight, None, *how), out) == [4 * x.numel(), "result 0"]
-
-
 def test_the_weight_of_an_empty_batch_is_copied_unless_it_is_flat() -> None:
     """``ConvBackend::Empty`` in ATen/native/Convolution.cpp; the bytes are those of the no-op runtime (A100)."""
     x, out, how = torch.empty(0, 16, 20, 20, device="meta"), torch.empty(0, 5, 18, 18, device="meta"), ([1, 1], [0, 0])
@@ -114,17 +106,3 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     assert reserved == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
 
 
-def test_benchmark_tries_again_in_the_thread_of_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch keeps plans by thread, and a checkpointed forward runs again in autograd's."""
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    model = nn.Sequential(*(nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))
-
-    def step(model: nn.Sequential, x: torch.Tensor) -> None:
-        checkpoint(model, x, use_reentrant=False).sum().backward()
-
-    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", train_step=step, steps=2, progress=False)
-    log = estimate.log
-    trials = [
-        log.moments[moment].phase for moment, storage, size in log.events if size and log.storages[storage].empties
-    ]
-    assert trials == ["forward", *["backward"] * 3]  # The last are the forward again and both gradients.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.ops.dtypes import result_type
 
 DTYPES = (
@@ -36,19 +34,3 @@ def test_result_type_is_torchs() -> None:
             assert result_type(second, first) is expected, (second, first)
 
 
-COMPARISONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "number": lambda x: x == 2j,
-    "0-d tensor": lambda x: x == torch.tensor(2j, dtype=torch.complex128),
-    "integers": lambda x: x.long() == 2.5,
-}
-
-
-@pytest.mark.parametrize("name", COMPARISONS)
-def test_a_comparison_casts_to_the_common_dtype(name: str) -> None:
-    class Compared(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return COMPARISONS[name](x)
-
-    options = {"input_size": (50_000,), "batch_size": 1, "mode": "eval"}
-    predicted, measured = estimate_memory(Compared(), **options), measure_memory(Compared(), **options)
-    assert predicted.peak_bytes == measured.peak_bytes

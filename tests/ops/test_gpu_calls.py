@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cuda.calls import BOUNDED, KINDS, calls, compare, predicted, sequence
+from benchmarks.cuda.calls import BOUNDED, calls, compare, predicted, sequence
 from benchmarks.cuda.files import DATA
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
@@ -23,12 +23,6 @@ EXACT = {
 """The least share of a kind's calls whose peak is predicted to the byte; how much some select depends on values."""
 EVERY = 2
 """Of the calls, one in so many is predicted here; ``python -m benchmarks.gpu_calls --compare`` does all."""
-
-
-def test_calls_are_drawn_alike_each_time_and_none_twice() -> None:
-    names = [call.name for call in calls()]
-    assert names == [call.name for call in calls()] and len(names) == len(set(names))
-    assert {call.kind for call in calls()} == set(KINDS)
 
 
 def test_the_order_in_which_memory_is_freed_makes_no_difference() -> None:
@@ -94,11 +88,3 @@ def test_operators_with_only_a_bound_are_named_and_a_real_gpu_allocated_no_more(
         assert low <= record["peak_bytes"] <= high, record["name"]
 
 
-def test_the_random_states_of_recurrent_dropout_are_as_large_as_on_a_real_gpu() -> None:
-    known = {call.name: call for call in calls()}
-    records = [r for r in REAL["records"] if r["name"].startswith("recurrent") and "dropout=0.1" in r["name"]]
-    assert len(records) == 2
-    for record in records:
-        call = known[record["name"]]
-        options = {"input_data": call.inputs("meta"), "device": "cuda", "gpu": REAL["gpu"], "steps": 1}
-        assert estimate_memory(call.build(), progress=False, **options).peak_bytes == record["peak_bytes"]

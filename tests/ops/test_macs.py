@@ -19,30 +19,19 @@ from tests.ops.counting import CONTEXTS, Context, Run, count, rand, torchs_own
 
 AGREE: dict[str, Run] = {
     "mm": lambda: rand(3, 4) @ rand(4, 5),
-    "mm of an empty": lambda: rand(0, 4) @ rand(4, 5),
     "bmm": lambda: torch.bmm(rand(2, 3, 4), rand(2, 4, 5)),
     "addmm": lambda: torch.addmm(rand(5), rand(3, 4), rand(4, 5)),
-    "addmm out": lambda: torch.addmm(rand(5), rand(3, 4), rand(4, 5), out=torch.empty(3, 5)),
     "baddbmm": lambda: torch.baddbmm(rand(2, 3, 5), rand(2, 3, 4), rand(2, 4, 5)),
     "matmul broadcast": lambda: rand(2, 1, 3, 4) @ rand(6, 4, 5),
     "matmul folded": lambda: rand(2, 6, 3, 4) @ rand(4, 5),
     "inner": lambda: torch.inner(rand(2, 3, 4), rand(5, 4)),
     "tensordot": lambda: torch.tensordot(rand(2, 3, 4), rand(4, 3, 5), dims=([1, 2], [1, 0])),
-    "tensordot of nothing": lambda: torch.tensordot(rand(2, 3), rand(4), dims=0),
     "einsum": lambda: torch.einsum("bhqd,bhkd->bhqk", rand(2, 3, 4, 5), rand(2, 3, 6, 5)),
-    "einsum chain": lambda: torch.einsum("ij,jk,kl->il", rand(2, 3), rand(3, 4), rand(4, 5)),
-    "linear, rank 2": lambda: F.linear(rand(3, 4), rand(5, 4), rand(5)),
     "linear, rank 3": lambda: F.linear(rand(2, 3, 4), rand(5, 4), rand(5)),
-    "linear, rank 4": lambda: F.linear(rand(2, 2, 3, 4), rand(5, 4)),
     "linear, rank 5": lambda: F.linear(rand(2, 1, 2, 3, 4), rand(5, 4), rand(5)),
-    "linear, half": lambda: F.linear(rand(2, 4, dtype=torch.half), rand(5, 4, dtype=torch.half)),
-    "linear, bfloat16": lambda: F.linear(rand(2, 4, dtype=torch.bfloat16), rand(5, 4, dtype=torch.bfloat16)),
-    "linear, double": lambda: F.linear(rand(2, 4, dtype=torch.double), rand(5, 4, dtype=torch.double)),
     "linear, complex": lambda: F.linear(rand(2, 4, dtype=torch.cfloat), rand(5, 4, dtype=torch.cfloat)),
     "conv1d": lambda: F.conv1d(rand(2, 4, 9), rand(6, 4, 3), rand(6), padding=1),
-    "conv1d, same": lambda: F.conv1d(rand(2, 4, 9), rand(6, 4, 3), padding="same"),
     "conv2d": lambda: F.conv2d(rand(2, 4, 9, 8), rand(6, 4, 3, 2), rand(6), stride=2, padding=1),
-    "conv2d, unbatched": lambda: F.conv2d(rand(4, 9, 8), rand(6, 4, 3, 2)),
     "conv2d, grouped": lambda: F.conv2d(rand(2, 4, 9, 8), rand(6, 2, 3, 3), groups=2),
     "conv2d, depthwise": lambda: F.conv2d(rand(2, 4, 9, 8), rand(8, 1, 3, 3), groups=4),
     "conv2d, dilated": lambda: F.conv2d(rand(2, 4, 9, 8), rand(6, 4, 3, 3), dilation=2),
@@ -52,7 +41,6 @@ AGREE: dict[str, Run] = {
     "conv3d": lambda: F.conv3d(rand(1, 2, 5, 6, 7), rand(3, 2, 2, 3, 1), rand(3), padding=1),
     "conv_transpose1d": lambda: F.conv_transpose1d(rand(2, 4, 9), rand(4, 6, 3), rand(6), stride=2),
     "conv_transpose2d": lambda: F.conv_transpose2d(rand(2, 4, 5, 6), rand(4, 3, 3, 2), stride=2, groups=2),
-    "conv_transpose2d, unbatched": lambda: F.conv_transpose2d(rand(4, 5, 6), rand(4, 3, 3, 2), output_padding=0),
     "conv_transpose3d": lambda: F.conv_transpose3d(rand(1, 4, 3, 3, 3), rand(4, 2, 2, 2, 2), padding=1),
 }
 
@@ -73,15 +61,10 @@ def matrices(module: nn.Module) -> int:
 
 RECURRENT: dict[str, nn.Module] = {
     "RNN": nn.RNN(4, 8),
-    "RNN, relu": nn.RNN(4, 8, nonlinearity="relu", bias=False),
     "LSTM": nn.LSTM(4, 8),
-    "LSTM without biases": nn.LSTM(4, 8, bias=False),
-    "LSTM, 3 layers": nn.LSTM(4, 8, num_layers=3),
-    "LSTM, both ways": nn.LSTM(4, 8, num_layers=2, bidirectional=True),
     "LSTM, batch first": nn.LSTM(4, 8, num_layers=2, bidirectional=True, batch_first=True),
     "LSTM, projected": nn.LSTM(4, 8, num_layers=2, bidirectional=True, proj_size=3),
     "GRU": nn.GRU(4, 8),
-    "GRU, both ways": nn.GRU(4, 8, num_layers=2, bidirectional=True, batch_first=True),
 }
 
 
@@ -109,18 +92,6 @@ def test_fake_tensors_count_as_real_ones(run: Run) -> None:
     assert fake == count(run)
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_fake_recurrent_layers_count_as_real_ones(name: str) -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        fake = count(lambda: RECURRENT[name](rand(5, 6, 4)))
-    assert fake == 5 * 6 * matrices(RECURRENT[name])
-
-
-def test_one_lstm_by_hand() -> None:
-    """Four gates, from 4 inputs and 8 states each."""
-    assert count(lambda: RECURRENT["LSTM"](rand(5, 6, 4))) == 5 * 6 * 4 * 8 * (4 + 8)
-
-
 @pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
 @pytest.mark.parametrize(("kind", "gates"), [(nn.RNNCell, 1), (nn.LSTMCell, 4), (nn.GRUCell, 3)])
 def test_recurrent_cells(kind: Callable[[int, int], nn.Module], gates: int, context: Context) -> None:
@@ -141,32 +112,19 @@ def test_bilinear_forms(context: Context) -> None:
     assert count(lambda: layer(rand(2, 3, 4), rand(2, 3, 5)), context) == 2 * 3 * 4 * 5 * 6
 
 
-def test_bilinear_forms_cost_three_forwards_backward() -> None:
-    layer = nn.Bilinear(4, 5, 6)
-    x, y = rand(2, 4).requires_grad_(), rand(2, 5).requires_grad_()
-    assert count(lambda: layer(x, y).sum().backward(), torch.enable_grad) == 4 * 2 * 4 * 5 * 6
-
-
 SUMS: dict[str, tuple[Run, int]] = {
     "addmm in place": (lambda: rand(3, 5).addmm_(rand(3, 4), rand(4, 5)), 3 * 4 * 5),
     "mv": (lambda: rand(3, 4) @ rand(4), 3 * 4),
     "addmv": (lambda: torch.addmv(rand(3), rand(3, 4), rand(4)), 3 * 4),
-    "dot": (lambda: torch.dot(rand(4), rand(4)), 4),
-    "vdot": (lambda: torch.vdot(rand(4, dtype=torch.cfloat), rand(4, dtype=torch.cfloat)), 4),
     "addbmm": (lambda: torch.addbmm(rand(3, 5), rand(2, 3, 4), rand(2, 4, 5)), 2 * 3 * 4 * 5),
     "int8 mm": (lambda: torch._int_mm(torch.ones(32, 16).char(), torch.ones(16, 8).char()), 32 * 16 * 8),
-    "integer mm": (lambda: torch.ones(3, 4, dtype=torch.long) @ torch.ones(4, 5, dtype=torch.long), 3 * 4 * 5),
     "inner of scalars": (lambda: torch.inner(rand(3), torch.tensor(2.0)), 0),
     "tensordot, broadcast": (lambda: torch.tensordot(rand(2, 3), rand(1, 5), dims=([1], [0])), 2 * 5),
     "einsum, element-wise": (lambda: torch.einsum("i,j->ij", rand(3), rand(4)), 0),
-    "einsum, a sum": (lambda: torch.einsum("ij->i", rand(3, 4)), 0),
     "affine grid": (lambda: F.affine_grid(rand(2, 2, 3), [2, 3, 4, 5], align_corners=False), 2 * 4 * 5 * 2 * 3),
     "conv_tbc": (lambda: torch.conv_tbc(rand(9, 2, 4), rand(3, 4, 6), rand(6), 1), 9 * 2 * 6 * 4 * 3),
     "transposed convolution": (lambda: nn.ConvTranspose2d(8, 4, 4, 2, 1)(rand(1, 8, 8, 8)), 32_768),
     "embedding": (lambda: nn.Embedding(50, 64)(torch.zeros(2, 16, dtype=torch.long)), 0),
-    "embedding bag": (lambda: nn.EmbeddingBag(50, 64)(torch.zeros(2, 16, dtype=torch.long)), 0),
-    "outer": (lambda: torch.outer(rand(3), rand(4)), 0),
-    "addr": (lambda: torch.addr(rand(3, 4), rand(3), rand(4)), 0),
 }
 
 
@@ -221,10 +179,3 @@ def test_einsum_seen_whole_costs_what_it_is_made_of(drawn: tuple[str, list[tuple
     assert torchs_own(lambda: torch.einsum(equation, *operands)) == parts
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.permutations([0, 1, 2]))
-def test_einsum_follows_a_path(order: list[int]) -> None:
-    equation, operands = "ij,jk,kl->il", [rand(2, 3), rand(3, 4), rand(4, 5)]
-    path = [*order[:2], 0, 1]
-    run = lambda: torch.ops.aten.einsum(equation, operands, path=path)  # noqa: E731
-    assert count(run) == count(run, torch.inference_mode)

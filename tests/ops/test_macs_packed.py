@@ -84,20 +84,6 @@ def test_statically_quantized() -> None:
     assert mode.total == 2 * (6 * 5 * 5 * 2 * 9 + 5 * 23 * 6 * 3 + 5 * 7 * 23)
 
 
-@quietly
-def test_onednn_tensors() -> None:
-    from torch.utils.mkldnn import to_mkldnn
-
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("no oneDNN")
-    conv, linear = nn.Conv2d(4, 6, 3, groups=2), nn.Linear(8, 3)
-    with torch.no_grad():
-        packed_conv, packed_linear = to_mkldnn(conv.eval()), to_mkldnn(linear.eval())
-    x = rand(2, 4, 12, 12)
-    assert count(lambda: packed_conv(x.to_mkldnn()).to_dense()) == count(lambda: conv(x))
-    assert count(lambda: packed_linear(rand(5, 8).to_mkldnn()).to_dense()) == 5 * 8 * 3
-
-
 HALF, BYTE, FLOAT8 = torch.half, torch.int8, torch.float8_e4m3fn
 
 PACKED: dict[str, tuple[str, tuple[Any, ...], Tensor, int]] = {

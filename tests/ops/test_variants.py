@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from tests.truth.releases import from_release
-from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.variants import variant_of
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -18,24 +15,6 @@ HOPPER = (9, 0)
 
 def meta(*shape: int) -> torch.Tensor:
     return torch.empty(shape, device="meta")
-
-
-@pytest.mark.parametrize(
-    ("name", "function", "copies"),
-    [
-        ("aten::addmm_", "aten::addmm", False),
-        ("aten::mm.out", "aten::mm", False),
-        ("aten::sum.IntList_out", "aten::sum.dim_IntList", False),
-        ("aten::sort.values_stable", "aten::sort.stable", False),
-        ("aten::pow_.Scalar", "aten::pow.Tensor_Scalar", False),
-        ("aten::mv.out", "aten::mv", True),
-        ("aten::relu", "aten::relu", False),
-        ("own::operator_", "own::operator_", False),
-    ],
-)
-def test_the_function_of_a_variant(name: str, function: str, copies: bool) -> None:
-    result = variant_of(name)
-    assert (result.function, result.copies) == (function, copies)
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -73,20 +52,3 @@ def test_a_variant_that_copies_a_result_of_its_own_is_named() -> None:
     assert list(spaces.unknown) == ["aten::mv.out"] and spaces.take_doubt()[0] > 0
 
 
-class Product(nn.Module):
-    """A product in half precision with a result in single precision."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(256, 256, dtype=torch.bfloat16))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.mm(self.weight, self.weight, out_dtype=torch.float32)
-
-
-@from_release("2.10", "a fake kernel with out_dtype")
-def test_a_product_into_another_dtype() -> None:
-    """On the no-op H100 (benchmarks/nocuda), torch 2.13 requests cuBLAS's workspace beside the result."""
-    estimate = estimate_memory(Product(), (4,), 1, mode="eval", steps=1, gpu="H100", progress=False)
-    weight, x, result = 256 * 256 * 2, 512, 256 * 256 * 4
-    assert estimate.peak_bytes == weight + x + result + (32 << 20)

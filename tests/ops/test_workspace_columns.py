@@ -10,7 +10,7 @@ from torch import nn
 
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.cuda import blas
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Lasting, Result
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 pytestmark = pytest.mark.usefixtures("kept_workspaces")
@@ -91,38 +91,6 @@ def test_columns_are_allocated_as_aten_does(case: str, monkeypatch: pytest.Monke
     grad = out.contiguous(memory_format=torch.channels_last if axes == 2 else torch.channels_last_3d)
     result = changes("aten::convolution_backward", [x, weight, bias], grad, x, weight, [8], *how, [True] * 3)
     assert result == BACKWARD[case]
-
-
-@pytest.mark.parametrize("case", ["groups", "transposed groups", "dilated"])
-def test_the_first_product_requests_cublas_workspace(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is requested while the columns of the first group, or of the input's gradient, are live."""
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    shape, kernel, stride, padding, dilation, groups = CASES[case]
-    axes = len(shape) - 2
-    x, weight, grad = meta(shape), meta(kernel), meta((2, 8, *(size * stride for size in shape[2:])))
-    how = ([stride] * axes, [padding] * axes, [dilation] * axes, stride == 2, [stride - 1] * axes, groups)
-    args = grad, x, weight, [8], *how, [True] * 3
-    steps = Workspaces("cuda").scratch("aten::convolution_backward", args, {}, (x, weight, meta((8,))))
-    first = steps.index(Lasting())
-    columns = max(step.nbytes for step in steps if isinstance(step, Alloc))
-    allocated = [step.nbytes for step in steps[:first] if isinstance(step, Alloc)]
-    assert allocated[-1] == columns and columns not in allocated[:-1]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dilation", "transposed", "staged"),
-    [((4, 4, 3, 3), 1, False, 1728), ((4, 4, 3, 3), 2, False, 512), ((4, 4, 3, 3), 1, True, 1728)],
-)
-def test_the_sum_of_a_large_gradient_is_staged(
-    kernel: tuple[int, ...], dilation: int, transposed: bool, staged: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bias's gradient is one sum over the batch, or one of each image, with partial sums in a buffer."""
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    x, weight, bias = meta((4, 4, 512, 512)), meta(kernel), meta((4,))
-    how = ([1, 1], [dilation] * 2, [dilation] * 2, transposed, [0, 0], 1)
-    results = [x, weight, bias]
-    result = changes("aten::convolution_backward", results, x, x, weight, [4], *how, [True] * 3)
-    assert staged in result
 
 
 def test_a_depthwise_volume_sums_the_bias_while_its_copies_live(monkeypatch: pytest.MonkeyPatch) -> None:

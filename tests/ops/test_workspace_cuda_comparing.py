@@ -61,39 +61,3 @@ def test_ctc_moves_lengths_and_offsets_to_the_gpu() -> None:
     assert taken == [128, 128, 128, 188_800]
 
 
-def tall(transposed: bool) -> Tensor:
-    return meta(40_000, 20).t() if transposed else meta(40_000, 20)
-
-
-@pytest.mark.parametrize(
-    ("name", "dim", "transposed", "nbytes"),
-    [
-        ("max", None, False, [392, 4]),
-        ("max", None, True, [3_200_000, 392, 4]),
-        ("max.dim", 0, False, [404_480, 8]),
-        ("min.dim", 1, True, [404_480, 8]),
-        ("min.dim", 0, True, []),
-    ],
-)
-def test_extremes_of_many_values_are_found_in_stages(
-    name: str, dim: int | None, transposed: bool, nbytes: list[int]
-) -> None:
-    x = tall(transposed)
-    args, out = ((x,), meta()) if dim is None else ((x, dim), (meta(20), meta(20, dtype=torch.int64)))
-    allocated = [size for size in course(f"aten::{name}", args, out) if size > 0]
-    assert allocated == nbytes
-
-
-@pytest.mark.parametrize(
-    ("dim", "transposed", "nbytes"),
-    [
-        (None, False, [784, 4, -4, -784]),
-        (None, True, [3_200_000, 784, 4, -4, -784]),
-        (0, False, [202_240, 8, -8, -202_240]),
-        (1, True, [202_240, 8, -8, -202_240]),
-        (0, True, []),
-    ],
-)
-def test_both_extremes_are_found_at_once(dim: int | None, transposed: bool, nbytes: list[int]) -> None:
-    out = (meta(20), meta(20))
-    assert course("aten::aminmax", (tall(transposed),), out, dim=dim) == nbytes

@@ -13,7 +13,7 @@ from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 
-@pytest.mark.parametrize("card", ["T4", "V100 16GB", "RTX 2080 Ti", "GTX 1080 Ti"])
+@pytest.mark.parametrize("card", ["T4", "GTX 1080 Ti"])
 def test_bfloat16_is_emulated_below_8_0(card: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
     model(torch.zeros(1, 3, 16, 16))

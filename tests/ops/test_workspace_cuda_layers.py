@@ -82,48 +82,7 @@ def test_packed_sequences_need_no_copies_in_cudnn(settings: Any, infers: int, tr
     assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch.dtype) -> None:
-    """Equal to torch's meta kernel, except for the buffer."""
-    x, hx = meta(7, 3, 8, dtype=dtype), meta(4, 3, 6, dtype=dtype)
-    weights = [meta(24, width, dtype=dtype) for layer in (8, 12) for _ in range(2) for width in (layer, 6)]
-    args = (x, weights, 2, meta(0), hx, hx, 2, 6, 0, 2, False, 0.0, True, True, [], None)
-    func = torch.ops.aten._cudnn_rnn.default
-    rule: Any = ruled(func, args, {})
-    assert rule is not None
-    assert [spec[0] for spec in rule[:4]] == [tuple(spec.shape) for spec in func(*args)[:4]]
-    copied = sum(weight.numel() for weight in weights) if dtype is torch.bfloat16 else 0
-    assert (rule[4][0], rule[4][2]) == ((copied,), dtype)
-
-
 # Normalisation
-
-
-def test_layer_norm_allocates_its_output_before_the_statistics() -> None:
-    x, row = meta(8, 50, 64).transpose(0, 1), meta(64)
-    out = meta(50, 8, 64), meta(50, 8, 1), meta(50, 8, 1)
-    result = course("aten::native_layer_norm", (x, [64], row, row, 1e-5), out)
-    assert result == [8 * 50 * 64 * 4, "result 0", "result 1", "result 2"]
-
-
-def test_the_gradients_of_a_layer_norms_weights_are_summed_one_after_the_other() -> None:
-    """70,000 rows: two buffers of partial sums, then for each a result, partial sums of its own and counters."""
-    x, row, of_rows = meta(70_000, 768), meta(768), meta(70_000, 1)
-    result = course("aten::native_layer_norm_backward", (x, x, [768], of_rows, of_rows, row, row), (x, row, row))
-    assert result[:5] == ["result 0", "result 1", "result 2", 1365 * 768 * 4, 1365 * 768 * 4]
-    first, second = result[5 : 5 + len(result[5:]) // 2], result[5 + len(result[5:]) // 2 :]
-    assert first == second and first[0] == 768 * 4 and sum(first) == 0
-
-
-def test_group_norm_works_in_factors_of_each_channel() -> None:
-    """As torch allocates them for 1,249 images of 64 channels in 32 groups."""
-    x, row, stats = meta(1249, 64, 32, 32), meta(64), meta(1249, 32)
-    forward = course("aten::native_group_norm", (x, row, row, 1249, 64, 1024, 32, 1e-5), (x, stats, stats))
-    assert forward == ["result 0", "result 1", "result 2", 319_744, 319_744]
-    args = (x, x, stats, stats, row, 1249, 64, 1024, 32, [True] * 3)
-    backward = course("aten::native_group_norm_backward", args, (x, row, row))
-    assert backward[3:] == [319_744, 319_744, 159_872, 159_872, 319_744]
-    assert course("aten::native_group_norm", (x, None, None, 1249, 64, 1024, 32, 1e-5), (x, stats, stats))[3:] == []
 
 
 @from_release("2.13", "statistics in float32 besides those that are returned")
@@ -204,14 +163,6 @@ def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward_in_any_build(
     assert course("aten::native_batch_norm_backward", args, (None, row, row)) == [124, "result 0", "result 1"]
 
 
-def test_batch_norms_backward_has_no_gradient_of_an_input_that_does_not_want_one() -> None:
-    """The decomposition that stands for the kernel returns one."""
-    x, row = meta(8, 4, 5), meta(4)
-    func = torch.ops.aten.native_batch_norm_backward.default
-    rule: Any = ruled(func, (x, x, row, row, row, row, row, True, 1e-5, (False, True, True)), {})
-    assert rule is not None and rule[0] is None and rule[1] is not None
-
-
 HALF_VOLUME = meta(4, 16, 16, 32, 32, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last_3d)
 
 
@@ -237,18 +188,6 @@ def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_pre
     assert result == ["result 0", "result 1", "result 2", *buffers]
 
 
-def test_a_scan_needs_storage_if_its_axis_holds_all_elements() -> None:
-    for x, storage in ((meta(1), [1023]), (meta(1, 31), [])):
-        assert course("aten::cumsum", (x, 0), x)[1:] == storage
-
-
-def test_bilinear_upsampling_to_the_same_size_only_copies_the_gradient() -> None:
-    x = meta(2, 3, 8, 8)
-    name, grad = "aten::upsample_bilinear2d_backward", meta(1).expand(2, 3, 8, 8)
-    assert course(name, (grad, [8, 8], [2, 3, 8, 8], False), x) == ["result 0"]
-    assert course(name, (grad, [8, 8], [2, 3, 4, 4], False), meta(2, 3, 4, 4)) == ["result 0", 1536]
-
-
 @pytest.mark.parametrize(("dims", "buffers"), [((1,), []), ((1, 2), [400]), ((0, 1, 2), [400, 400, -400]), ((), [])])
 def test_a_roll_along_several_axes_goes_axis_by_axis(dims: tuple[int, ...], buffers: list[int]) -> None:
     x = meta(4, 5, 5)
@@ -266,28 +205,6 @@ def image(channels: int, kind: str) -> torch.Tensor:
         "slice": cut[:, 1:-1],
         "slice of last": cut.to(memory_format=last)[:, 1:-1],
     }[kind]
-
-
-@pytest.mark.parametrize(
-    ("channels", "kind", "nearest", "bicubic"),
-    [
-        (3, "plain", [], []),
-        (3, "last", [1536, 6144], [6144]),
-        (3, "expanded", [6144], [6144]),
-        (3, "slice of last", [1536, 6144], [6144]),
-        (8, "last", [], [16_384]),
-        (8, "slice", [16_384], [16_384]),
-        (8, "slice of last", [16_384], [16_384]),
-    ],
-)
-def test_the_gradient_of_upsampling_copies_what_it_cannot_read(
-    channels: int, kind: str, nearest: list[int], bicubic: list[int]
-) -> None:
-    """As torch allocates them: kernels read channels-last images from four channels on, and bicubic's never do."""
-    grad, out = image(channels, kind), meta(2, channels, 8, 8)
-    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"):
-        assert course(f"aten::{name}_backward", (grad, [16, 16], list(out.shape)), out)[1:] == nearest
-    assert course("aten::upsample_bicubic2d_backward", (grad, [16, 16], list(out.shape), False), out)[1:] == bicubic
 
 
 # Batch norm with statistics from all ranks
@@ -344,8 +261,3 @@ def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
     assert ruled(aten.batch_norm_backward_elemt.default, arguments, {}) == alike
 
 
-def test_the_gradient_of_a_likelihood_is_made_of_a_contiguous_one() -> None:
-    x, target, weight = meta(10, 20), torch.zeros(10, dtype=torch.long, device="meta"), meta(20, 2)[:, 0]
-    args = (meta(1).expand(10), x, target)
-    assert course("aten::nll_loss_backward", (*args, None, 0, -100, meta()), x) == ["result 0", 40]
-    assert course("aten::nll_loss_backward", (*args, weight, 0, -100, meta()), x) == ["result 0", 80, 40]

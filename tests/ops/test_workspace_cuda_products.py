@@ -11,28 +11,8 @@ from tests.ops.test_workspace_cuda import ADA, HOPPER, meta, scratch_bytes
 from tests.ops.test_workspace_cuda_layers import course
 from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE, Capability
-from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.step.workspace import Workspaces
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-@pytest.mark.skipif(not since("2.13"), reason="cuBLAS multiplied them")
-def test_columns_by_rows_are_multiplied_by_triton() -> None:
-    """Without cuBLAS's workspace, and without copies of strided operands."""
-    a, b, out = meta(4, 16, 2)[:, ::2, :1], meta(4, 1, 12)[:, :, ::2], meta(4, 8, 6)
-    wide = meta(4, 16, 4)[:, ::2, ::2], meta(4, 2, 12)[:, :, ::2]
-    for (left, right), copies, workspaces in (((a, b), 0, 0), (wide, 4 * (4 * 8 * 2 + 4 * 2 * 6), 1)):
-        assert scratch_bytes(AMPERE, "aten::bmm", (left, right), out) == copies
-        assert len(Workspaces("cuda", AMPERE).lasting("aten::bmm", (left, right), {}, out)) == workspaces
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-def test_products_of_bytes_need_no_workspace() -> None:
-    """``int8_gemm`` (aten/src/ATen/cuda/CUDABlas.cpp) passes cublasLt none."""
-    a, b, out = meta(64, 128, dtype=torch.int8), meta(128, 256, dtype=torch.int8), meta(64, 256, dtype=torch.int32)
-    assert Workspaces("cuda", AMPERE).lasting("aten::_int_mm", (a, b), {}, out) == ()
-    assert len(Workspaces("cuda", AMPERE).lasting("aten::mm", (meta(64, 128), meta(128, 256)), {}, meta(64, 256))) == 1
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -93,17 +73,6 @@ def test_a_group_kernel_that_was_not_measured_has_a_bound() -> None:
     spaces = Workspaces("cuda", (10, 0))
     assert len(spaces.scratch("aten::_grouped_mm", factors("rows", 4, BF16), {}, meta(1))) == 3
     assert spaces.unknown == {"aten::_grouped_mm": 1} and spaces.take_doubt()[0] > 148 * 4 * 128
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-@pytest.mark.parametrize("capability", [ADA, HOPPER])
-def test_both_scaled_products_request_the_workspace_of_cublas(capability: Capability) -> None:
-    a, b, one = meta(64, 128, dtype=FP8), meta(128, 256, dtype=FP8), meta(1)
-    calls = {"aten::_scaled_mm": (one, one), "aten::_scaled_mm_v2": ([one], [0], [0], [one], [0], [0], None, BF16)}
-    for name, options in calls.items():
-        spaces = Workspaces("cuda", capability)
-        assert spaces.lasting(name, (a[:0], b, *options), {}, meta(0, 256)) == ()
-        assert spaces.lasting(name, (a, b, *options), {}, meta(64, 256)) == (workspace_bytes(capability),)
 
 
 @from_release("2.11", "the release that CUDA rules were measured on")

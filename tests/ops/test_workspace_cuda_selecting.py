@@ -1,4 +1,4 @@
-"""Scratch memory of CUDA kernels that sort, select and add by index."""
+"""Scratch memory of CUDA kernels that sort, select, add by index or add up along an axis."""
 
 from __future__ import annotations
 
@@ -8,40 +8,14 @@ import pytest
 import torch
 
 from tests.ops.test_workspace_cuda import meta, scratch_bytes
-from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
 from torchsummary_plus.ops.scratch.cuda.topk import EXTREMES_SINCE
-from torchsummary_plus.ops.scratch.registry import Alloc
+from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.ops.shapes import ruled
-from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces
-
-
-def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
-    name = "aten::embedding_dense_backward"
-    few, many = (meta(count, dtype=torch.int64) for count in (3072, 8192))
-    assert scratch_bytes(AMPERE, name, (meta(3072, 100), few, 50_000, -1, False), ()) == 0
-    parts = 819 + 8192
-    expected = 5 * 8192 * 8 + 2 * 8 + parts * (100 * 4 + 8)
-    assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
-
-
-@pytest.mark.parametrize(
-    ("indices", "copied", "flattened"),
-    [
-        (meta(256, dtype=torch.int64), 0, 0),
-        (meta(256, dtype=torch.int64).expand(4, 256), 8192, 8192),
-        (meta(4, 256, dtype=torch.int64).t(), 8192, 8192),
-        (meta(4, 512, dtype=torch.int64)[:, ::2], 8192, 0),
-    ],
-)
-def test_indices_that_are_expanded_are_copied(indices: torch.Tensor, copied: int, flattened: int) -> None:
-    """A lookup copies indices that no view puts in a row, and its gradient those that are not contiguous."""
-    out, backward = meta(*indices.shape, 16), "aten::embedding_dense_backward"
-    assert scratch_bytes(AMPERE, "aten::embedding", (meta(1000, 16), indices), out) == flattened
-    assert scratch_bytes(AMPERE, backward, (out, indices, 1000, -1, False), meta(1000, 16)) == copied
+from torchsummary_plus.step.workspace import Workspaces
 
 
 @pytest.mark.parametrize(
@@ -77,31 +51,6 @@ def test_the_gradient_of_alignments_by_hand(zero_infinity: bool) -> None:
     summed = 2 * 4 * (4 * 300 * 11 + 4 * 300)
     assert taken(300, 4, 20, 10) == large + lengths + summed
     assert taken(300, 4, 1000, 10) == large + lengths + (4 * 300 * 4 * 1000 if zero_infinity else summed)
-
-
-COUNTED = 4 + 1023
-"""A mask's count, and CUB's storage for finding the places of few elements."""
-
-
-def test_selecting_by_a_mask_counts_the_places() -> None:
-    x, mask = meta(30, 40), meta(30, 40, dtype=torch.bool)
-    rows = meta(30, dtype=torch.bool)
-    assert scratch_bytes(AMPERE, "aten::index.Tensor", (x, [mask]), meta(500)) == 8 * 2 * 500 + COUNTED
-    assert scratch_bytes(AMPERE, "aten::index.Tensor", (x, [rows]), meta(7, 40)) == 8 * 7 + COUNTED
-    assert scratch_bytes(AMPERE, "aten::masked_select", (x, mask), meta(500)) == 8 * 2 * 500 + COUNTED
-    assert scratch_bytes(AMPERE, "aten::masked_select", (x, rows[:, None]), meta(280)) == 8 * 2 * 280 + COUNTED + 1200
-
-
-def test_the_gradient_of_a_selection_sorts_its_indices() -> None:
-    x, values, index = meta(1000, 64), meta(300, 64), meta(300, dtype=torch.int64)
-    rows = meta(1000, dtype=torch.bool)
-    put = "aten::index_put_"
-    assert scratch_bytes(AMPERE, put, (x, [index], values, False), x) == 0
-    assert scratch_bytes(AMPERE, put, (x, [index], values, True), x) == 4 * 8 * 300 + 1
-    assert scratch_bytes(AMPERE, put, (x, [index], meta(1).expand(300, 64), True), x) == 4 * 8 * 300 + 4 * 300 * 64 + 1
-    assert scratch_bytes(AMPERE, put, (x, [rows], values, True), x) == 5 * 8 * 300 + 1
-    pairs = [meta(20, 1, dtype=torch.int64), meta(15, dtype=torch.int64)]
-    assert scratch_bytes(AMPERE, put, (x, pairs, meta(20, 15), True), x) == 4 * 8 * 300 + 1
 
 
 def test_the_gradient_of_a_selection_is_written_to_copies() -> None:
@@ -171,17 +120,6 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
     assert copied == 2 * 4 * 64  # Not cuDNN's: sums in place of a copy of the gradient.
 
 
-NAMED = ("_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_ldl_solve", "sparse_sampled_addmm", "linalg_matrix_exp")
-
-
-@from_release("2.11", "the release that CUDA rules were measured on")
-@pytest.mark.parametrize("name", NAMED)
-def test_libraries_that_only_a_gpu_can_ask_are_named(name: str) -> None:
-    workspaces = Workspaces("cuda", AMPERE)
-    workspaces.scratch(f"aten::{name}", (meta(8, 8),), {}, meta(8, 8))
-    assert dict(workspaces.unknown) == {f"aten::{name}": 1} and workspaces.take_doubt()[0] > LARGEST_LASTING
-
-
 def test_drawing_several_from_turned_weights_copies_their_exponentials() -> None:
     weights, name = meta(8, 5000), "aten::multinomial"
     checks = (2 * 4 if since(EXTREMES_SINCE) else 0) + 2
@@ -197,3 +135,35 @@ def test_places_are_looked_for_among_no_elements_and_counted_in_a_number(shape: 
         "aten::nonzero", (meta(*shape),), {}, meta(0, len(shape), dtype=torch.int64)
     )
     assert [step.nbytes for step in steps if isinstance(step, Alloc)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "few", "many"), [(torch.float32, 1023, 5119), (torch.float64, 1279, 18_943), (torch.float16, 1279, 3327)]
+)
+@pytest.mark.parametrize("name", ["aten::cumsum", "aten::cumprod"])
+def test_one_row_of_numbers_is_added_up_in_storage_by_dtype(name: str, dtype: torch.dtype, few: int, many: int) -> None:
+    for count, expected in ((51, few), (1_000_000, many)):
+        row = meta(count, dtype=dtype)
+        assert scratch_bytes(AMPERE, name, (row, 0), row) == expected
+
+
+@pytest.mark.parametrize(
+    ("repeats", "output_size", "ends", "checks"),
+    [
+        (meta(5000, dtype=torch.int64), 10_000, [40_000, 1279], []),
+        (meta(10, dtype=torch.int64), None, [80, 1279], [10, 1]),
+        (meta(10, dtype=torch.int32), 20, [80, 80, 1279], []),
+        (meta(1, dtype=torch.int64).expand(10), None, [80, 80, 80, 1279], [10, 1]),
+    ],
+)
+def test_repetitions_are_added_up_and_checked(
+    repeats: torch.Tensor, output_size: int | None, ends: list[int], checks: list[int]
+) -> None:
+    """As recorded on the no-op runtime."""
+    course = Workspaces("cuda", (9, 0)).scratch(
+        "aten::repeat_interleave.Tensor", (repeats,), {"output_size": output_size}, meta(20, dtype=repeats.dtype)
+    )
+    sizes = [step.nbytes if isinstance(step, Alloc) else None for step in course if isinstance(step, (Alloc, Result))]
+    assert sizes == [*ends, *checks, None]
+
+

@@ -33,17 +33,11 @@ class Applied(nn.Module):
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "inverse": torch.linalg.inv,
-    "determinant": lambda w: torch.linalg.slogdet(w)[1],
     "Cholesky": torch.linalg.cholesky,
-    "QR": lambda w: torch.linalg.qr(w)[1],
     "singular values": torch.linalg.svdvals,
     "eigenvalues": torch.linalg.eigvalsh,
-    "eigenvalues without symmetry": lambda w: w[0] * torch.linalg.eigvals(input=w.detach()).abs(),
     "rank": lambda w: w * torch.linalg.matrix_rank(input=w.detach()),
-    "rank of a symmetric matrix": lambda w: w * torch.linalg.matrix_rank(w.detach(), hermitian=True),
-    "condition": torch.linalg.cond,
     "nuclear norm": lambda w: torch.linalg.norm(w, "nuc"),
-    "nuclear norm of values": lambda w: w * w.detach().norm(p="nuc"),
     "distances": lambda w: torch.cdist(w, w.detach()),
 }
 
@@ -57,8 +51,8 @@ def test_a_step_through_it(name: str, mode: str) -> None:
     assert not estimate.unknown
 
 
-@pytest.mark.parametrize("shape", [(12, 12), (6, 8, 8), (2, 3, 3)])
-@pytest.mark.parametrize("scale", [0.0, 1e-3, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("shape", [(12, 12), (6, 8, 8)])
+@pytest.mark.parametrize("scale", [0.0, 0.1, 30.0])
 def test_an_exponential_depends_on_norms_and_is_named(scale: float, shape: tuple[int, ...]) -> None:
     model, x = Applied(lambda w: torch.linalg.matrix_exp(scale * w), *shape), torch.ones(1)
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
@@ -81,7 +75,6 @@ class Multiplied(nn.Module):
 PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
     "of all": torch.prod,
     "along rows": lambda x: x.prod(1),
-    "along columns, kept": lambda x: torch.prod(x, 0, keepdim=True),
     "cumulative": lambda x: x.cumprod(dim=1),
     "powers": lambda x: torch.linalg.vander(x[:5], N=4),
 }

@@ -13,11 +13,10 @@ from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda import attention, blas
-from torchsummary_plus.ops.scratch.registry import Alloc, Result, Workspace
+from torchsummary_plus.ops.scratch.registry import Alloc, Workspace
 from torchsummary_plus.step.workspace import Workspaces
 
 CUBLAS, CUBLASLT = 8_519_680, 1 << 20
-BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
 
 
 pytestmark = from_release("2.11", "the release that CUDA rules were measured on")
@@ -90,19 +89,6 @@ def test_the_environment_and_the_release_say_whether_they_are_kept(
     monkeypatch.setattr(blas, "since", lambda _: release)
     monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", setting)
     assert blas.are_workspaces_kept() == is_kept
-
-
-def test_grouped_heads_have_gradients_of_their_own_before_they_are_added_up() -> None:
-    """The course of torch 2.15 on the no-op runtime: eight heads of queries for two of keys."""
-    query, few, sums = meta(2, 8, 256, 64), meta(2, 2, 128, 64), meta(2, 8, 256)
-    turned = meta(2, 256, 8, 64).transpose(1, 2)
-    state = meta(1)
-    args = (turned, query, few, few, None, turned, sums, state, state, 0.0)
-    course = attention.efficient_backward((9, 0), (query, few, few), *args)
-    spread = Alloc(524_288)
-    assert course[:5] == (Result(0), Result(1), Result(2), spread, spread)
-    assert course[5:8] == (Alloc(1_048_576), Alloc(16_384), Alloc(16_384))
-    assert course[-1] == Alloc(1_049_600)
 
 
 @pytest.mark.parametrize(("newer", "dropout", "sizes"), [(True, 0.0, ()), (True, 0.1, (None, None, 0, 0)),
