@@ -110,21 +110,6 @@ def test_simple_cnn_as_it_was_printed() -> None:
 # --- hints --------------------------------------------------------------------------------------------------
 
 
-def test_hint_wrong_dtype_for_an_embedding() -> None:
-    error = failure(nn.Sequential(nn.Embedding(10, 4)), (3,), dtypes=[torch.float32])
-    assert "dtype" in error.hint and "long" in error.hint
-
-
-def test_hint_wrong_float_dtype() -> None:
-    error = failure(nn.Sequential(nn.Linear(4, 2)), (4,), dtypes=[torch.float64])
-    assert "dtype" in error.hint and "float32" in error.hint
-
-
-def test_hint_integers_into_a_linear_layer() -> None:
-    error = failure(nn.Sequential(nn.Linear(4, 2)), (4,), dtypes=[torch.long])
-    assert "dtype" in error.hint and "float32" in error.hint
-
-
 WIDE = [nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.LSTM(4, 4)]
 WIDE += [nn.TransformerEncoderLayer(4, 2, 4, batch_first=True).eval()]
 
@@ -135,33 +120,38 @@ def test_a_wrong_dtype_is_told_in_either_pass(layer: nn.Module, run: str) -> Non
     assert "dtype" in failure(layer, (4, 4), dtypes=[torch.float64], run=run).hint
 
 
-def test_hint_missing_batch_axis() -> None:
-    assert "batch" in failure(cnn(), input_data=torch.rand(3, 32, 32)).hint
-    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 900, 10))
-    assert "no batch axis" in failure(plain, input_data=torch.rand(3, 32, 32)).hint
-    assert "batch" not in failure(plain, (3, 32, 17)).hint, "half the features in a batch of 2"
+PLAIN = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 900, 10))
+HINTS: dict[str, tuple[nn.Module, Any, dict[str, Any], tuple[str, ...]]] = {
+    "floats for an embedding": (
+        *(nn.Sequential(nn.Embedding(10, 4)), (3,), {"dtypes": [torch.float32]}),
+        ("dtype", "long"),
+    ),
+    "doubles": (nn.Sequential(nn.Linear(4, 2)), (4,), {"dtypes": [torch.float64]}, ("dtype", "float32")),
+    "integers": (nn.Sequential(nn.Linear(4, 2)), (4,), {"dtypes": [torch.long]}, ("dtype", "float32")),
+    "no batch axis": (cnn(), None, {"input_data": torch.rand(3, 32, 32)}, ("batch",)),
+    "no batch axis, met late": (PLAIN, None, {"input_data": torch.rand(3, 32, 32)}, ("no batch axis",)),
+    "channels last by size": (cnn(), (32, 32, 3), {}, ("channels", "first")),
+    "channels last by data": (cnn(), None, {"input_data": torch.rand(2, 32, 32, 3)}, ("channels", "first")),
+    "batch axis in the size": (cnn(), (64, 3, 32, 32), {}, ("batch",)),
+    "batch axis of a video": (nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4)), (1, 3, 8, 8, 8), {}, ("batch",)),
+    "batch axis, flattened": (nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), (8, 1, 28, 28), {}, ("batch",)),
+    "another input": (cnn(), [(3, 32, 32), (5,)], {}, ("list",)),
+    "another size": (cnn(), (3, 64, 64), {}, ("64", "256")),
+    "no flatten": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(8 * 30 * 30, 10)), (3, 32, 32), {}, ("nn.Flatten()",)),
+    "a container": (nn.ModuleList([nn.Linear(4, 4)]), (4,), {}, ("ModuleList has no forward",)),
+}
 
 
-def test_hint_channels_last() -> None:
-    for call in ({"size": (32, 32, 3)}, {"input_data": torch.rand(2, 32, 32, 3)}):
-        hint = failure(cnn(), **call).hint
-        assert "channels" in hint and "first" in hint
+@pytest.mark.parametrize("name", HINTS)
+def test_a_hint_names_the_cure(name: str) -> None:
+    model, size, options, words = HINTS[name]
+    hint = failure(model, size, **options).hint
+    assert all(word in hint for word in words)
 
 
-def test_hint_extra_batch_axis_by_habit() -> None:
-    for size in [(1, 3, 32, 32), (64, 3, 32, 32)]:
-        assert "batch" in failure(cnn(), size).hint
-    video = nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4))
-    assert "batch" in failure(video, (1, 3, 8, 8, 8)).hint
-
-
-def test_hint_extra_batch_axis_met_behind_a_flatten() -> None:
-    mlp = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    assert "batch" in failure(mlp, (8, 1, 28, 28)).hint
-
-
-def test_hint_wrong_number_of_inputs() -> None:
-    assert "list" in failure(cnn(), [(3, 32, 32), (5,)]).hint
+def test_hints_do_not_blame_the_batch_for_a_wrong_size() -> None:
+    assert "batch" not in failure(cnn(), (3, 64, 64)).hint
+    assert "batch" not in failure(PLAIN, (3, 32, 17)).hint, "half the features in a batch of 2"
 
 
 class Masked(nn.Linear):
@@ -173,20 +163,6 @@ def test_hint_an_optional_argument_that_forward_needs() -> None:
     hint = failure(Masked(4, 4), (4,)).hint
     assert "mask" in hint and "input_data" in hint and "as_tensor" not in hint
     assert "taken for mask" not in failure(Masked(4, 4), input_data={"x": torch.rand(2, 5), "mask": torch.ones(2)}).hint
-
-
-def test_hint_wrong_size() -> None:
-    hint = failure(cnn(), (3, 64, 64)).hint
-    assert "64" in hint and "256" in hint and "batch" not in hint
-
-
-def test_hint_forgotten_flatten() -> None:
-    forgotten = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(8 * 30 * 30, 10))
-    assert "nn.Flatten()" in failure(forgotten, (3, 32, 32)).hint
-
-
-def test_hint_a_container_without_a_forward() -> None:
-    assert "ModuleList has no forward" in failure(nn.ModuleList([nn.Linear(4, 4)]), (4,)).hint
 
 
 class OnCuda(nn.Linear):
@@ -211,28 +187,21 @@ def test_hint_cuda_named_in_the_forward() -> None:
         ({"input_size": "large"}, "(3, 224, 224)"),
         ({"input_size": (3, -1, 8)}, "size"),
         ({"input_size": (3, 2.5)}, "size"),
-        ({"input_size": []}, "size"),
         ({"input_size": [(3,), "x"]}, "size"),
         ({"input_size": 3.5}, "size"),
         ({"input_size": (4,), "batch_size": 0}, "-1"),
-        ({"input_size": (4,), "batch_size": -2}, "-1"),
         ({"input_size": (4,), "batch_size": 2.0}, "-1"),
-        ({"input_size": (4,), "batch_size": None}, "-1"),
         ({"input_size": (4,), "batch_size": True}, "-1"),
         ({"input_size": (4,), "device": "gpu"}, "cuda"),
-        ({"input_size": (4,), "device": 1.5}, "cuda"),
         ({"input_size": (4,), "dtypes": ["floaty"]}, "torch.float32"),
         ({"input_size": (4,), "dtypes": [torch.float32, torch.float32]}, "1 input"),
         ({"input_size": (4,), "dtypes": 3}, "torch.float32"),
         ({"input_size": (4,), "input_data": torch.rand(2, 4)}, "one of"),
         ({"input_size": (4,), "col_names": ("size",)}, "output_size"),
-        ({"input_size": (4,), "col_names": "widths"}, "output_size"),
         ({"input_size": (4,), "style": "fancy"}, "'tree'"),
         ({"input_size": (4,), "mode": "test"}, "'eval'"),
         ({"input_size": (4,), "run": "quick"}, "'fake'"),
         ({"input_size": (4,), "depth": -1}, "0"),
-        ({"input_size": (4,), "depth": 1.5}, "0"),
-        ({"input_size": (4,), "depth": "all"}, "0"),
     ],
 )
 def test_input_error_names_the_accepted(arguments: dict[str, Any], named: str) -> None:

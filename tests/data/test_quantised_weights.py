@@ -131,11 +131,6 @@ def test_each_layout_counts_the_model(tmp_path: Path, tensors: Tensors, values: 
     assert sum(row["num_params"] for _, row in result.to_dataframe().iterrows()) == LOGICAL + 64
 
 
-def test_the_published_figure(tmp_path: Path) -> None:
-    layer: Tensors = {"q.qweight": ("I32", [512, 4096]), "q.scales": ("F16", [32, 4096])}
-    assert weights(stored(tmp_path / "m.safetensors", layer)).total_params == 4096 * 4096
-
-
 def test_plain_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
     plain: Tensors = {
         "attn.q_scale": ("F32", [64]), "norm.scale": ("F32", [64]), "codes": ("F32", [3, 4, 5]),

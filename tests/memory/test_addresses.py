@@ -27,11 +27,3 @@ def test_allocations_never_overlap_and_freed_addresses_serve_again(steps: list[t
     assert addresses.take(RESERVATION) == -RESERVATION
 
 
-def test_an_allocation_takes_the_lowest_address_of_a_reservation_and_the_highest_gap() -> None:
-    addresses = DriverOrder()
-    first, second, third = (addresses.take(30 * MIB) for _ in range(3))
-    assert (first, second, third) == (-RESERVATION, -2 * RESERVATION, -3 * RESERVATION)
-    assert addresses.take(2 * MIB) == third + 30 * MIB
-    addresses.give(second, 30 * MIB)
-    addresses.give(first, 30 * MIB)
-    assert addresses.take(40 * MIB) == -2 * RESERVATION

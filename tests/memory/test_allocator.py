@@ -68,38 +68,12 @@ def test_the_published_snapshot() -> None:
     assert allocator.reserved_bytes == mib(22)
 
 
-def test_an_unsplit_block_is_reused_whole() -> None:
-    """20 MiB serve 19.5: what is left is too little to be split off, so that memory_allocated counts 20."""
-    result = replay([(0, mib(20)), (0, 0), (1, mib(19.5))])
-    assert result.allocated == (mib(20), 0, mib(20))
-    assert result.reserved == (mib(20),) * 3
-
-
 # --- a limit ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_failed_request_has_emptied_the_cache() -> None:
-    result = replay([(0, mib(40)), (0, 0), (1, mib(60)), (2, 1)], limit=mib(50))
-    assert result.failed is not None
-    assert result.failed.event == 2
-    assert result.allocated == (mib(40), 0)
 
 
 # --- expandable segments ---------------------------------------------------------------------------------------------
 
 EXPANDABLE = "expandable_segments:True"
-
-
-def test_an_expandable_segment_grows_by_pages() -> None:
-    options = AllocatorOptions.parse(EXPANDABLE)
-    events = [(0, 1), (1, mib(30)), (1, 0), (2, mib(45)), (3, mib(15)), (4, 1)]
-    assert replay(events, options).reserved == tuple(map(mib, (2, 42, 42, 62, 62, 62)))
-
-
-def test_pages_follow_large_segment_size() -> None:
-    assert replay([(0, mib(2))], AllocatorOptions.parse("large_segment_size_mb:12")).reserved_bytes == mib(12)
-    options = AllocatorOptions.parse(EXPANDABLE + ",large_segment_size_mb:12")
-    assert replay([(0, mib(30))], options).reserved_bytes == mib(36)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

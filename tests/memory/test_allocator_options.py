@@ -8,22 +8,13 @@ import subprocess
 import pytest
 
 from tests.memory.replays import replay
-from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
+from tests.memory.test_allocator import EXPANDABLE, MIB, mib
 from tests.truth.releases import from_release
 from tests.truth.warm import python
-from torchsummary_plus.data.errors import InputError, SummaryError, UnsupportedError
-from torchsummary_plus.memory.allocator_options import AllocatorOptions, next_division
+from torchsummary_plus.data.errors import InputError, SummaryError
+from torchsummary_plus.memory.allocator_options import AllocatorOptions
 
 # --- rounding and options --------------------------------------------------------------------------------------------
-
-
-def test_torchs_own_example_of_power2_divisions() -> None:
-    """Of 1024, 1280, 1536, 1792 (torch's docs); in KiB, as nothing below 512 bytes x divisions is divided."""
-    assert [next_division(n, 4) for n in (1024, 1025, 1200, 1280, 1281, 1793)] == [1024, 1280, 1280, 1280, 1536, 2048]
-    quarters = AllocatorOptions.parse("roundup_power2_divisions:4")
-    assert quarters.rounded(1200 * KIB) == 1280 * KIB
-    assert quarters.rounded(1200) == 1536
-    assert AllocatorOptions().rounded(1200 * KIB) == 1200 * KIB
 
 
 @pytest.mark.parametrize(
@@ -133,15 +124,6 @@ def test_torch_accepts_and_refuses_the_same() -> None:
         [*python(), "-c", code, json.dumps([*ACCEPTED, *REFUSED])], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [True] * len(ACCEPTED) + [False] * len(REFUSED)
-
-
-def test_unknown_options_name_the_accepted_ones() -> None:
-    with pytest.raises(InputError) as caught:
-        AllocatorOptions.parse("max_split_size:32")
-    for name in ("max_split_size", "expandable_segments", "roundup_power2_divisions", "garbage_collection_threshold"):
-        assert f"'{name}'" in str(caught.value)
-    with pytest.raises(UnsupportedError, match="cudaMallocAsync"):
-        AllocatorOptions.parse("backend:cudaMallocAsync")
 
 
 @pytest.mark.parametrize("value", ["backend:cudaMallocAsync", "max_split_size:32"])

@@ -84,14 +84,6 @@ def test_a_line_takes_at_most_four_traces(fixed: int, slopes: list[int], memory:
     assert len(done.logs) <= 4
 
 
-@pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
-def test_what_goes_by_steps_of_eight_is_off_by_one_step_at_most(memory: int) -> None:
-    def law(batch: int) -> list[int]:
-        return [50, 24 * 8 * -(-batch // 8), 9 * batch]
-
-    assert abs(search(law, memory)[0] - truth(law, memory)) <= 8
-
-
 @settings(deadline=None, max_examples=200)
 @given(
     jumps=st.lists(st.tuples(st.integers(2, 2000), st.integers(1, 10**4)), max_size=12),
@@ -132,25 +124,6 @@ def test_peaks_of_small_batches_that_hardly_change_say_nothing_of_large_ones(mem
     answer, done = search(law, memory)
     assert sum(law(answer)) <= memory < sum(law(answer + 1))
     assert max(done.logs) <= 64 * answer
-
-
-@pytest.mark.parametrize("scratch", [200, 2000])
-def test_bisection_closes_what_guesses_leave_open(scratch: int) -> None:
-    """Scratch memory that a kernel takes for some batches only, as cuDNN's plans do."""
-
-    def law(batch: int) -> list[int]:
-        return [50, 9 * batch, scratch * (batch // 7 % 3)]
-
-    answer, done = search(law, 10_007)
-    beyond = min(batch for batch in done.logs if sum(law(batch)) > 10_007)
-    assert sum(law(answer)) <= 10_007
-    assert beyond - answer <= 0.01 * answer
-
-
-def test_a_batch_beyond_reason_is_not_sought() -> None:
-    answer, done = search(lambda batch: [1], 10)
-    assert answer == LARGEST_BATCH
-    assert max(done.logs) == LARGEST_BATCH
 
 
 def test_a_batch_of_one_is_traced_where_two_do_not_fit() -> None:

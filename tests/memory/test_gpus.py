@@ -68,25 +68,6 @@ def test_compute_capability_goes_with_the_architecture(gpu: GPU) -> None:
     assert (major, minor) in generations[gpu.architecture]
 
 
-@pytest.mark.parametrize(
-    ("name", "datasheet_gb", "smi_mib"),
-    [
-        ("RTX 4090", 24, 24_564),
-        ("H200", 141, 143_771),
-        ("H100", 80, 81_559),
-        ("A100 80GB", 80, 81_920),
-        ("A100 40GB", 40, 40_960),
-        ("L40S", 48, 46_068),
-        ("L4", 24, 23_034),
-        ("T4", 16, 15_360),
-    ],
-)
-def test_published_totals(name: str, datasheet_gb: int, smi_mib: int) -> None:
-    """thundergolfer.com/blog/nvidia-gpu-memory-capacity; the RTX 4090: RLinf/RLinf#255."""
-    gpu = find_gpu(name)
-    assert (gpu.datasheet_gb, gpu.smi_mib) == (datasheet_gb, smi_mib)
-
-
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
 def test_every_card_is_found_by_its_own_name(gpu: GPU) -> None:
     for written in (gpu.name, gpu.name.lower(), gpu.name.replace(" ", ""), f"NVIDIA {gpu.name}", f" {gpu.name} GPU "):
@@ -99,37 +80,20 @@ def test_every_card_is_found_by_its_own_name(gpu: GPU) -> None:
         # torch.cuda.get_device_name()
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX 4070 Ti SUPER"),
-        ("NVIDIA GeForce GTX 1080 Ti", "GTX 1080 Ti"),
         ("NVIDIA GeForce RTX 3080", "RTX 3080 10GB"),
         ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
         ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
         ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
-        ("A100 80GB SXM", "A100 80GB"),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Max-Q"),
-        ("RTX 2080 Max-Q", "RTX 2080"),
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),
-        ("NVIDIA H100 PCIe", "H100 PCIe"),
-        ("NVIDIA H100 NVL", "H100 NVL"),
         ("NVIDIA GH200 480GB", "GH200 96GB"),
-        ("NVIDIA B200", "B200"),
-        ("NVIDIA A10G", "A10G"),
-        ("NVIDIA RTX A6000", "RTX A6000"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
-        ("Quadro RTX 8000", "Quadro RTX 8000"),
-        ("NVIDIA TITAN RTX", "TITAN RTX"),
         ("Tesla V100-SXM2-16GB", "V100 16GB"),
         ("Tesla P100-PCIE-16GB", "P100"),
-        ("Tesla T4", "T4"),
         # as people write
-        ("rtx4090", "RTX 4090"),
         ("4090", "RTX 4090"),
-        ("RTX 4090 24GB", "RTX 4090"),
         ("a6000", "RTX A6000"),
-        ("1080ti", "GTX 1080 Ti"),
         ("h100", "H100 SXM"),
-        ("H100-SXM5-80GB", "H100 SXM"),
-        ("A100-SXM-40GB", "A100 40GB"),
         ("v100 32 gb", "V100 32GB"),
         ("4060ti 16gb", "RTX 4060 Ti 16GB"),
         ("3080 12GiB", "RTX 3080 12GB"),
@@ -150,8 +114,6 @@ def test_aliases_mean_a_card() -> None:
         ("RTX 4091", "RTX 4090"),
         ("RTX 4090 48GB", "RTX 4090"),
         ("RTX 4095 Laptop GPU", "RTX 4090 Laptop"),
-        ("H300", "H200"),
-        ("A6001", "RTX A6000"),
     ],
 )
 def test_unknown_names_list_near_ones(written: str, near: str) -> None:
@@ -194,16 +156,11 @@ def test_a_card_of_ones_own() -> None:
     ("value", "nbytes"),
     [
         (25_769_803_776, 24 * GIB),
-        ("25769803776", 24 * GIB),
         ("24GiB", 24 * GIB),
-        (" 24 gib ", 24 * GIB),
         ("1.5TiB", 1536 * GIB),
-        ("24564MiB", 24_564 * MIB),
         ("512 B", 512),
         ("24GB", 24 * 1000**3),
-        ("0.5 kB", 500),
         ("RTX 4090", 24_081 * MIB),
-        ("4090", 24_081 * MIB),
         ("nvidia h200", 143_156 * MIB),
     ],
 )
@@ -211,17 +168,10 @@ def test_memory(value: int | str, nbytes: int) -> None:
     assert parse_memory(value) == nbytes
 
 
-@pytest.mark.parametrize(
-    "value", [0, -1, True, 2400.5, None, "24X", "24 Gb/s", "GiB", "0GiB", "1,5GiB", "-3GB", "lots"]
-)
+@pytest.mark.parametrize("value", [0, True, 2400.5, None, "24X", "1,5GiB", "-3GB", "lots"])
 def test_memory_that_cannot_be_read_names_the_accepted_forms(value: object) -> None:
     with pytest.raises(InputError, match=r"memory is .*accepted: a number of bytes, '24GiB'.*'24GB'.*a GPU's name"):
         parse_memory(value)  # type: ignore[arg-type]
-
-
-def test_memory_misspelt_lists_near_names() -> None:
-    with pytest.raises(InputError, match="similar names: 'RTX 4090'"):
-        parse_memory("RTX 409O")
 
 
 @settings(deadline=None)

@@ -58,11 +58,6 @@ def test_the_step_counts_of_adam_are_on_the_cpu_unless_it_is_fused() -> None:
     assert state_bytes == [2 * 36 * 4 + 8, 2 * 36 * 4, 2 * 36 * 4 + 8]
 
 
-def test_an_inference_step_saves_nothing() -> None:
-    result = named(estimate_memory(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 3, mode="eval"))
-    assert result[""].inclusive == Footprint(output_bytes=2 * 4 * 12, param_bytes=36 * 4)
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_tied_weight_stands_with_its_first_holder_once(device: str) -> None:
     model = Tied()

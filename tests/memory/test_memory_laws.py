@@ -21,10 +21,8 @@ from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.data.errors import ForwardError, StepError
-from torchsummary_plus.data.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
-from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.data.memory_records import MemoryLog, StorageSpec
 from torchsummary_plus.memory.capacity import at_batch, scales
-from torchsummary_plus.memory.estimate import build_estimate
 from torchsummary_plus.memory.gpus import FEWEST
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -139,17 +137,6 @@ def test_what_opens_the_range_is_named(device: str) -> None:
     else:
         assert estimate.unknown == ()
         assert "aten::masked_scatter_backward: scratch memory known to within 95%" in estimate.assumptions
-
-
-def test_error_bands_may_move_the_peak_to_another_moment() -> None:
-    moments = tuple(Moment(name, -1, "forward", 0) for name in ("first", "second"))
-    storages = (StorageSpec(100, None, -1), StorageSpec(50, "workspace", -1, band=0.1), StorageSpec(54, None, -1))
-    events = ((0, 0, 100), (0, 1, 50), (0, 1, 0), (1, 2, 54), (1, 2, 0))
-    log = MemoryLog(moments, events, storages, ("",))
-    estimate = build_estimate(log, StepInfo("cpu", 1, "eval"), "cpu", AllocatorOptions())
-    assert (estimate.peak_bytes, estimate.peak_operator, estimate.peak_range) == (154, "second", (154, 155))
-    sure = replace(log, storages=tuple(replace(storage, band=0.0) for storage in storages))
-    assert replace(estimate, log=sure).peak_range == (154, 154)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -276,12 +263,6 @@ def test_the_largest_batch_on_a_card_fits_and_the_next_does_not() -> None:
     for batch, fits in ((limit.batch_size, True), (limit.batch_size + 1, False)):
         traced = estimate_memory(mlp([512, 1024, 512]), (512,), batch, "cuda", optimizer="adamw")
         assert traced.fits(memory) == fits
-
-
-def test_a_model_too_large_at_a_batch_of_one_says_by_how_much() -> None:
-    alone = estimated("mlp", 1)
-    limit = max_batch_size(MODELS["mlp"][0](), MODELS["mlp"][1], alone.peak_bytes - 100, device="cpu")
-    assert (limit.batch_size, limit.peak_bytes, limit.missing_bytes) == (0, 0, 100)
 
 
 def test_a_model_that_needs_two_values_is_too_large_at_a_batch_of_two() -> None:

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
-from torchsummary_plus.render.html_report import timeline
-from torchsummary_plus.render.timeline import spans
 
 
 def net() -> nn.Module:
@@ -65,13 +63,6 @@ def test_every_event_is_of_its_phase(take: Callable[..., MemoryEstimate], name: 
 def test_gradients_inside_a_loss_do_not_end_the_forward(take: Callable[..., MemoryEstimate]) -> None:
     result = take(net(), (64,), 128, train_step=penalised)
     assert phases(result) == ["forward", "backward", "forward", "backward", "end"]
-
-
-def test_figures_and_reports_show_the_end() -> None:
-    estimate = estimate_memory(net(), (64,), 128, optimizer="adamw")
-    assert [span.phase for span in spans([point for point in estimate.timeline if point.step == 1])] == TRAINED
-    drawn = timeline(estimate)
-    assert drawn["phases"][-1][2] == "end" and drawn["phases"][-1][1] == drawn["width"]
 
 
 def test_memory_that_a_step_gives_back_at_its_end_is_no_forward_s() -> None:

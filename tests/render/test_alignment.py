@@ -134,11 +134,3 @@ def test_like_stands_beside_like() -> None:
     assert align([[conv, fc], [conv, relu]]) == [(0, 0), (1, None), (None, 1)]
 
 
-def test_what_is_repeated_more_often_is_added_at_the_end() -> None:
-    conv, relu, pool = (
-        ComparedLayer("Conv2d", "[8]", num_params=72),
-        ComparedLayer("ReLU", "[8]"),
-        ComparedLayer("MaxPool2d", "[4]"),
-    )
-    rows = align([[conv, relu, conv, relu, pool], [conv, relu, conv, relu, conv, relu, pool]])
-    assert rows == [(0, 0), (1, 1), (2, 2), (3, 3), (None, 4), (None, 5), (4, 6)]

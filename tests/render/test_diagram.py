@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -88,21 +87,6 @@ classDiagram
     PooledCNN *-- "2" Linear
 """
     )
-
-
-def test_the_flow_shows_functions_as_the_summary_does() -> None:
-    result = summary(PooledCNN(), (1, 28, 28), functional=True, verbose=0)
-    lines = read(result.to_mermaid("flow"))
-    rounded = [parts["round"] for kind, parts in lines if kind == "node" and "round" in parts]
-    assert rounded[0] == "input [-1, 1, 28, 28]"
-    called = [text.split("<br/>")[0] for text in rounded[1:-1]]
-    assert called == ["relu", "max_pool2d", "relu", "max_pool2d", "relu"]
-    assert rounded[-1] == "output [-1, 10]"
-    order = [parts["node"] for kind, parts in lines if kind == "node"]
-    edges = [(parts["source"], parts["target"]) for kind, parts in lines if kind == "edge"]
-    assert edges == list(pairwise(order))
-    carried = [parts["carried"] for kind, parts in lines if "carried" in parts]
-    assert carried == ["[-1, 3136]"]  # The tensor is flattened on its way to fc1.
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, None])
@@ -219,7 +203,3 @@ def test_static_summaries_have_classes_and_no_flow() -> None:
         result.to_mermaid(depth=-1)
 
 
-def test_it_is_saved_by_its_suffix(tmp_path: Path) -> None:
-    result = summary(PooledCNN(), (1, 28, 28), verbose=0)
-    assert result.save(tmp_path / "model.mmd").read_text() == result.to_mermaid("flow") == result.to_mermaid()
-    assert result.save(tmp_path / "model.mmd", kind="class").read_text() == result.to_mermaid("class")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import sys
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,10 +15,9 @@ from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
-from tests.told import Told
 from tests.truth.graph_models import MODELS
 from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
-from torchsummary_plus import InputError, MissingExtraError, ModelGraph, ModelSummary, UnsupportedError, graph, summary
+from torchsummary_plus import InputError, ModelGraph, ModelSummary, UnsupportedError, graph, summary
 from torchsummary_plus.data.units import one_line
 from torchsummary_plus.formats.text import NO_BREAK
 from torchsummary_plus.render.figure import CLASSES
@@ -81,17 +79,6 @@ def test_the_edges_of_random_programs_are_those_of_the_autograd_graph(seed: int)
     assert graph_edges(drawing) == autograd_edges(model, leaves(drawing), x)
 
 
-def test_a_real_tensor_comes_from_the_module_that_returned_it_last() -> None:
-    """In a real run the forward keeps the very tensor that the module returned, so reads before and after it differ."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 4))
-    drawing = graph(model, (4,), run="real")
-    assert graph_edges(drawing) == graph_edges(graph(model, (4,)))
-    seen = Told()
-    model[1].register_forward_hook(lambda module, args, output: seen.put(output is args[0]))
-    graph(model, input_data=torch.zeros(2, 4), run="real")
-    assert seen.all() == [True]
-
-
 class Skip(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -147,12 +134,6 @@ def test_blocks_that_read_something_else_are_not_folded() -> None:
     assert edges == {(-2, first), (first, run), (run, last), (first, last), (last, -1)}
 
 
-def test_shared_modules_say_which_call_they_are() -> None:
-    build, make = MODELS["siamese"]
-    text = graph(build(), input_data=make()).to_mermaid()
-    assert "0: Linear #40;call 1 of 2#41;" in text and "0: Linear #40;call 2 of 2#41;" in text
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_edges_at_a_depth_are_those_below_it_joined(depth: int) -> None:
     model = MODELS["resnet18"][0]()
@@ -172,14 +153,6 @@ def test_connected_to_names_the_lines_of_the_table() -> None:
     tree = result.to_dataframe(style="tree")["connected_to"].tolist()
     assert tree == ["input", "input", "a", "input", "b, skip"]
     assert "N/A" in summary(Skip(), col_names=["connected_to"], verbose=0).to_text()
-
-
-def test_it_is_data() -> None:
-    drawing = graph(Skip(), (8,), 4, repeats="show")
-    assert ModelGraph.from_json(drawing.to_json()) == drawing
-    assert drawing.to_dataframe(table=1)["nbytes"].tolist() == [4 * 8 * 4] * 6
-    result = summary(Skip(), (8,), verbose=0)
-    assert ModelSummary.from_json(result.to_json()).graph() == result.graph()
 
 
 def test_bad_requests_say_what_is_accepted() -> None:
@@ -240,12 +213,6 @@ def test_boxes_have_the_colour_of_their_kind_and_a_legend_names_it() -> None:
     assert "BGCOLOR" not in one.to_dot() and "classDef" not in one.to_mermaid()
     many = nn.Sequential(*(type(f"Layer{number}", (nn.Linear,), {})(4, 4) for number in range(9)), nn.Softmax(-1))
     assert graph(many, (4,)).to_dot().count("BGCOLOR") == len(CLASSES)  # The others are white.
-
-
-def test_other_directions_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "graphviz", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "torchsummary_plus\[graph\]"'):
-        graph(Skip(), (8,)).to_svg(direction="LR")
 
 
 NAMES = ('q"uote', "back\\slash", "new\nline", "<b>", "{x}", "a|b", "]]>", "&amp;")

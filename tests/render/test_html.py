@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from time import process_time
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -18,9 +17,9 @@ from torch import nn
 
 from examples.resnet import resnet18
 from tests.truth.random_models import law, looks, summaries
-from torchsummary_plus import ModelSummary, estimate_memory, summary
+from torchsummary_plus import ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
-from torchsummary_plus.formats.html import fragment, guides, source, table_html
+from torchsummary_plus.formats.html import fragment, source, table_html
 from torchsummary_plus.formats.table import Cell, Field, Table, TableRow
 
 HOSTILE = (
@@ -92,19 +91,6 @@ def test_a_parser_reads_any_summary_back(result: ModelSummary, look: dict[str, A
         ]
 
 
-def test_it_is_nested_unless_asked_otherwise(of_resnet: ModelSummary) -> None:
-    assert '<th scope="row" align="left" title="layer1.0.conv1">' in of_resnet.to_html()
-    assert ">layer1 (Sequential)<" not in of_resnet.to_html(style="torchsummary")
-    assert "--level" in of_resnet.to_html() and "--level:" not in of_resnet.to_html(style=None).partition("<table")[2]
-
-
-def test_a_page_has_all_tables(of_resnet: ModelSummary, tmp_path: Path) -> None:
-    page = of_resnet.save(tmp_path / "r.html", units="auto").read_text()
-    read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
-    assert [text_of(caption) for caption in read.iter("caption")] == [table.title for table in of_resnet.tables()]
-    assert "GiB" in page or "MiB" in page
-
-
 def test_names_stay_names() -> None:
     """Whatever a module or a class is called, it is text; nothing that a name says becomes an element or runs."""
 
@@ -155,13 +141,6 @@ def test_it_reads_without_style_and_script(of_resnet: ModelSummary) -> None:
     assert not list(page.iter("button")) and not list(page.iter("input"))
 
 
-def test_branches_are_those_of_the_text(of_resnet: ModelSummary) -> None:
-    table, *_ = of_resnet.tables(style="tree")
-    lines = of_resnet.render(style="tree").splitlines()[3:]
-    for guide, row, line in zip(guides([row.level for row in table.rows]), table.rows, lines, strict=False):
-        assert line.startswith(f"{guide}{row.label} ")
-
-
 def test_bars_are_shares_of_the_whole() -> None:
     fields = (Field("own", "Own", "elements", adds_up=True), Field("all", "All", "bytes"), Field("n", "N", "count"))
     cells = [(10, 100, 5), (30, 80, 5), (60, 0, 5), (0, 0.4, None)]
@@ -188,11 +167,6 @@ def test_ten_thousand_rows(of_resnet: ModelSummary) -> None:
     tabulate(cells, disable_numparse=True)
     assert middle - start < 6 * (process_time() - middle)
     assert len(drawn) < 10_000 * 500
-
-
-def test_an_estimate_has_html_too() -> None:
-    estimate = estimate_memory(nn.Linear(8, 4), (8,), device="cpu")
-    assert [text_of(caption) for caption in parsed(estimate.to_html()).iter("caption")] == [estimate.tables()[0].title]
 
 
 def test_the_script_ends_with_its_element() -> None:

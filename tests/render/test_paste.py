@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import sys
 from typing import Any
 
 import jsonschema
@@ -18,7 +17,7 @@ from markdown_it import MarkdownIt
 from torch import nn
 
 from tests.truth.random_models import HOSTILE, Branches, law, looks, summaries
-from torchsummary_plus import InputError, MemoryEstimate, MissingExtraError, ModelSummary, summary
+from torchsummary_plus import InputError, MemoryEstimate, ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.formats.json_data import VERSION
 from torchsummary_plus.formats.table import Table, with_short_cells
@@ -196,18 +195,6 @@ def test_json_of_another_kind_is_refused(change: Any, told: str) -> None:
         ModelSummary.from_json("{")
 
 
-def test_derived_figures_stand_beside_the_fields() -> None:
-    result = summary(nn.Linear(2, 2), (2,), verbose=0)
-    derived = {"non_trainable_params": 0, "total_bytes": result.total_bytes, "active_params": 6}
-    assert result.to_dict()["derived"] == derived
-
-
-def test_a_frame_without_pandas_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match=re.escape('pip install "torchsummary_plus[pandas]"')):
-        summary(nn.Linear(2, 2), (2,), verbose=0).to_dataframe()
-
-
 def hostile() -> nn.Module:
     """A model whose every name is hostile."""
     model = Branches()
@@ -215,12 +202,6 @@ def hostile() -> nn.Module:
         if "." not in name:
             model.add_module(name, type(name.replace("\0", ""), (nn.Sequential,), {})(nn.Linear(4, 4)))
     return model
-
-
-def test_nesting_shows_in_markdown() -> None:
-    text = summary(hostile(), (4,), verbose=0).to_markdown(style="tree")
-    levels = [line.count("&nbsp;" * 4) for line in text.splitlines() if line.startswith("| ")][2:]
-    assert levels[:3] == [0, 1, 2] and set(levels) == {0, 1, 2}
 
 
 def test_files_of_other_minor_versions_are_read() -> None:

@@ -113,12 +113,6 @@ def test_the_old_file_is_kept_when_the_new_one_fails(
     assert link.is_symlink() and place.read_bytes().decode() == resnet.to_csv(columns=["mult_adds"])
 
 
-def test_a_file_of_the_longest_name_is_written_again(resnet: ModelSummary, tmp_path: Path) -> None:
-    for name in ("n" * 251, "名" * 83):
-        place = resnet.save(resnet.save(tmp_path / f"{name}.csv"), columns=["mult_adds"])
-        assert place.read_bytes().decode() == resnet.to_csv(columns=["mult_adds"])
-
-
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_a_new_file_that_fails_midway_is_removed(resnet: ModelSummary, tmp_path: Path, overwrite: bool) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
