@@ -45,16 +45,6 @@ def test_it_is_the_model_itself(tmp_path: Path) -> None:
     assert type(from_config(folder(tmp_path, architectures=None))).__name__ == "LlamaModel"
 
 
-def test_the_shell_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder(tmp_path) / "model.safetensors").write_bytes(b"not weights")
-    words = [str(tmp_path), "16", "--style", "tree", "--depth", "1", "--kwargs", "num_hidden_layers=3"]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert "LlamaForCausalLM" in shown and "[-1, 16, 64]" in shown
-    assert main([str(tmp_path)]) == 0
-    assert "Total params:" in capsys.readouterr().out
-
-
 def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
     flag = tmp_path / "ran"
     (tmp_path / "modeling_own.py").write_text(f"open({str(flag)!r}, 'w')\nclass Own: pass\nclass OwnConfig: pass\n")

@@ -137,20 +137,6 @@ def test_data_grows_along_the_batch_alone() -> None:
     assert estimate_memory(Masked(), input_data=(fitting, mask)).peak_bytes == limit.peak_bytes
 
 
-def test_the_largest_batch_of_a_step_of_ones_own() -> None:
-    def two_losses(model: nn.Module, x: torch.Tensor) -> None:
-        model(x).sum().backward()
-        model(x).square().mean().backward()
-        model.zero_grad()
-
-    limit = max_batch_size(Scaled(), (16,), 1 << 18, device="cpu", train_step=two_losses)
-    peaks = [
-        estimate_memory(Scaled(), (16,), limit.batch_size + more, train_step=two_losses).peak_bytes for more in (0, 1)
-    ]
-    assert peaks == [limit.peak_bytes, limit.next_peak_bytes]
-    assert peaks[0] <= 1 << 18 < peaks[1]
-
-
 @pytest.mark.parametrize("words", [{"loss": "msee"}, {"train_step": 3}, {"steps": 0}, {"device": "meta"}], ids=str)
 def test_wrong_options_of_a_step_are_named(words: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(words))}.*accepted"):

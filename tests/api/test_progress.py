@@ -8,7 +8,7 @@ import sys
 import pytest
 from torch import nn
 
-from torchsummary_plus import estimate_memory, max_batch_size, what_if
+from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.api import public as progress
 
 
@@ -39,14 +39,6 @@ def test_a_long_search_says_which_batch_it_tries_and_leaves_nothing(monkeypatch:
     limit = max_batch_size(nn.Linear(64, 64), (64,), 1 << 20, device="cpu")
     assert f"\rtrying a batch of {limit.batch_size:,}" in shown.getvalue()
     assert shown.screen == "" and shown.getvalue().endswith("\r") and "\n" not in shown.getvalue()
-
-
-def test_a_setting_is_named_and_an_error_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "24")
-    shown = terminal(monkeypatch)
-    with pytest.raises(ValueError, match="3 micro-batches"):
-        what_if(nn.Linear(8, 8), (8,), 4, "T4", settings={"plain": {}, "three": {"gradient_accumulation_steps": 3}})
-    assert "\rplain: trying a batch o" in shown.getvalue() and shown.screen == ""
 
 
 def test_nothing_appears_within_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,7 @@ from .draws import (
 # Reductions
 
 
-calls("sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all")(
-    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)),)
-)
+calls("mean")(of_any(lambda d, x: (x,)))
 calls("sum.dim_IntList", "mean.dim", "amax", "amin", "any.dims", "all.dims")(
     of_any(lambda d, x: (x, some_axes(d, x), d.random() < 0.5))
 )
@@ -131,20 +129,6 @@ def _(d: Draw) -> Sequence[Any]:
 def _(d: Draw) -> Sequence[Any]:
     shape, dtype = a_shape(d), d.choice(DTYPES)
     return laid(d, shape, dtype), d.choice([2, 0.5]), {"rounding_mode": d.choice([None, "floor", "trunc"])}
-
-
-calls("hardtanh", "hardtanh_")(lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), 0, 6))
-calls("leaky_relu", "leaky_relu_", "celu", "celu_", "elu", "elu_")(
-    lambda d: (laid(d, a_shape(d), d.choice(DTYPES)), 0.1)
-)
-
-
-@calls("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor")
-def _(d: Draw) -> Sequence[Any]:
-    shape, dtype = a_shape(d), d.choice(DTYPES)
-    other = laid(d, a_part_of(d, shape), dtype if d.random() < 0.8 else d.choice(DTYPES))
-    operand = other if d.random() < 0.7 else d.choice([2, 0.5, True])
-    return laid(d, shape, dtype), operand, {"alpha": d.choice([1, 2, 0.5])}
 
 
 @calls("masked_fill.Scalar", "masked_fill_.Scalar")

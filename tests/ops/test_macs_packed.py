@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.ops.counting import CONTEXTS, Context, Count, count, meta, rand, unknown
+from tests.ops.counting import CONTEXTS, Context, count, meta, rand, unknown
 from torchsummary_plus.ops.macs import multiply_adds
 
 aten = torch.ops.aten
@@ -57,33 +57,6 @@ def test_dynamically_quantized(module: nn.Module, shape: tuple[int, ...], true: 
     assert count(lambda: packed(rand(*shape))) == true
 
 
-@quietly
-@pytest.mark.usefixtures("engine")
-def test_statically_quantized() -> None:
-    from torch.ao import quantization
-
-    model = nn.Sequential(
-        quantization.QuantStub(),
-        nn.Conv2d(4, 6, 3, groups=2, stride=2),
-        nn.ReLU(),
-        nn.Conv1d(6, 5, 3),
-        nn.Linear(3, 7),
-        quantization.DeQuantStub(),
-    ).eval()
-    model[3] = nn.Sequential(nn.Flatten(2), nn.Conv1d(6, 5, 3), nn.Linear(23, 7))
-    model[4] = nn.Identity()
-    model.qconfig = quantization.get_default_qconfig(torch.backends.quantized.engine)
-    quantization.fuse_modules(model, [["1", "2"]], inplace=True)
-    quantization.prepare(model, inplace=True)
-    model(rand(2, 4, 11, 11))
-    quantization.convert(model, inplace=True)
-    with torch.no_grad(), Count() as mode:
-        model(rand(2, 4, 11, 11))
-    assert not +mode.unknown
-    assert {"quantized.conv2d_relu.new", "quantized.conv1d.default", "quantized.linear.default"} <= set(mode.seen)
-    assert mode.total == 2 * (6 * 5 * 5 * 2 * 9 + 5 * 23 * 6 * 3 + 5 * 7 * 23)
-
-
 HALF, BYTE, FLOAT8 = torch.half, torch.int8, torch.float8_e4m3fn
 
 PACKED: dict[str, tuple[str, tuple[Any, ...], Tensor, int]] = {
@@ -93,18 +66,9 @@ PACKED: dict[str, tuple[str, tuple[Any, ...], Tensor, int]] = {
         meta(32, 8),
         32 * 16 * 8,
     ),
-    "int8 weight": (
-        "aten::_weight_int8pack_mm",
-        (meta(3, 16), meta(8, 16, dtype=BYTE), meta(8)),
-        meta(3, 8),
-        3 * 16 * 8,
-    ),
     "int4 weight": ("aten::_weight_int4pack_mm", (meta(3, 16), meta(1, 1, 32, 4), 32, meta(1)), meta(3, 8), 3 * 16 * 8),
-    "fp16 weight": ("aten::fbgemm_linear_fp16_weight", (meta(2, 3, 16), meta(1), meta(8)), meta(2, 3, 8), 6 * 16 * 8),
     "groups of rows": ("aten::_grouped_mm", (meta(12, 4), meta(3, 4, 5), meta(3)), meta(12, 5), 12 * 4 * 5),
-    "groups of columns": ("aten::_grouped_mm", (meta(3, 6, 4), meta(4, 20), meta(3)), meta(6, 20), 6 * 4 * 20),
     "groups of products": ("aten::_grouped_mm", (meta(3, 6, 4), meta(3, 4, 5)), meta(3, 6, 5), 3 * 6 * 4 * 5),
-    "groups to sum over": ("aten::_grouped_mm", (meta(6, 12), meta(12, 5), meta(3)), meta(3, 6, 5), 6 * 12 * 5),
     "a list": ("aten::_foreach_mm", ([meta(2, 3), meta(4, 5)], [meta(3, 2), meta(5, 1)]), [meta(2, 2), meta(4, 1)], 32),
     "cudnn": (
         "aten::cudnn_convolution",
@@ -117,12 +81,6 @@ PACKED: dict[str, tuple[str, tuple[Any, ...], Tensor, int]] = {
         (meta(2, 4, 5, 5), meta(4, 3, 3, 3), [0, 0], [0, 0], [2, 2], [1, 1], 2, False, False, True),
         meta(2, 6, 11, 11),
         2 * 4 * 25 * 3 * 9,
-    ),
-    "overrideable": (
-        "aten::convolution_overrideable",
-        (meta(2, 4, 9), meta(6, 4, 3), None, [1], [0], [1], False, [0], 1),
-        meta(2, 6, 7),
-        2 * 6 * 7 * 4 * 3,
     ),
     "cudnn LSTM": (
         "aten::_cudnn_rnn",

@@ -18,7 +18,7 @@ from tests.truth.warm import python
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.foreach import writes_alike
-from torchsummary_plus.ops.shapes.registry import RULES, rule, rule_in
+from torchsummary_plus.ops.shapes.registry import RULES, rule_in
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 
 from . import calls_layers, calls_lists, calls_losses, calls_moves  # noqa: F401  (they register)
@@ -129,11 +129,6 @@ def test_every_ruled_operator_is_one_of_torchs() -> None:
     assert set(missing) <= newer
 
 
-def test_an_operator_has_one_rule() -> None:
-    with pytest.raises(ValueError, match=r"aten::add\.Tensor already has a rule"):
-        rule("add.Tensor")(lambda: 0)
-
-
 def test_a_convolution_says_what_the_meta_kernel_says() -> None:
     """... of row-major tensors: for others the meta kernel of torch 2.13 leaves the layout out."""
     draw, func, answered = Draw(0), torch.ops.aten.convolution.default, 0
@@ -175,22 +170,6 @@ ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 )
 def test_mismatching_sizes_get_no_answer(func: OpOverload, args: Sequence[Sequence[int]]) -> None:
     assert ruled(func, tuple(meta(shape, torch.float32) for shape in args), {}) is None
-
-
-def test_a_convolution_of_wrong_channels_gets_no_answer() -> None:
-    image, weight = meta((1, 3, 8, 8), torch.float32), meta((4, 4, 3, 3), torch.float32)
-    args = (image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-    assert ruled(torch.ops.aten.convolution.default, args, {}) is None
-
-
-def test_mixed_and_complex_dtypes_get_no_answer() -> None:
-    single, half = meta((2, 2), torch.float32), meta((2, 2), torch.float16)
-    assert ruled(torch.ops.aten.mm.default, (single, half), {}) is None
-    assert ruled(torch.ops.aten.abs.default, (meta((2, 2), torch.complex64),), {}) is None
-
-
-def test_an_operator_without_a_rule_gets_no_answer() -> None:
-    assert ruled(torch.ops.aten._fft_r2c.default, (meta((4,), torch.float32), [0], 0, True), {}) is None
 
 
 COLD = """

