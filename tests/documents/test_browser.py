@@ -90,23 +90,6 @@ def test_rows_fold_and_those_seen_always_add_up(table: WebDriver, resnet: ModelS
     assert shown(table, 2) == [row.cells[1].text for row in lines if not row.cells[1].inside]
 
 
-def test_the_header_stays_in_sight(table: WebDriver) -> None:
-    press(table, "Expand all")
-    where = "return document.querySelector('thead th').getBoundingClientRect().top"
-    scroller = "document.querySelector('.tsp-scroll')"
-    table.execute_script(f"{scroller}.scrollTop = 600")
-    top = table.execute_script(f"return {scroller}.getBoundingClientRect().top")
-    assert table.execute_script(where) == pytest.approx(top, abs=2)
-
-
-def test_a_narrow_table_says_that_it_scrolls(table: WebDriver) -> None:
-    box = "document.querySelector('.tsp-scroll')"
-    assert not table.execute_script(f"return {box}.matches('.tsp-wide')")
-    table.execute_script(f"{box}.style.maxWidth = '300px'")
-    settle(table)
-    assert table.execute_script(f"return {box}.matches('.tsp-wide')")
-
-
 def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, resnet: ModelSummary) -> None:
     lines = resnet.tables(style="tree")[0].rows
     press(table, "Collapse all")
@@ -184,14 +167,6 @@ def test_a_screen_reader_is_told_of_the_tree(table: WebDriver) -> None:
     assert levels[:8] == [1, 2, 2, 2, 2, 2, 3, 4]
     assert {"conv1 (Conv2d)", "layer1 (Sequential)"} <= set(named("rowheader"))
     assert {"Search ResNet"} <= set(named("searchbox"))
-
-
-def test_no_text_is_cut_off(table: WebDriver) -> None:
-    """Columns are as wide as what they hold in a common font, also where rows are folded."""
-    cut = "return [...document.querySelectorAll('th, td')].filter((cell) => cell.scrollWidth > cell.clientWidth).length"
-    for label in ("Expand all", "Collapse all"):
-        press(table, label)
-        assert table.execute_script(cut) == 0
 
 
 def test_it_reads_without_its_script(driver: WebDriver, pages: dict[str, Path], resnet: ModelSummary) -> None:

@@ -10,26 +10,23 @@ from typing import Any
 import pytest
 from torch import nn
 
-from benchmarks.cuda.configs import Configuration, configurations
+from benchmarks.cuda.configs import configurations
 from benchmarks.cuda.files import DATA, recording_name, write
 from benchmarks.cuda.history import (
     RELEASED,
     SEGMENT,
     histories_path,
-    packed,
     prefers_oldest,
     read_histories,
     reduce_history,
     replay_history,
     replayed,
-    unpacked,
 )
 from benchmarks.cuda.libraries import Family
 from benchmarks.cuda.truth import compare, describe, percentile, record_all, unguarded
 from benchmarks.cuda.ways import variants
 from tests.truth.releases import from_release
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.memory.allocator import CachingAllocator
 
 MIB = 1 << 20
 NOOP = sorted(DATA.glob("gpu_truth_noop_*.json"))
@@ -80,23 +77,6 @@ def test_the_harness_measures_on_the_cpu_what_is_predicted(name: str, tmp_path: 
     assert compare(read)["peak_bytes"][0] == estimate.peak_bytes / records[0]["peak_bytes"] - 1
 
 
-def test_a_recording_of_other_libraries_names_their_versions() -> None:
-    transformers = pytest.importorskip("transformers")
-    assert describe("cpu", "libraries")["libraries"]["transformers"] == transformers.__version__
-    assert "libraries" not in describe("cpu")
-
-
-def test_a_configuration_that_fails_or_comes_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [Configuration("mlp", 0, "fp32", "sgd", small=True)] * 2
-    assert [record["error"] for record in record_all(chosen, "cpu", seconds=-1)[0]] == ["not reached"] * 2
-
-    def failing(*_: object) -> dict[str, Any]:
-        raise RuntimeError("no\nkernel")
-
-    monkeypatch.setattr("benchmarks.cuda.truth.record", failing)
-    assert record_all(chosen[:1], "cpu")[0][0]["error"] == "RuntimeError: no kernel"
-
-
 def traced(*entries: tuple[str, int, int]) -> dict[str, Any]:
     """A snapshot as torch gives it."""
     trace = [{"action": action, "addr": address, "size": size, "stream": 0} for action, address, size in entries]
@@ -132,37 +112,6 @@ def test_a_history_replays_event_for_event() -> None:
     assert replay_history(large) == []
 
 
-@pytest.mark.parametrize(
-    ("history", "what"),
-    [
-        ([[0, 512]], "event 0: 2,097,152 bytes taken, 0 on the card"),
-        ([[SEGMENT, 20 * MIB], [0, 512]], "event 1: 2,097,152 bytes taken, 20,971,520 on the card"),
-        (
-            [[SEGMENT, 2 * MIB], [0, 512], [0, 0], [RELEASED, 4 * MIB]],
-            "event 4: 2,097,152 bytes given back, 4,194,304 on the card",
-        ),
-    ],
-)
-def test_a_history_that_another_allocator_made_is_told(history: list[list[int]], what: str) -> None:
-    assert replay_history(history) == [what]
-
-
-def test_the_model_replays_its_own_history() -> None:
-    """A predicted step in the format of a recording."""
-    log = Configuration("resnet18", 0, "amp", "adamw", small=True).predict().log
-    allocator, history = CachingAllocator(), []
-    for _, block, nbytes in log.events:
-        before = allocator.reserved_bytes
-        if nbytes:
-            allocator.allocate(block, nbytes)
-        else:
-            allocator.free(block)
-        if allocator.reserved_bytes > before:
-            history.append([SEGMENT, allocator.reserved_bytes - before])
-        history.append([block, nbytes])
-    assert replay_history(history) == []
-
-
 @pytest.mark.skipif(since("2.14"), reason="recorded on torch 2.11; later releases choose other kernels")
 @pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
@@ -194,11 +143,6 @@ def test_the_histories_of_a_real_gpu_replay() -> None:
     assert not any(map(prefers_oldest, recordings)) and len(histories) > 200
     assert len(replayed(histories, oldest_first=False)) <= 10
     assert len(replayed(histories, oldest_first=True)) >= 50
-
-
-def test_a_history_packed_is_the_same_unpacked() -> None:
-    history = [[SEGMENT, 2 * MIB], [0, 512], [1, 1024], [0, 0], [2, 300], [1, 0], [RELEASED, 20 * MIB], [2, 0]]
-    assert unpacked(packed(history)) == history
 
 
 @pytest.mark.parametrize("path", NOOP, ids=lambda path: path.stem)
@@ -253,26 +197,6 @@ def test_bfloat16_before_ampere_is_exact(name: str) -> None:
     recording = json.loads(next(path for path in OWN if "_t4_" in path.name).read_text())
     errors = compare({**recording, "records": [record for record in recording["records"] if record["name"] == name]})
     assert errors == {"peak_bytes": [0.0], "reserved_bytes": [0.0]}
-
-
-@pytest.mark.parametrize("path", NOOP, ids=lambda path: path.stem)
-def test_noted_predictions_are_no_fewer_than_what_was_recorded(path: Path) -> None:
-    """Where a recording has been compared, all of it has."""
-    records = [r for r in json.loads(path.read_text())["records"] if "error" not in r]
-    noted = [r for r in records if "predicted" in r]
-    assert len(noted) in (0, len(records))
-    assert all(set(r["predicted"]) - {"code"} in ({"error"}, {"peak_bytes", "reserved_bytes"}) for r in noted)
-
-
-def test_a_prediction_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def failing(*_: object) -> None:
-        raise RuntimeError("no\nrule")
-
-    monkeypatch.setattr(Configuration, "predict", failing)
-    name = configurations()[0].name
-    recording = {"device": "cuda", "gpu": "H100", "records": [{"name": name, "held_out": False, "peak_bytes": 1}]}
-    assert compare(recording) == {"peak_bytes": [], "reserved_bytes": []}
-    assert "not predicted: RuntimeError: no rule" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("gpu_batches_noop_*.json")), ids=lambda path: path.stem)

@@ -89,27 +89,6 @@ def test_a_phone_shows_two_models_beside_each_layer(driver: WebDriver, tmp_path:
     assert opened(driver, page, PHONE, "light").execute_script(script) >= 4  # The layer, the mark, and two models.
 
 
-def test_a_comparison_of_four_fits_a_desk(driver: WebDriver, pages: dict[str, Path]) -> None:
-    script = "return [...document.querySelectorAll('.tsp-scroll')].map((one) => one.scrollWidth - one.clientWidth)"
-    assert opened(driver, pages["comparison"], DESK, "light").execute_script(script) == [0, 0]
-
-
-VISIBLE = """
-const frame = document.querySelector('.tsp-scroll').getBoundingClientRect();
-return [...document.querySelectorAll('.tsp-scroll')[0].querySelectorAll('thead th')]
-  .filter((one) => one.getBoundingClientRect().right <= frame.right + 1).length;
-"""
-
-
-def test_more_than_one_column_shows_on_a_phone_and_the_first_stays(driver: WebDriver, pages: dict[str, Path]) -> None:
-    page = opened(driver, pages["comparison"], PHONE, "light")
-    assert page.execute_script(VISIBLE) >= 3
-    first = "return document.querySelector('tbody th').getBoundingClientRect().left"
-    before = page.execute_script(first)
-    page.execute_script("document.querySelector('.tsp-scroll').scrollLeft = 120")
-    assert page.execute_script(first) == pytest.approx(before, abs=1)
-
-
 CLIPPED = """
 const labels = '.tsp-table th, .tsp-table td, figcaption, dt, dd, [role=tab], .tsp-legend span';
 const cells = [...document.querySelectorAll(labels)]

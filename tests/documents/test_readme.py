@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import runpy
@@ -84,14 +83,6 @@ def test_the_readmes_first_screen_is_short_and_in_order() -> None:
     places = [screen.index(part) for part in parts]
     assert places == sorted(places)
     assert "GiB" in screen and not re.search(r"\b(MiB|MB|GB)\b", screen)
-
-
-def test_the_readmes_python_needs_only_the_package() -> None:
-    """``.ci/wheel`` runs it in an empty folder."""
-    tree = ast.parse("".join(text for kind, text in blocks(README) if kind == "python"))
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"torch", "torchsummary_plus"}
-    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
 
 
 def test_the_readmes_prediction_equals_its_measurement() -> None:
