@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmarks.published.ranks import DATA as PUBLISHED
 from tests.truth.releases import runs_fully_shard
-from torchsummary_plus import estimate_memory, max_batch_size
+from torchsummary_plus import estimate_memory
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError
 from torchsummary_plus.data.memory_records import COMPILED
@@ -26,7 +26,6 @@ from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES, OF_COMPILER, R
 from torchsummary_plus.ranks.process_group import Rank
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
-ROOT = Path(__file__).parents[2]
 WIDTH = 64
 
 
@@ -92,14 +91,6 @@ def test_what_a_release_cannot_shard_is_said(monkeypatch: pytest.MonkeyPatch) ->
         estimated(fsdp, 2)
 
 
-@runs_fully_shard
-def test_kinds_and_modules_add_up() -> None:
-    for build in (fsdp, partial(fsdp, reshard_after_forward=False), ddp):
-        result = estimated(build, 4)
-        assert sum(result.at_peak.values()) == result.peak_bytes
-        assert sum(module.own_bytes for module in result.by_module) == result.peak_bytes
-
-
 def test_states_of_ddp_are_those_of_one_device_and_the_buckets() -> None:
     alone, many = estimated(net, 1), estimated(ddp, 4)
     weights = alone.at_peak["parameters"]
@@ -107,17 +98,6 @@ def test_states_of_ddp_are_those_of_one_device_and_the_buckets() -> None:
         assert many.at_peak[kind] == alone.at_peak[kind]
     assert many.at_peak["buckets"] >= weights
     assert many.steady_bytes - alone.steady_bytes == many.at_peak["buckets"]
-
-
-@pytest.mark.parametrize("width", [5, 16, 40])
-def test_a_bucket_of_few_elements_is_one_of_buckets(width: int) -> None:
-    """Small tensors that a builder makes have values; those that a wrapper makes for the backward do not."""
-
-    def build() -> nn.Module:
-        return nn.parallel.DistributedDataParallel(nn.Linear(width, width))
-
-    step = estimate_memory(build, (width,), 4, world_size=2, optimizer="sgd", progress=False)
-    assert step.at_peak["buckets"] == step.at_peak["parameters"] == 4 * (width + 1) * width
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -148,17 +128,6 @@ def test_shards_times_the_world_are_the_whole() -> None:
     whole, shard = estimated(net, 1), estimated(fsdp, 4)
     assert 4 * shard.at_peak["parameters"] == whole.at_peak["parameters"]
     assert {"unsharded_parameters", "all_gather_buffers", "reduce_scatter_buffers"} & shard.at_peak.keys()
-
-
-@runs_fully_shard
-def test_a_mesh_is_given_by_its_name() -> None:
-    def build() -> nn.Module:
-        from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.fsdp import fully_shard
-
-        return fully_shard(nn.Linear(WIDTH, 8), mesh=DeviceMesh(device_type="cpu", mesh=[0, 1]))
-
-    assert estimated(build, 2).at_peak["parameters"] == (WIDTH + 1) * 8 * 4 // 2
 
 
 @runs_fully_shard
@@ -278,13 +247,6 @@ def test_a_compiled_model_is_said_to_be_estimated_as_its_source() -> None:
         for name in ("peak_range", "reserved_range"):
             wide, narrow = getattr(result, name), getattr(eager, name)
             assert (narrow[0] - wide[0], wide[1] - narrow[1]) == (min(doubt, narrow[0]), doubt), name
-
-
-@runs_fully_shard
-def test_the_largest_batch_of_a_rank() -> None:
-    room = 4 << 20
-    limit = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
-    assert limit.peak_bytes <= room < limit.next_peak_bytes
 
 
 def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

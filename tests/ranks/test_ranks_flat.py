@@ -13,10 +13,8 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from benchmarks.ranks.flat import fsdp1
 from benchmarks.ranks.models import LENGTH, WIDTH, Layer, Llama
-from tests.ranks.plugins import under_accelerate
-from torchsummary_plus import estimate_memory, summary
+from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.attribution import GATHERS_AHEAD, held_back, run_log
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.deep_steps import Cut
@@ -111,15 +109,6 @@ def test_memory_that_another_stream_uses_waits_for_few_groups_if_gathers_are_lim
     assert limited.reserved_bytes < limited.device_bytes[1] < endless.device_bytes[1]
 
 
-def test_a_table_shows_what_of_a_parameter_is_in_a_rank() -> None:
-    for keeps_parameters in (False, True):
-        memory = {"world_size": 4, "build": partial(sharded, use_orig_params=keeps_parameters), "gpu": "H100"}
-        table = summary(Llama(), (LENGTH,), 2, dtypes=torch.long, memory=memory, verbose=0)
-        local = table.to_dataframe()["local_params"].sum()
-        assert 4 * local == pytest.approx(table.total_params, rel=0.02)
-        assert "of [512, 128]" in str(table)
-
-
 def test_a_model_is_freed_after_its_estimate() -> None:
     references: list[weakref.ref[nn.Module]] = []
 
@@ -133,11 +122,3 @@ def test_a_model_is_freed_after_its_estimate() -> None:
     assert references[-1]() is None, "the first build of a process imports what holds on to it"
 
 
-def test_a_transformers_model_under_accelerates_first_plugin() -> None:
-    result = estimated(under_accelerate(1), loss="causal_lm", world_size=4)
-    assert result.at_peak["unsharded_parameters"]
-
-
-def test_a_wrapper_on_the_cpu_is_that_of_the_benchmark() -> None:
-    result = estimated(lambda: fsdp1(Llama()), gpu=None, world_size=2)
-    assert result.at_peak["unsharded_parameters"] > 0

@@ -15,7 +15,6 @@ from torch import nn
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.ops.scratch.registry import UNMODELLED
 from torchsummary_plus.ranks.collectives import AGREED, agreed
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -65,19 +64,6 @@ def test_an_object_of_another_rank_is_asked_for_by_name(device: str) -> None:
         stepped(lambda: dist.broadcast_object_list([None], src=0), device, rank=1)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_flag_that_no_rank_sets_stays_zero(device: str) -> None:
-    flags: list[float] = []
-
-    def exchange() -> None:
-        flag = torch.zeros(1, dtype=torch.int32, device=device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        flags.append(flag.item())
-
-    stepped(exchange, device)
-    assert set(flags) == {0}
-
-
 def test_values_of_each_collective() -> None:
     """Against what four ranks that send the same get."""
     sent = torch.arange(4)
@@ -98,20 +84,6 @@ def test_values_of_each_collective() -> None:
     assert values("alltoall_", [own, own], parts, None) == [[1, 1], [1, 1]]
     assert values("allreduce_", [torch.zeros(2)], None, None) == [[0, 0]]
     assert values("allreduce_", [torch.ones(2)], None, None) == []
-
-
-def after_a_decomposition() -> nn.Module:
-    model = net()
-    with torch.no_grad():
-        model.weight.copy_(torch.linalg.lstsq(torch.ones(128, 128), torch.ones(128, 8)).solution[:8])  # type: ignore[arg-type]
-    return model
-
-
-def test_what_a_builder_ran_leaves_no_doubt_in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an operator that is not tried and that only the builder runs."""
-    monkeypatch.setitem(UNMODELLED, "cpu", frozenset({"aten::linalg_lstsq"}))
-    plain, after = (estimate_memory(build, (8,), 2, world_size=2) for build in (net, after_a_decomposition))
-    assert (after.unknown, after.log.doubts, after.peak_range) == ((), (), plain.peak_range)
 
 
 def moved(model: nn.Module) -> nn.Module:
@@ -164,9 +136,3 @@ def test_what_scripts_do_on_gpus(build: Callable[[], nn.Module]) -> None:
     assert not estimate.unknown or not since("2.11")  # CUDA rules were measured on 2.11.
 
 
-def test_synchronised_statistics_are_gathered_from_all_ranks() -> None:
-    estimate = estimate_memory(synchronised, (8,), 2, world_size=WORLD, gpu="H100", progress=False)
-    names = [moment.operator for moment in estimate.log.moments]
-    forward = ["aten::batch_norm_stats", "aten::batch_norm_gather_stats_with_counts", "aten::batch_norm_elemt"]
-    assert [name for name in names if name in forward] == forward * 2
-    assert estimate.log.communicators == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -85,24 +84,6 @@ def test_a_schedule_has_a_loss_of_its_own() -> None:
         estimated(partial(pipeline, "Schedule1F1B"), loss="cross_entropy")
 
 
-def offloaded(is_pinned: bool | None) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
-
-    options = {} if is_pinned is None else {"offload_policy": CPUOffloadPolicy(pin_memory=is_pinned)}
-    return fully_shard(Llama(), mesh=init_device_mesh("cuda", (dist.get_world_size(),)), **options)
-
-
-def test_what_is_offloaded_takes_no_memory_of_the_gpu() -> None:
-    whole, plain, pinned = (
-        estimated(partial(offloaded, is_pinned), batch_size=2, gpu="H100") for is_pinned in (None, False, True)
-    )
-    assert dict(plain.at_peak) == dict(pinned.at_peak)
-    assert plain.at_peak["parameters"] == plain.at_peak["optimizer_state"] == 0
-    sharded_bytes = whole.steady_bytes - plain.steady_bytes
-    assert sharded_bytes >= whole.at_peak["parameters"] + whole.at_peak["optimizer_state"] > 0
-
-
 def on_few_elements(device: str, **options: Any) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -134,36 +115,6 @@ def test_gradients_that_were_reduced_are_added_to_on_a_gpu_as_on_the_cpu() -> No
     assert allocated[0]
 
 
-def with_split_vocabulary(device: str) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
-    model = nn.Sequential(nn.Embedding(512, 16), nn.Linear(16, 512, bias=False))
-    return parallelize_module(model, mesh, {"1": ColwiseParallel(use_local_output=False)})
-
-
-def step_with_split_loss(model: nn.Module, ids: Tensor) -> None:
-    from torch.distributed.tensor.parallel import loss_parallel
-
-    with loss_parallel():
-        nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
-    model.zero_grad()
-
-
-def test_the_loss_of_a_split_vocabulary_is_that_of_the_cpu_on_a_gpu() -> None:
-    """Its code moves a count to the GPU by a composite operator, which arrives whole."""
-    estimates = [
-        estimated(partial(with_split_vocabulary, device), train_step=step_with_split_loss, optimizer=None, gpu=gpu)
-        for device, gpu in (("cpu", None), ("cuda", "H100"))
-    ]
-    gradients = [
-        Counter(spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients") for estimate in estimates
-    ]
-    assert gradients[0] == gradients[1]
-    assert gradients[0][512 * 16 * 4 // STAGES]
-
-
 def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = ModuleType("deepspeed")
     exec("def initialize(model):\n    raise RuntimeError('no NCCL')", vars(stub))
@@ -176,20 +127,6 @@ def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest
 
     with pytest.raises(UnsupportedError, match="ZeRO 1: DistributedDataParallel with ZeroRedundancyOptimizer"):
         estimated(lambda: DeepSpeedEngine(Llama()))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("zero_stage", r"\(ZeRO 3\)"),
-        ("deepspeed_config", r"fully_shard\(...\)"),
-        ("offload_optimizer", "CPUOffloadPolicy"),
-        ("train_micro_batch_size_per_gpu", "write batch_size="),
-    ],
-)
-def test_names_of_deepspeeds_options_are_told_what_to_write(name: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        estimated(Llama, **{name: 2})
 
 
 def test_a_builder_may_create_a_trainer(tmp_path: Path) -> None:
@@ -222,15 +159,6 @@ def test_a_builder_may_create_a_trainer(tmp_path: Path) -> None:
     own = estimate_memory(build, train_step=step, progress=False, **inputs)
     assert simple.at_peak["all_gather_buffers"] and simple.at_peak["optimizer_state"]
     assert own.peak_bytes == pytest.approx(simple.peak_bytes, rel=1e-3)
-
-
-def test_what_a_builder_puts_into_the_environment_goes_with_it() -> None:
-    def build() -> nn.Module:
-        os.environ["SET_BY_THE_BUILDER"] = "1"
-        return Llama()
-
-    estimated(build, mode="eval")
-    assert "SET_BY_THE_BUILDER" not in os.environ
 
 
 def test_a_transformers_model_under_accelerates_plugin() -> None:
@@ -382,7 +310,7 @@ _COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.skipif(not since("2.13"), reason="functional collectives are dispatched otherwise before")
-@pytest.mark.parametrize(("name", "gpu"), [(name, gpu) for name in _COUNTS for gpu in ("H100", None)])
+@pytest.mark.parametrize(("name", "gpu"), [*((name, "H100") for name in _COUNTS), ("bincount", None)])
 def test_experts_on_several_ranks_get_equal_shares_and_it_is_said(name: str, gpu: str | None) -> None:
     def large(count: Any) -> tuple[Counter[int], tuple[str, ...]]:
         step = estimate_memory(lambda: Experts(count), (128, 64), 2, world_size=4, gpu=gpu, progress=False)
