@@ -18,7 +18,7 @@ from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from tests.trace.zoo import ZOO
-from torchsummary_plus import InputError, explain, explain_batch, summary
+from torchsummary_plus import explain, explain_batch, summary
 from torchsummary_plus.data.records import tensors
 from torchsummary_plus.render.explain_layers import RULES, Arithmetic
 from torchsummary_plus.render.explanation import minus, product, quotient, total
