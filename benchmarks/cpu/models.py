@@ -381,12 +381,8 @@ HALVES: dict[str, tuple[Callable[[], nn.Module], Example]] = {
 SUBJECTS = tuple(
     Subject(name, family, build, example, torch.bfloat16 if family == "autocast" else None)
     for family, members in (
-        ("mlp", MLPS),
-        ("cnn", CNNS),
-        ("rnn", RNNS),
-        ("transformer", TRANSFORMERS),
-        ("autocast", HALVES),
+        ("mlp", MLPS), ("cnn", CNNS), ("rnn", RNNS), ("transformer", TRANSFORMERS), ("autocast", HALVES),
     )
     for name, (build, example) in members.items()
-)
+)  # fmt: skip
 """The data file refers to these names, so a model that changes needs a new one."""

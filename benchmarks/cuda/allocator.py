@@ -26,16 +26,11 @@ from torchsummary_plus.memory.allocator_options import AllocatorOptions
 DATA = Path(__file__).parents[1] / "data" / "allocator_noop_torch_2.13.0.json.xz"
 MIB = 1 << 20
 SETTINGS = (
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:32",
-    "max_split_size_mb:64,expandable_segments:True",
-    "max_split_size_mb:64,max_non_split_rounding_mb:32",
-    "roundup_power2_divisions:4",
-    "roundup_power2_divisions:[32:256,64:128,256:64,>:32]",
-    "garbage_collection_threshold:0.6",
+    "", "expandable_segments:True", "max_split_size_mb:32", "max_split_size_mb:64,expandable_segments:True",
+    "max_split_size_mb:64,max_non_split_rounding_mb:32", "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[32:256,64:128,256:64,>:32]", "garbage_collection_threshold:0.6",
     "large_segment_size_mb:64",
-)
+)  # fmt: skip
 ROOM_MIB = {"roomy": 40_000, "tight": 1_024}
 """The memory that the allocator gets, in MiB."""
 EVENTS = 500

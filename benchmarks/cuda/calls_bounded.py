@@ -93,14 +93,7 @@ def bounded_call(operator: str, shape: Sequence[int]) -> tuple[Any, ...]:
 def draw_bounded_call(draw: Any) -> dict[str, Any]:
     operator = draw.choice((*MATRICES, *ROWS))
     matrices = (
-        (20, 30),
-        (300, 400),
-        (1000, 1000),
-        (3, 40, 50),
-        (64, 32, 32),
-        (5, 300, 300),
-        (256, 32, 32),
-        (10_000, 3, 3),
-    )
+        (20, 30), (300, 400), (1000, 1000), (3, 40, 50), (64, 32, 32), (5, 300, 300), (256, 32, 32), (10_000, 3, 3),
+    )  # fmt: skip
     sizes = matrices if operator in MATRICES else ((40, 30), (300, 200), (5000, 20), (20, 5000))
     return {"operator": operator, "shape": list(draw.choice(sizes))}

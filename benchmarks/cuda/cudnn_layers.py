@@ -148,10 +148,7 @@ def _sized(layer: Layer, batch: int, scale: float) -> list[Any]:
     lengths = [(size + 2 * padding - reach) // layer.stride + 1 for size in shape]
     line = [1] * (axes == 1)
     return [
-        [batch, layer.inner, *line, *shape],
-        [layer.outer, layer.inner // layer.groups, *line, *[layer.kernel] * axes],
-        [batch, layer.outer, *line, *lengths],
-        [*[0] * (axes == 1), *[padding] * axes],
-        [*line, *[layer.stride] * axes],
+        [batch, layer.inner, *line, *shape], [layer.outer, layer.inner // layer.groups, *line, *[layer.kernel] * axes],
+        [batch, layer.outer, *line, *lengths], [*[0] * (axes == 1), *[padding] * axes], [*line, *[layer.stride] * axes],
         [*line, *[layer.dilation] * axes],
-    ]
+    ]  # fmt: skip

@@ -75,22 +75,11 @@ class Way:
 
 
 ANY = (
-    Way("fp32", "adamw"),
-    Way("amp", "adamw"),
-    Way("fp32", "momentum"),
-    Way("amp16", "sgd"),
-    Way("bf16"),
-    Way("tf32", "adam"),
-    Way("fp32"),
-    Way("amp", "8bit"),
-    Way("bf16", "fused"),
-    Way("amp", "adam", ("checkpointed",)),
-    Way("fp32", "sgd", ("accumulated",)),
-    Way("ieee", "momentum"),
-    Way("fp16"),
-    Way("amp16", "fused", ("accumulated",)),
+    Way("fp32", "adamw"), Way("amp", "adamw"), Way("fp32", "momentum"), Way("amp16", "sgd"), Way("bf16"),
+    Way("tf32", "adam"), Way("fp32"), Way("amp", "8bit"), Way("bf16", "fused"), Way("amp", "adam", ("checkpointed",)),
+    Way("fp32", "sgd", ("accumulated",)), Way("ieee", "momentum"), Way("fp16"), Way("amp16", "fused", ("accumulated",)),
     Way("fp32", "fused"),
-)
+)  # fmt: skip
 CONVOLVING = (
     *ANY,
     Way("amp", "momentum", ("channels_last",)),

@@ -38,13 +38,10 @@ TAKEN: tuple[dict[str, str], ...] = (
 """What a model takes, with its input as ``{0}``."""
 
 RETURNED: tuple[dict[str, str], ...] = (
-    {"result": "{{'logits': {0}, 'loss': ({0}).square().mean()}}"},
-    {"result": "({0}).abs().mean(), {0}"},
-    {"result": "[{0}, None, {{'aux': ({0}) * 2, 'step': 3}}]"},
-    {"result": "Batch({0})", "helper": CLASSES},
-    {"result": "Pair({0}, ({0}).detach().argmax(-1))", "helper": CLASSES},
-    {"result": "({0}).unbind(0)"},
-)
+    {"result": "{{'logits': {0}, 'loss': ({0}).square().mean()}}"}, {"result": "({0}).abs().mean(), {0}"},
+    {"result": "[{0}, None, {{'aux': ({0}) * 2, 'step': 3}}]"}, {"result": "Batch({0})", "helper": CLASSES},
+    {"result": "Pair({0}, ({0}).detach().argmax(-1))", "helper": CLASSES}, {"result": "({0}).unbind(0)"},
+)  # fmt: skip
 """What a model returns, with its result as ``{0}``."""
 
 TREATED = (

@@ -18,54 +18,22 @@ def _chosen(scope: Scope, x: Value, forms: list[Form], learns: bool | None = Non
 
 
 RARE = (
-    "F.glu(torch.cat([{0}, {0}], -1), -1)",
-    "F.celu({0})",
-    "F.selu({0})",
-    "F.rrelu({0}, training=self.training)",
-    "F.threshold({0}, 0.1, 0.0)",
-    "F.hardtanh({0})",
-    "F.softshrink({0})",
-    "F.hardshrink({0})",
-    "F.tanhshrink({0})",
-    "F.logsigmoid({0})",
-    "F.softmin({0}, -1)",
-    "F.gumbel_softmax({0}, hard=True)",
-    "F.gumbel_softmax({0})",
-    "F.alpha_dropout({0}, 0.1, self.training)",
-    "F.feature_alpha_dropout({0}, 0.1, self.training)",
-    "F.prelu({0}, torch.full((1,), 0.2))",
-    "torch.erf({0})",
-    "torch.special.erfc({0})",
-    "torch.atan2({0}, {0} + 2)",
-    "torch.xlogy({0}.abs() + 1, {0}.abs() + 1)",
-    "torch.hypot({0}, {0} + 1)",
-    "torch.logaddexp({0}, -{0})",
-    "torch.fmod({0}, 1.5)",
-    "torch.remainder({0}, 1.5)",
-    "torch.sign({0}) * torch.log1p({0}.abs())",
-    "torch.nan_to_num({0})",
-    "torch.special.i0({0}.clamp(-2, 2))",
-    "torch.lgamma({0}.abs() + 1)",
-    "torch.sinc({0})",
-    "{0}.renorm(2, 0, 1.0)",
-    "{0}.tril(1) if {0}.dim() == 2 else {0} + 1",
-    "{0}.cumprod(-1)",
-    "{0}.cummax(-1).values",
-    "{0}.cummin(1)[0]",
-    "{0}.logcumsumexp(-1)",
-    "{0}.bfloat16().float()",
-    "({0}.half() * 2).float()",
-    "({0} + 1j * {0}.cos()).abs()",
-    "torch.view_as_real({0} * torch.complex({0}, {0})).sum(-1)",
-    "torch.polar({0}.abs(), {0}).imag",
-    "F.layer_norm({0}, {0}.shape[-1:])",
-    "torch.where({0} > 0)[0].sum() * 0.0 + {0}",
-    "torch.clamp({0}, torch.tensor(-1.0), torch.tensor(1.0))",
-    "torch.bernoulli({0}.sigmoid()) * {0}",
-    "torch.normal({0}, 0.1)",
-    "torch.distributions.Normal({0}, 1.0).rsample()",
+    "F.glu(torch.cat([{0}, {0}], -1), -1)", "F.celu({0})", "F.selu({0})", "F.rrelu({0}, training=self.training)",
+    "F.threshold({0}, 0.1, 0.0)", "F.hardtanh({0})", "F.softshrink({0})", "F.hardshrink({0})", "F.tanhshrink({0})",
+    "F.logsigmoid({0})", "F.softmin({0}, -1)", "F.gumbel_softmax({0}, hard=True)", "F.gumbel_softmax({0})",
+    "F.alpha_dropout({0}, 0.1, self.training)", "F.feature_alpha_dropout({0}, 0.1, self.training)",
+    "F.prelu({0}, torch.full((1,), 0.2))", "torch.erf({0})", "torch.special.erfc({0})", "torch.atan2({0}, {0} + 2)",
+    "torch.xlogy({0}.abs() + 1, {0}.abs() + 1)", "torch.hypot({0}, {0} + 1)", "torch.logaddexp({0}, -{0})",
+    "torch.fmod({0}, 1.5)", "torch.remainder({0}, 1.5)", "torch.sign({0}) * torch.log1p({0}.abs())",
+    "torch.nan_to_num({0})", "torch.special.i0({0}.clamp(-2, 2))", "torch.lgamma({0}.abs() + 1)", "torch.sinc({0})",
+    "{0}.renorm(2, 0, 1.0)", "{0}.tril(1) if {0}.dim() == 2 else {0} + 1", "{0}.cumprod(-1)", "{0}.cummax(-1).values",
+    "{0}.cummin(1)[0]", "{0}.logcumsumexp(-1)", "{0}.bfloat16().float()", "({0}.half() * 2).float()",
+    "({0} + 1j * {0}.cos()).abs()", "torch.view_as_real({0} * torch.complex({0}, {0})).sum(-1)",
+    "torch.polar({0}.abs(), {0}).imag", "F.layer_norm({0}, {0}.shape[-1:])",
+    "torch.where({0} > 0)[0].sum() * 0.0 + {0}", "torch.clamp({0}, torch.tensor(-1.0), torch.tensor(1.0))",
+    "torch.bernoulli({0}.sigmoid()) * {0}", "torch.normal({0}, 0.1)", "torch.distributions.Normal({0}, 1.0).rsample()",
     "torch.distributions.Categorical(logits={0}).entropy().unsqueeze(-1) * {0}",
-)
+)  # fmt: skip
 
 
 @production(4)
@@ -117,17 +85,13 @@ def contraction(scope: Scope) -> str | None:
     elif len(shape) == 3:
         b, i, j = shape
         forms = [
-            ("torch.einsum('bij,bkj->bik', {0}, {0})", (b, i, i)),
-            ("torch.einsum('bij,bij->bj', {0}, {0})", (b, j)),
+            ("torch.einsum('bij,bkj->bik', {0}, {0})", (b, i, i)), ("torch.einsum('bij,bij->bj', {0}, {0})", (b, j)),
             ("torch.einsum('bij,bij->i', {0}, {0}).expand(len({0}), -1)", (b, i)),
-            ("torch.einsum('bij,cij->bc', {0}, {0})", (b, b)),
-            ("torch.einsum('bij->bji', {0}) * 2", (b, j, i)),
-            ("torch.bmm({0}, {0}.mT)", (b, i, i)),
-            ("torch.baddbmm({0}, {0} @ {0}.mT, {0})", shape),
-            ("torch.cdist({0}, {0})", (b, i, i)),
-            ("torch.addbmm({0}[0], {0} @ {0}.mT, {0}).expand_as({0}) + 0", shape),
+            ("torch.einsum('bij,cij->bc', {0}, {0})", (b, b)), ("torch.einsum('bij->bji', {0}) * 2", (b, j, i)),
+            ("torch.bmm({0}, {0}.mT)", (b, i, i)), ("torch.baddbmm({0}, {0} @ {0}.mT, {0})", shape),
+            ("torch.cdist({0}, {0})", (b, i, i)), ("torch.addbmm({0}[0], {0} @ {0}.mT, {0}).expand_as({0}) + 0", shape),
             ("torch.linalg.matrix_power({0} @ {0}.mT / 100, 3)", (b, i, i)),
-        ]
+        ]  # fmt: skip
     else:
         b, c, h, w = shape
         forms = [
@@ -209,16 +173,12 @@ def masked_attention(scope: Scope) -> str | None:
     q = f"{{0}}.view({batch}, {length}, 4, {width // 4}).transpose(1, 2)"
     square = f"{length}, {length}"
     masks = [
-        f"attn_mask=torch.ones({square}, dtype=torch.bool).tril()",
-        f"attn_mask=torch.zeros({square})",
+        f"attn_mask=torch.ones({square}, dtype=torch.bool).tril()", f"attn_mask=torch.zeros({square})",
         f"attn_mask=torch.zeros({batch}, 1, {square})",
         f"attn_mask=torch.ones({batch}, 1, 1, {length}, dtype=torch.bool)",
-        f"attn_mask=torch.zeros({batch}, 4, {square})",
-        "is_causal=True",
-        "dropout_p=0.1 if self.training else 0.0",
-        "scale=0.3",
-        f"attn_mask={{0}}.mean(-1).view({batch}, 1, 1, {length})",
-    ]
+        f"attn_mask=torch.zeros({batch}, 4, {square})", "is_causal=True", "dropout_p=0.1 if self.training else 0.0",
+        "scale=0.3", f"attn_mask={{0}}.mean(-1).view({batch}, 1, 1, {length})",
+    ]  # fmt: skip
     attend = f"F.scaled_dot_product_attention({q}, {q}, {q}, {scope.choose(masks)})"
     if scope.chance(0.2):
         attend = f"F.scaled_dot_product_attention({q}, {q}[:, :2], {q}[:, :2], enable_gqa=True)"

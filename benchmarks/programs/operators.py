@@ -7,64 +7,23 @@ from dataclasses import replace
 from benchmarks.programs.scope import Scope, Shape, Value, production
 
 UNARY = (
-    "torch.relu({0})",
-    "F.gelu({0})",
-    "F.silu({0})",
-    "torch.tanh({0})",
-    "{0}.sigmoid()",
-    "{0}.softmax(-1)",
-    "F.log_softmax({0}, dim=-1)",
-    "F.leaky_relu({0}, 0.1)",
-    "F.elu({0})",
-    "F.softplus({0})",
-    "F.hardswish({0})",
-    "F.mish({0})",
-    "nn.ReLU6()({0})",
-    "F.dropout({0}, 0.1, self.training)",
-    "{0}.abs()",
-    "{0}.square()",
-    "({0}.abs() + 1e-3).sqrt()",
-    "torch.exp(-{0}.abs())",
-    "{0}.clamp(-1, 1)",
-    "{0}.clamp(min=0)",
-    "{0} * 2",
-    "1 - {0}",
-    "{0} / 3",
-    "{0} ** 3",
-    "-{0}",
-    "{0}.cumsum(1)",
-    "{0}.flip(0)",
-    "{0}.roll(1, -1)",
-    "{0}.sort(-1).values",
-    "{0}.clone()",
-    "F.normalize({0}, dim=-1)",
-    "{0} - {0}.mean(-1, keepdim=True)",
-    "{0} / ({0}.norm(dim=-1, keepdim=True) + 1)",
-    "{0} - {0}.amax(1, keepdim=True)",
-    "{0} * {0}.sum()",
-    "torch.where({0} > 0, {0}, 0.1 * {0})",
-    "{0} * torch.rand_like({0})",
-    "{0} + torch.randn({1})",
-    "{0}.masked_fill({0} > 1, 0.0)",
-    "{0} * (torch.rand({1}) > 0.2)",
-    "{0}.to(torch.float64).float()",
-    "{0}.contiguous()",
-    "torch.vmap(lambda row: row * 2 + row.sum())({0})",
-)
+    "torch.relu({0})", "F.gelu({0})", "F.silu({0})", "torch.tanh({0})", "{0}.sigmoid()", "{0}.softmax(-1)",
+    "F.log_softmax({0}, dim=-1)", "F.leaky_relu({0}, 0.1)", "F.elu({0})", "F.softplus({0})", "F.hardswish({0})",
+    "F.mish({0})", "nn.ReLU6()({0})", "F.dropout({0}, 0.1, self.training)", "{0}.abs()", "{0}.square()",
+    "({0}.abs() + 1e-3).sqrt()", "torch.exp(-{0}.abs())", "{0}.clamp(-1, 1)", "{0}.clamp(min=0)", "{0} * 2", "1 - {0}",
+    "{0} / 3", "{0} ** 3", "-{0}", "{0}.cumsum(1)", "{0}.flip(0)", "{0}.roll(1, -1)", "{0}.sort(-1).values",
+    "{0}.clone()", "F.normalize({0}, dim=-1)", "{0} - {0}.mean(-1, keepdim=True)",
+    "{0} / ({0}.norm(dim=-1, keepdim=True) + 1)", "{0} - {0}.amax(1, keepdim=True)", "{0} * {0}.sum()",
+    "torch.where({0} > 0, {0}, 0.1 * {0})", "{0} * torch.rand_like({0})", "{0} + torch.randn({1})",
+    "{0}.masked_fill({0} > 1, 0.0)", "{0} * (torch.rand({1}) > 0.2)", "{0}.to(torch.float64).float()",
+    "{0}.contiguous()", "torch.vmap(lambda row: row * 2 + row.sum())({0})",
+)  # fmt: skip
 
 BINARY = (
-    "{0} + {1}",
-    "{0} - {1}",
-    "{0} * {1}",
-    "torch.maximum({0}, {1})",
-    "{0} / (1 + {1}.abs())",
-    "torch.where({0} > {1}, {0}, {1})",
-    "torch.lerp({0}, {1}, 0.3)",
-    "torch.add({0}, {1}, alpha=2)",
-    "{0} + 0.5 * {1}.detach()",
-    "{0} * {1}.sigmoid() + {0}",
-    "torch.addcmul({0}, {0}, {1}, value=0.1)",
-)
+    "{0} + {1}", "{0} - {1}", "{0} * {1}", "torch.maximum({0}, {1})", "{0} / (1 + {1}.abs())",
+    "torch.where({0} > {1}, {0}, {1})", "torch.lerp({0}, {1}, 0.3)", "torch.add({0}, {1}, alpha=2)",
+    "{0} + 0.5 * {1}.detach()", "{0} * {1}.sigmoid() + {0}", "torch.addcmul({0}, {0}, {1}, value=0.1)",
+)  # fmt: skip
 
 
 @production(7)
@@ -112,12 +71,9 @@ def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
     name, shape = x.name, x.shape
     first, last = shape[1], shape[-1]
     views: list[tuple[str, Shape]] = [
-        (f"{name}[:]", shape),
-        (f"{name}.detach()", shape),
-        (f"{name}.view_as({name})", shape),
-        (f"{name}.unsqueeze(1).squeeze(1)", shape),
-        (f"{name}.transpose(0, -1).transpose(0, -1)", shape),
-    ]
+        (f"{name}[:]", shape), (f"{name}.detach()", shape), (f"{name}.view_as({name})", shape),
+        (f"{name}.unsqueeze(1).squeeze(1)", shape), (f"{name}.transpose(0, -1).transpose(0, -1)", shape),
+    ]  # fmt: skip
     if first > 3:
         views += [
             (f"{name}[:, 1:]", (shape[0], first - 1, *shape[2:])),
@@ -203,36 +159,17 @@ def joined(scope: Scope) -> str | None:
 
 
 NUMBERS = (
-    "{0} += 1",
-    "{0} *= 0.5",
-    "{0}.sub_(0.1)",
-    "{0}.mul_(2)",
-    "{0} /= 3",
-    "{0}.add_(1, alpha=2)",
-    "{0}.div_(2.0)",
-)
+    "{0} += 1", "{0} *= 0.5", "{0}.sub_(0.1)", "{0}.mul_(2)", "{0} /= 3", "{0}.add_(1, alpha=2)", "{0}.div_(2.0)",
+)  # fmt: skip
 UNARY_IN_PLACE = (
-    "{0}.relu_()",
-    "{0}.sigmoid_()",
-    "{0}.clamp_(-3, 3)",
-    "{0}.zero_()",
-    "{0}.fill_(0.5)",
-    "F.leaky_relu({0}, 0.1, inplace=True)",
-    "nn.SiLU(inplace=True)({0})",
-    "F.dropout({0}, 0.1, self.training, inplace=True)",
-    "{0}.masked_fill_(torch.rand({1}) > 0.5, 0.0)",
-)
+    "{0}.relu_()", "{0}.sigmoid_()", "{0}.clamp_(-3, 3)", "{0}.zero_()", "{0}.fill_(0.5)",
+    "F.leaky_relu({0}, 0.1, inplace=True)", "nn.SiLU(inplace=True)({0})",
+    "F.dropout({0}, 0.1, self.training, inplace=True)", "{0}.masked_fill_(torch.rand({1}) > 0.5, 0.0)",
+)  # fmt: skip
 TENSORS = (
-    "{0}.add_({1})",
-    "{0} += {1}",
-    "{0}.copy_({1})",
-    "{0}.mul_({1}.sigmoid())",
-    "{0}.sub_({1}, alpha=0.5)",
-    "{0}.add_({1}.detach())",
-    "{0}.addcmul_({1}, {1}, value=0.1)",
-    "{0}.lerp_({1}, 0.5)",
-    "{0} -= {1}.mean()",
-)
+    "{0}.add_({1})", "{0} += {1}", "{0}.copy_({1})", "{0}.mul_({1}.sigmoid())", "{0}.sub_({1}, alpha=0.5)",
+    "{0}.add_({1}.detach())", "{0}.addcmul_({1}, {1}, value=0.1)", "{0}.lerp_({1}, 0.5)", "{0} -= {1}.mean()",
+)  # fmt: skip
 
 
 def part(scope: Scope, x: Value) -> str:

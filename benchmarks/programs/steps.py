@@ -8,26 +8,12 @@ from benchmarks.programs.text import StepText
 from benchmarks.programs.training import AVERAGES, CHOICES, OTHER_OPTIMIZERS, SEVERAL_MODELS
 
 OPTIMIZERS = (
-    "None",
-    "'sgd'",
-    "'adam'",
-    "'adamw'",
-    "'rmsprop'",
-    "'adagrad'",
-    "'adadelta'",
-    "'adamax'",
-    "'nadam'",
-    "'radam'",
-    "'asgd'",
-    "'rprop'",
-    "torch.optim.AdamW",
-    "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9)",
+    "None", "'sgd'", "'adam'", "'adamw'", "'rmsprop'", "'adagrad'", "'adadelta'", "'adamax'", "'nadam'", "'radam'",
+    "'asgd'", "'rprop'", "torch.optim.AdamW", "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9)",
     "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1)",
-    "lambda ps: torch.optim.Adam(ps, amsgrad=True)",
-    "lambda ps: torch.optim.AdamW(ps, foreach=False)",
-    "lambda ps: torch.optim.AdamW(ps, fused=True)",
-    "lambda ps: torch.optim.RMSprop(ps, centered=True, momentum=0.9)",
-)
+    "lambda ps: torch.optim.Adam(ps, amsgrad=True)", "lambda ps: torch.optim.AdamW(ps, foreach=False)",
+    "lambda ps: torch.optim.AdamW(ps, fused=True)", "lambda ps: torch.optim.RMSprop(ps, centered=True, momentum=0.9)",
+)  # fmt: skip
 LOSSES = (
     "lambda out: out.square().mean()",
     "lambda out: out.abs().sum()",
@@ -49,13 +35,10 @@ LOSSES = (
     "lambda out: out.var(0).sum() + out.std()",
 )
 MADE = (
-    "torch.optim.SGD(model.parameters(), 0.1)",
-    "torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)",
-    "torch.optim.Adam(model.parameters())",
-    "torch.optim.AdamW(model.parameters())",
-    "torch.optim.Adagrad(model.parameters())",
-    "torch.optim.RMSprop(model.parameters())",
-)
+    "torch.optim.SGD(model.parameters(), 0.1)", "torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)",
+    "torch.optim.Adam(model.parameters())", "torch.optim.AdamW(model.parameters())",
+    "torch.optim.Adagrad(model.parameters())", "torch.optim.RMSprop(model.parameters())",
+)  # fmt: skip
 
 STEP = """\
 optimizer = {optimizer}

@@ -49,14 +49,10 @@ def chain(modules: int) -> nn.Module:
 
 IMAGE = (3, 224, 224)
 SUBJECTS = (
-    Subject("mlp", mlp, (64,)),
-    Subject("resnet18", resnet18, IMAGE),
-    Subject("resnet50", resnet50, IMAGE),
-    Subject("mobilenet_v2", MobileNetV2, IMAGE),
-    Subject("vgg16", vgg16, IMAGE, most_really=32),
-    Subject("vit_b_16", vit_b_16, IMAGE, most_really=32),
-    Subject("gpt2", GPT2, (1024,), torch.long, most_really=4),
-)
+    Subject("mlp", mlp, (64,)), Subject("resnet18", resnet18, IMAGE), Subject("resnet50", resnet50, IMAGE),
+    Subject("mobilenet_v2", MobileNetV2, IMAGE), Subject("vgg16", vgg16, IMAGE, most_really=32),
+    Subject("vit_b_16", vit_b_16, IMAGE, most_really=32), Subject("gpt2", GPT2, (1024,), torch.long, most_really=4),
+)  # fmt: skip
 GIANTS = (
     Subject("llama2_7b", llama2_7b, (2048,), torch.long, True),
     Subject("llama2_70b", llama2_70b, (2048,), torch.long, True),

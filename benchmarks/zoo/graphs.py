@@ -28,25 +28,9 @@ DEEP = {"in_channels": FEATURES, "hidden_channels": 16, "num_layers": 2, "out_ch
 EACH: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         [
-            "GCNConv",
-            "SAGEConv",
-            "GraphConv",
-            "GATConv",
-            "GATv2Conv",
-            "TransformerConv",
-            "TAGConv",
-            "ARMAConv",
-            "SGConv",
-            "ClusterGCNConv",
-            "LEConv",
-            "GENConv",
-            "FeaStConv",
-            "SuperGATConv",
-            "FiLMConv",
-            "GeneralConv",
-            "MFConv",
-            "EGConv",
-            "ResGatedGraphConv",
+            "GCNConv", "SAGEConv", "GraphConv", "GATConv", "GATv2Conv", "TransformerConv", "TAGConv", "ARMAConv",
+            "SGConv", "ClusterGCNConv", "LEConv", "GENConv", "FeaStConv", "SuperGATConv", "FiLMConv", "GeneralConv",
+            "MFConv", "EGConv", "ResGatedGraphConv",
         ],
         PLAIN,
     ),
@@ -96,7 +80,7 @@ EACH: dict[str, dict[str, Any]] = {
     "GINEConv": {},
     "NNConv": {},
     "MetaLayer": {},
-}
+}  # fmt: skip
 """The arguments of each class; those that take modules are built in ``_build``."""
 
 CALLS: dict[str, Any] = {

@@ -12,19 +12,9 @@ from torch import nn
 from benchmarks.zoo.cases import Case
 
 DECODERS = [
-    "Unet",
-    "UnetPlusPlus",
-    "MAnet",
-    "Linknet",
-    "FPN",
-    "PSPNet",
-    "DeepLabV3",
-    "DeepLabV3Plus",
-    "PAN",
-    "UPerNet",
-    "Segformer",
-    "DPT",
-]
+    "Unet", "UnetPlusPlus", "MAnet", "Linknet", "FPN", "PSPNet", "DeepLabV3", "DeepLabV3Plus", "PAN", "UPerNet",
+    "Segformer", "DPT",
+]  # fmt: skip
 ENCODERS = ("resnet18", "mobilenet_v2", "efficientnet-b0", "mit_b0", "densenet121", "timm-regnetx_002")
 
 
