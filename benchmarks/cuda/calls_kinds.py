@@ -60,19 +60,12 @@ def draw_attention(draw: Draw) -> dict[str, Any]:
     rows = draw.choice((1, 17, 64, 100, 128, 512, 1000))
     mask = draw.choice(("none", "none", "none", "kept", "bool", "trained"))
     return {
-        "batch": draw.choice((1, 2, 8, 32)),
-        "heads": heads,
-        "shared": draw.choice((heads, heads, heads // 2)),
-        "rows": rows,
-        "columns": draw.choice((rows, rows, 77)),
-        "width": width,
-        "wide": draw.choice((width, width, width, 64)),
-        "causal": draw.random() < 0.3,
-        "mask": mask,
-        "dropout": draw.choice((0.0, 0.0, 0.1, 0.125)),
-        "turned": draw.random() < 0.5,
+        "batch": draw.choice((1, 2, 8, 32)), "heads": heads, "shared": draw.choice((heads, heads, heads // 2)),
+        "rows": rows, "columns": draw.choice((rows, rows, 77)), "width": width,
+        "wide": draw.choice((width, width, width, 64)), "causal": draw.random() < 0.3, "mask": mask,
+        "dropout": draw.choice((0.0, 0.0, 0.1, 0.125)), "turned": draw.random() < 0.5,
         "dtype": draw.choice(tuple(DTYPES)),
-    }
+    }  # fmt: skip
 
 
 def product(rows: int, inner: int, columns: int, batch: int, form: str) -> nn.Module:

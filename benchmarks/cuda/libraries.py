@@ -71,43 +71,19 @@ IMAGE = (3, 224, 224)
 
 IMAGES: dict[str, dict[str, tuple[int, int]]] = {
     "torchvision": {
-        "resnet34": (32, 96),
-        "resnext50_32x4d": (16, 64),
-        "wide_resnet50_2": (8, 24),
-        "regnet_y_400mf": (32, 96),
-        "efficientnet_b0": (16, 64),
-        "mobilenet_v3_small": (32, 128),
-        "densenet121": (8, 32),
-        "convnext_tiny": (16, 48),
-        "swin_t": (8, 32),
-        "vit_b_32": (32, 64),
-        "shufflenet_v2_x1_0": (64, 128),
-        "squeezenet1_1": (32, 128),
-        "alexnet": (64, 256),
-        "mnasnet0_5": (64, 128),
-        "vgg11_bn": (8, 32),
+        "resnet34": (32, 96), "resnext50_32x4d": (16, 64), "wide_resnet50_2": (8, 24), "regnet_y_400mf": (32, 96),
+        "efficientnet_b0": (16, 64), "mobilenet_v3_small": (32, 128), "densenet121": (8, 32), "convnext_tiny": (16, 48),
+        "swin_t": (8, 32), "vit_b_32": (32, 64), "shufflenet_v2_x1_0": (64, 128), "squeezenet1_1": (32, 128),
+        "alexnet": (64, 256), "mnasnet0_5": (64, 128), "vgg11_bn": (8, 32),
     },
     "timm": {
-        "seresnet50": (16, 48),
-        "resnest14d": (16, 64),
-        "regnetx_002": (64, 128),
-        "regnety_004": (32, 96),
-        "mixer_s32_224": (64, 128),
-        "deit_tiny_patch16_224": (32, 128),
-        "cait_xxs24_224": (4, 16),
-        "mobilevit_xxs": (16, 64),
-        "ghostnet_050": (64, 128),
-        "res2net50_26w_4s": (8, 32),
-        "levit_128s": (64, 128),
-        "pvt_v2_b0": (16, 64),
-        "poolformer_s12": (16, 64),
-        "edgenext_xx_small": (16, 64),
-        "convnextv2_atto": (32, 96),
-        "tf_efficientnetv2_b0": (16, 64),
-        "repvgg_a0": (32, 96),
-        "vit_tiny_r_s16_p8_224": (32, 96),
+        "seresnet50": (16, 48), "resnest14d": (16, 64), "regnetx_002": (64, 128), "regnety_004": (32, 96),
+        "mixer_s32_224": (64, 128), "deit_tiny_patch16_224": (32, 128), "cait_xxs24_224": (4, 16),
+        "mobilevit_xxs": (16, 64), "ghostnet_050": (64, 128), "res2net50_26w_4s": (8, 32), "levit_128s": (64, 128),
+        "pvt_v2_b0": (16, 64), "poolformer_s12": (16, 64), "edgenext_xx_small": (16, 64), "convnextv2_atto": (32, 96),
+        "tf_efficientnetv2_b0": (16, 64), "repvgg_a0": (32, 96), "vit_tiny_r_s16_p8_224": (32, 96),
     },
-}
+}  # fmt: skip
 """Library -> models for images of 224 x 224, with their batch sizes."""
 
 

@@ -22,18 +22,10 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
 
 STANDINS: dict[str, tuple[str, ...]] = {
-    "cuda": ("memory.cc", "driver.cc", "modules.cc"),
-    "nvidia-ml": ("nvml.cc",),
-    "cudart": ("cudart.cc", "kernels.cc"),
-    "cublasLt": ("cublas.cc",),
-    "cublas": ("cublas.cc",),
-    "cudnn": ("cudnn.cc", "cudnn_recurrent.cc"),
-    "cupti": ("cupti.cc",),
-    "curand": (),
-    "cufft": (),
-    "cusparse": (),
-    "cusolver": (),
-}
+    "cuda": ("memory.cc", "driver.cc", "modules.cc"), "nvidia-ml": ("nvml.cc",), "cudart": ("cudart.cc", "kernels.cc"),
+    "cublasLt": ("cublas.cc",), "cublas": ("cublas.cc",), "cudnn": ("cudnn.cc", "cudnn_recurrent.cc"),
+    "cupti": ("cupti.cc",), "curand": (), "cufft": (), "cusparse": (), "cusolver": (),
+}  # fmt: skip
 """Libraries that are replaced, in the order in which they are loaded -> their sources written by hand."""
 
 

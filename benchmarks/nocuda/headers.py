@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NOT_SUPPORTED = {
-    "cudaError_t": 801,
-    "CUresult": 801,
-    "CUptiResult": 27,
-    "cublasStatus_t": 15,
-    "cudnnStatus_t": 3000,
-    "cufftResult": 16,
-    "curandStatus_t": 204,
-    "cusolverStatus_t": 9,
-    "cusparseStatus_t": 10,
-}
+    "cudaError_t": 801, "CUresult": 801, "CUptiResult": 27, "cublasStatus_t": 15, "cudnnStatus_t": 3000,
+    "cufftResult": 16, "curandStatus_t": 204, "cusolverStatus_t": 9, "cusparseStatus_t": 10,
+}  # fmt: skip
 """Type of a status -> its code for an unsupported call (for curand, which has none, a type error)."""
 
 RETURNS = "|".join([*NOT_SUPPORTED, "size_t", "void", "const char"])

@@ -18,13 +18,9 @@ TEXT = torch.rand(2, 8, 32)
 VIDEO = torch.rand(2, 4, 4, 16, 16)
 TWO: dict[str, Any] = {"block_out_channels": (16, 32), "layers_per_block": 1, "norm_num_groups": 4}
 CODER: dict[str, Any] = {
-    "block_out_channels": (16, 32),
-    "layers_per_block": 1,
-    "down_block_types": ("DownEncoderBlock2D",) * 2,
-    "up_block_types": ("UpDecoderBlock2D",) * 2,
-    "norm_num_groups": 4,
-    "latent_channels": 4,
-}
+    "block_out_channels": (16, 32), "layers_per_block": 1, "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2, "norm_num_groups": 4, "latent_channels": 4,
+}  # fmt: skip
 CROSS: dict[str, Any] = {
     **TWO,
     "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),

@@ -143,13 +143,9 @@ def _yolo(name: str) -> nn.Module:
     from ultralytics.nn import tasks
 
     kinds: dict[str, Any] = {
-        "seg": tasks.SegmentationModel,
-        "pose": tasks.PoseModel,
-        "obb": tasks.OBBModel,
-        "cls": tasks.ClassificationModel,
-        "world": tasks.WorldModel,
-        "worldv2": tasks.WorldModel,
-    }
+        "seg": tasks.SegmentationModel, "pose": tasks.PoseModel, "obb": tasks.OBBModel,
+        "cls": tasks.ClassificationModel, "world": tasks.WorldModel, "worldv2": tasks.WorldModel,
+    }  # fmt: skip
     kind = kinds.get(name.rpartition("-")[2], tasks.DetectionModel)
     if name.startswith("rtdetr"):
         kind = tasks.RTDETRDetectionModel

@@ -13,23 +13,12 @@ from torch import nn
 from benchmarks.zoo.cases import Case
 
 WAVE: dict[str, Any] = {
-    "extractor_mode": "group_norm",
-    "extractor_conv_layer_config": [(32, 10, 5), (32, 3, 2), (32, 3, 2), (32, 2, 2)],
-    "extractor_conv_bias": False,
-    "encoder_embed_dim": 64,
-    "encoder_projection_dropout": 0.1,
-    "encoder_pos_conv_kernel": 16,
-    "encoder_pos_conv_groups": 4,
-    "encoder_num_layers": 2,
-    "encoder_num_heads": 4,
-    "encoder_attention_dropout": 0.1,
-    "encoder_ff_interm_features": 128,
-    "encoder_ff_interm_dropout": 0.1,
-    "encoder_dropout": 0.1,
-    "encoder_layer_norm_first": False,
-    "encoder_layer_drop": 0.0,
-    "aux_num_out": 12,
-}
+    "extractor_mode": "group_norm", "extractor_conv_layer_config": [(32, 10, 5), (32, 3, 2), (32, 3, 2), (32, 2, 2)],
+    "extractor_conv_bias": False, "encoder_embed_dim": 64, "encoder_projection_dropout": 0.1,
+    "encoder_pos_conv_kernel": 16, "encoder_pos_conv_groups": 4, "encoder_num_layers": 2, "encoder_num_heads": 4,
+    "encoder_attention_dropout": 0.1, "encoder_ff_interm_features": 128, "encoder_ff_interm_dropout": 0.1,
+    "encoder_dropout": 0.1, "encoder_layer_norm_first": False, "encoder_layer_drop": 0.0, "aux_num_out": 12,
+}  # fmt: skip
 LENGTHS = torch.tensor([40, 32])
 SOUND = torch.rand(2, 16000)
 SEGMENTS: dict[str, Any] = {"segment_length": 8, "right_context_length": 4}

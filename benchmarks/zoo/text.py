@@ -16,19 +16,14 @@ TINY_TEXT = {"context_length": 32, "vocab_size": 100, "width": 64, "heads": 4, "
 TINY_VISION: dict[str, dict[str, Any]] = {
     "vit": {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16},
     "vit_dropped": {
-        "image_size": 64,
-        "layers": 2,
-        "width": 64,
-        "head_width": 16,
-        "patch_size": 16,
-        "patch_dropout": 0.5,
+        "image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16, "patch_dropout": 0.5,
     },
     "vit_pooled": {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16}
     | {"attentional_pool": True, "attn_pooler_queries": 8, "attn_pooler_heads": 4},
     "resnet": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
     "timm_resnet": {"image_size": 64, "timm_model_name": "resnet18", "timm_pool": "", "timm_proj": "linear"},
     "timm_convnext": {"image_size": 64, "timm_model_name": "convnext_atto", "timm_pool": "avg", "timm_proj": "mlp"},
-}
+}  # fmt: skip
 
 
 def open_clip_cases(chosen: str = "") -> Iterator[Case]:
