@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper
 from typing import Any
@@ -20,7 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.limits import Timeout, time_limit
 from benchmarks.zoo.cases import DETECTION, Case
 from benchmarks.zoo.libraries import LIBRARIES, cases
 from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
@@ -33,6 +34,26 @@ PLACES = ("cpu", "cuda", "real")
 MIB = 1 << 20
 MOST_BYTES = 3 << 30
 """Steps with a larger predicted peak are not run for real."""
+
+
+class Timeout(BaseException):
+    """The time limit was exceeded. A BaseException, so that no library's ``except Exception`` catches it."""
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise :class:`Timeout` in a block that takes longer; only in the main thread on Unix."""
+
+    def over(*_: Any) -> None:
+        raise Timeout(f"more than {seconds} s")
+
+    outer = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, outer)
 
 
 @dataclass
