@@ -16,32 +16,10 @@ from ..memory.estimate import Estimate
 from ..table.columns import check_view
 from ..table.lines import Line, flat_lines
 from ..table.rows import Report
+from . import figure as fig
 from .columns import COLUMNS
 from .comparison_tables import Compared, figures_table
-from .figure import (
-    BLUE,
-    CLASSES,
-    COLUMN_WIDTH,
-    GREEN,
-    GREY,
-    LAYERS,
-    ORANGE,
-    PURPLE,
-    SKY,
-    TEXT,
-    VERMILLION,
-    Place,
-    elided,
-    fill_on,
-    hiding,
-    in_thousands,
-    in_units,
-    ink,
-    legend_below,
-    limit_ink,
-    thin_ink,
-    tidy,
-)
+from .figure import Place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,8 +71,8 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
     classes = Counter[str]()
     for bar in shown:
         classes.update(bar.parts)
-    named = [name for name, _ in classes.most_common(len(CLASSES))]
-    colours = dict(zip(named, CLASSES)) | {name: GREY for name in classes if name not in named}
+    named = [name for name, _ in classes.most_common(len(fig.CLASSES))]
+    colours = dict(zip(named, fig.CLASSES)) | {name: fig.GREY for name in classes if name not in named}
     batch = "" if by == "num_params" else f", batch {report.run.batch_size or 1:,}"
     return _draw(shown, colours, MEASURES[by], column.unit, sum(bar.length for bar in bars), place, batch)
 
@@ -109,7 +87,7 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
     bars = [Bar(path or "(no layer)", parts) for path, parts in by_path.items() if parts.total()]
     return _draw(
         heaviest(bars, top),
-        _kinds(LAYERS),
+        _kinds(fig.LAYERS),
         "Memory at the peak",
         "bytes",
         estimate.peak_bytes,
@@ -125,8 +103,8 @@ def draw_steps(
     bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
     batches = {estimate.info.batch_size * estimate.info.micro_batches for estimate in estimates}
     batch = f", batch {batches.pop():,}" if len(batches) == 1 else ""
-    ax = _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place, batch)
-    size, _ = in_units(max(bar.length for bar in bars))
+    ax = _draw(bars, _kinds(fig.LAYERS), "Peak", "bytes", None, place, batch)
+    size, _ = fig.in_units(max(bar.length for bar in bars))
     right = ax.get_xlim()[1]
     off = [name for name, nbytes in (limits or {}).items() if nbytes / size > right]
     if off:
@@ -134,10 +112,10 @@ def draw_steps(
         ax.set_xlabel(f"{ax.get_xlabel()}; off scale: {', '.join(off[:NAMED])}{more}")
     for name, nbytes in (limits or {}).items():
         if nbytes / size <= right:
-            ax.axvline(nbytes / size, color=limit_ink(ax), linewidth=0.8, linestyle="--")
+            ax.axvline(nbytes / size, color=fig.limit_ink(ax), linewidth=0.8, linestyle="--")
             ax.annotate(
                 name, (nbytes / size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), textcoords="offset points",
-                ha="center", va="bottom", fontsize=TEXT, color=limit_ink(ax), annotation_clip=False,
+                ha="center", va="bottom", fontsize=fig.TEXT, color=fig.limit_ink(ax), annotation_clip=False,
             )  # fmt: skip
     return ax
 
@@ -165,28 +143,28 @@ def _draw(
     there = [name for name in colours if any(name in bar.parts for bar in bars)]
     visible = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
     ax = place(height_of(len(bars), len(visible)))
-    size, unit_name = in_units(most) if unit == "bytes" else in_thousands(most)
+    size, unit_name = fig.in_units(most) if unit == "bytes" else fig.in_thousands(most)
     places = range(len(bars))
     starts = [0.0] * len(bars)
     for name in there:
         widths = [bar.parts.get(name, 0) / size for bar in bars]
         label = _label(name) if name in visible else f"_{name}"
-        ax.barh(places, widths, 0.8, left=starts, color=fill_on(colours[name], ax), label=label, linewidth=0)
+        ax.barh(places, widths, 0.8, left=starts, color=fig.fill_on(colours[name], ax), label=label, linewidth=0)
         starts = [start + width for start, width in zip(starts, widths)]
     for row, bar in enumerate(bars):
         ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",
-                    va="center_baseline", fontsize=TEXT, color=ink(ax), bbox=hiding(ax))  # fmt: skip
+                    va="center_baseline", fontsize=fig.TEXT, color=fig.ink(ax), bbox=fig.hiding(ax))  # fmt: skip
     ax.set_xlim(0, 1.2 * max(most, 1) / size)
     ax.set_ylim(len(bars) - 0.5, -0.5)
-    tidy(ax)
-    ax.set_yticks(places, [elided(bar.label, LABEL) for bar in bars], parse_math=False)
+    fig.tidy(ax)
+    ax.set_yticks(places, [fig.elided(bar.label, LABEL) for bar in bars], parse_math=False)
     ax.tick_params(axis="y", length=0)
     unit_name = f" ({unit_name})" if unit_name else ""
     share = 100 * sum(bar.length for bar in bars) / max(total or 0, 1)
     of_all = "" if total is None else f": {total / size:,.2f} in all, {share:.0f} % shown"
-    ax.set_xlabel(f"{what}{unit_name}{of_all}{batch}", fontsize=TEXT, color=ink(ax), loc="right")
+    ax.set_xlabel(f"{what}{unit_name}{of_all}{batch}", fontsize=fig.TEXT, color=fig.ink(ax), loc="right")
     if len(visible) > 1:
-        legend_below(ax, (0.3, 0), *ax.get_legend_handles_labels(), inches=0.4)
+        fig.legend_below(ax, (0.3, 0), *ax.get_legend_handles_labels(), inches=0.4)
     return ax
 
 
@@ -200,7 +178,7 @@ def height_of(bars: int, names: int) -> float:
     return 0.5 + 0.14 * max(bars, 1) + (0.14 * -(-names // 3) + 0.05 if names > 1 else 0)
 
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
+COLOURS = (fig.BLUE, fig.ORANGE, fig.GREEN, fig.PURPLE, fig.SKY, fig.VERMILLION)
 
 NAMES = {
     "total_params": "Parameters",
@@ -249,7 +227,7 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
         _panel(ax, panel, band * step, share, known[name], texts[number][1], number)
     ax.set_xlim(0, columns)
     ax.set_ylim((len(bands) - 1) * step + len(entries) - 0.5, -0.5)
-    tidy(ax)
+    fig.tidy(ax)
     ax.spines["bottom"].set_visible(False)
     ax.spines["left"].set_visible(False)
     rows = [band * step + place for band in range(len(bands)) for place in range(len(entries))]
@@ -259,7 +237,7 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
     for number, title in enumerate(titles[:last]):
         band, panel = divmod(number, PANELS)
         at = (panel + share / 2, band * step + len(entries) - 0.4)
-        ax.annotate(title, at, ha="center", va="top", fontsize=TEXT, color=ink(ax), annotation_clip=False)
+        ax.annotate(title, at, ha="center", va="top", fontsize=fig.TEXT, color=fig.ink(ax), annotation_clip=False)
     ax.tick_params(length=0)
     return ax
 
@@ -284,7 +262,7 @@ def wrapped(name: str, width: int) -> str:
 def _share(names: Sequence[str], numbers: Sequence[Sequence[str]], columns: int) -> float:
     """Return the share of a panel that its longest bar may take: the rest is for the number beside it."""
     name = max(len(line) for text in names for line in text.split("\n"))
-    panel = (COLUMN_WIDTH - SIDES - LETTER * name) / columns
+    panel = (fig.COLUMN_WIDTH - SIDES - LETTER * name) / columns
     number = LETTER * (max(len(text) for texts in numbers for text in texts) + 1.5)
     return min(0.9, max(0.15, 1 - number / panel))
 
@@ -294,7 +272,7 @@ def _numbers(row: TableRow, count: int) -> tuple[str, list[str]]:
     cells = row.cells[:count]
     most = max(cell.value if isinstance(cell.value, int | float) else 0 for cell in cells)
     of_bytes = row.figure is not None and row.figure.unit == "bytes"
-    size, unit = in_units(most) if of_bytes else in_thousands(most)
+    size, unit = fig.in_units(most) if of_bytes else fig.in_thousands(most)
     return unit, [_number(cell, size) for cell in cells]
 
 
@@ -306,11 +284,11 @@ def _panel(ax: Axes, panel: int, top: float, share: float, row: TableRow, number
     widths = [share * value / most if most else 0 for value in values]
     places = [top + place for place in range(len(values))]
     ax.barh(places, widths, 0.7, left=panel, color=COLOURS[number % len(COLOURS)], linewidth=0, label=row.path)
-    ax.plot([panel, panel], [top - 0.5, top + len(values) - 0.5], color=thin_ink(ax), linewidth=0.5)
+    ax.plot([panel, panel], [top - 0.5, top + len(values) - 0.5], color=fig.thin_ink(ax), linewidth=0.5)
     for place, cell, width, text in zip(places, cells, widths, numbers):
         ax.annotate(
-            text, (panel + width, place), (2, 0), textcoords="offset points", va="center_baseline", fontsize=TEXT,
-            color=ink(ax), fontweight="bold" if cell.best else "normal",
+            text, (panel + width, place), (2, 0), textcoords="offset points", va="center_baseline", fontsize=fig.TEXT,
+            color=fig.ink(ax), fontweight="bold" if cell.best else "normal",
         )  # fmt: skip
 
 

@@ -30,27 +30,6 @@ LETTER, BOLD = 7.1, 8.0  # Widths of a regular and a bold letter at font size 11
 FONTS = (11, 9, 7)  # The font sizes of tiles, in the order in which they are tried.
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
-    """A kind of memory, filled from the floor to its top; the layers below are drawn over it."""
-
-    kind: str
-    label: str
-    colour: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The highest point; ``far`` puts its label on the left, for points in the right half."""
-
-    x: float
-    y: float
-    size: str
-    place: str
-    far: bool
-
-
 def timeline(estimate: Estimate) -> dict[str, Any]:
     """Return the template data of the drawing of memory over the step that reaches the peak."""
     points = chosen_points(estimate, None)
@@ -74,12 +53,18 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "layers": list(_layers([points[index] for index in positions], [x(index) for index in positions], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
-        "peak": Peak(x(at), y(highest), size_text(highest), place(estimate), at > len(points) / 2),
+        "peak": {
+            "x": x(at),
+            "y": y(highest),
+            "size": size_text(highest),
+            "place": place(estimate),
+            "far": at > len(points) / 2,  # Its label is on the left then.
+        },
         "data": _data(points, positions, x),
     }
 
 
-def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Area]:
+def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[dict[str, str]]:
     """Yield the layers from the top one down; kinds that never occur are left out."""
     live = [dict(point.live) for point in points]
     present = [kind for kind in LAYERS if any(level.get(kind) for level in live)]
@@ -89,7 +74,8 @@ def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Ite
             f"H{here}V{above}" for here, above, before in zip(xs, tops, [None, *tops]) if above != before
         )  # Constant levels need no corner.
         kind = present[count - 1]
-        yield Area(kind, kind_label(kind), LAYERS[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
+        path = f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z"
+        yield {"kind": kind, "label": kind_label(kind), "colour": LAYERS[kind], "path": path}
 
 
 def _data(points: Sequence[TimelinePoint], positions: Sequence[int], x: Any) -> dict[str, Any]:

@@ -13,26 +13,8 @@ from ..data.units import describe
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu
-from .figure import (
-    BLACK,
-    COLUMN_WIDTH,
-    GREEN,
-    LAYERS,
-    ORANGE,
-    SKY,
-    TEXT,
-    VERMILLION,
-    Place,
-    elided,
-    fill_on,
-    hiding,
-    in_units,
-    ink,
-    legend_below,
-    limit_ink,
-    thin_ink,
-    tidy,
-)
+from . import figure as fig
+from .figure import Place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +42,7 @@ def draw_timeline(
     """Plot memory over steps (numbered from 1); None is the last that reaches the peak. Raises :class:`InputError`."""
     points = chosen_points(estimate, steps)
     ax = place(HEIGHT)
-    size, unit = in_units(max(point.total_bytes for point in points))
+    size, unit = fig.in_units(max(point.total_bytes for point in points))
     positions = thinned([point.total_bytes for point in points], MOST_POINTS)
     _stack(ax, points, positions, size)
     top = max(point.total_bytes for point in points) / size
@@ -68,12 +50,12 @@ def draw_timeline(
         top = _limit(ax, memory, estimate, top, size)
     ax.set_xlim(0, len(points))
     ax.set_ylim(0, (1.25 if memory is None else 1.4) * top)
-    ax.set_ylabel(f"Memory, batch {estimate.info.batch_size:,} ({unit})", fontsize=TEXT)
+    ax.set_ylabel(f"Memory, batch {estimate.info.batch_size:,} ({unit})", fontsize=fig.TEXT)
     _phases(ax, spans(points))
     _peak(ax, points, estimate, size, unit, 0.99 if memory is None else BELOW_LIMIT)
-    tidy(ax)
+    fig.tidy(ax)
     handles, labels = ax.get_legend_handles_labels()
-    legend_below(ax, (0.5, 0), handles[::-1], labels[::-1], inches=0.22)
+    fig.legend_below(ax, (0.5, 0), handles[::-1], labels[::-1], inches=0.22)
     return ax
 
 
@@ -120,14 +102,15 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
 def _stack(ax: Axes, points: Sequence[TimelinePoint], positions: Sequence[int], size: int) -> None:
     shown = [dict(points[place].live) for place in positions]
     x = [*positions, len(points)]
-    present = [kind for kind in LAYERS if any(level.get(kind) for level in shown)]
+    present = [kind for kind in fig.LAYERS if any(level.get(kind) for level in shown)]
     layers = {kind: [level[kind] / size for level in shown] for kind in present}
     ax.stackplot(
         x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
-        colors=[fill_on(LAYERS[kind], ax) for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
+        colors=[fig.fill_on(fig.LAYERS[kind], ax) for kind in layers],
+        labels=[kind.replace("_", " ") for kind in layers],
     )  # fmt: skip
     totals = [points[place].total_bytes / size for place in positions]
-    ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=thin_ink(ax), linewidth=0.4)
+    ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=fig.thin_ink(ax), linewidth=0.4)
 
 
 def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, size: int) -> float:
@@ -138,16 +121,16 @@ def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, 
     """
     gpu = named_gpu(memory)
     nbytes = max(0, room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu))
-    unit, unit_name = in_units(nbytes)
+    unit, unit_name = fig.in_units(nbytes)
     name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
     text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size
     far = level > FAR * top
-    colour = limit_ink(ax)
+    colour = fig.limit_ink(ax)
     if not far:
         ax.axhline(level, color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
     ax.annotate(
         f"{text}, far above" if far else f"{text} (dashed)", (0.02, 0.99), xycoords="axes fraction", va="top",
-        fontsize=TEXT, color=colour, parse_math=False, bbox=hiding(ax), zorder=4,
+        fontsize=fig.TEXT, color=colour, parse_math=False, bbox=fig.hiding(ax), zorder=4,
     )  # fmt: skip
     return top if far else max(top, level)
 
@@ -159,13 +142,13 @@ def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: i
     level, right = point.total_bytes / size, place > len(points) / 2
     whole = estimate.backend == "cuda" and point.total_bytes == estimate.peak_bytes
     reserved = f" (reserved {estimate.reserved_bytes / size:.2f})" if whole else ""
-    where = elided(point.module, 24) or point.operator.rpartition("::")[2]
-    ax.plot([place + 0.5], [level], "o", color=thin_ink(ax), markersize=3, clip_on=False)
+    where = fig.elided(point.module, 24) or point.operator.rpartition("::")[2]
+    ax.plot([place + 0.5], [level], "o", color=fig.thin_ink(ax), markersize=3, clip_on=False)
     ax.annotate(
         f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, height),
-        textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=TEXT, color=ink(ax),
-        parse_math=False, bbox=hiding(ax),
-        arrowprops={"arrowstyle": "-", "color": thin_ink(ax), "linewidth": 0.4, "relpos": (0.5, 0)},
+        textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=fig.TEXT, color=fig.ink(ax),
+        parse_math=False, bbox=fig.hiding(ax),
+        arrowprops={"arrowstyle": "-", "color": fig.thin_ink(ax), "linewidth": 0.4, "relpos": (0.5, 0)},
     )  # fmt: skip
 
 
@@ -173,14 +156,14 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
     """Draw a line at the end of each phase, and the names of the phases that have room, longest phases first."""
     end = spans[-1].stop
     for span in spans[:-1]:
-        ax.axvline(span.stop, color=thin_ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
+        ax.axvline(span.stop, color=fig.thin_ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
     labelled: list[tuple[float, float]] = []
     several = spans[0].step != spans[-1].step
     ticks: list[tuple[float, str]] = []
     named = [span for span in spans if span.phase != "setup"]
     for span in sorted(named, key=lambda span: span.start - span.stop):
         name = f"{span.phase} {span.step + 1}" if several else span.phase
-        half = end * 0.5 * len(name) * 0.55 * TEXT / 72 / (0.8 * COLUMN_WIDTH)
+        half = end * 0.5 * len(name) * 0.55 * fig.TEXT / 72 / (0.8 * fig.COLUMN_WIDTH)
         centre = min(max((span.start + span.stop) / 2, half), end - half)
         if all(centre + half <= left or right <= centre - half for left, right in labelled):
             labelled.append((centre - half, centre + half))
@@ -192,10 +175,10 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
 HEIGHT_OF_TRACKING = 2.0  # Height of the axes in inches, without the tick labels.
 
 LINES: tuple[tuple[str, str, str, Callable[[TrackPoint], int | None]], ...] = (
-    ("Allocated", ORANGE, "-", lambda point: point.memory.allocated_bytes),
-    ("Peak since last", VERMILLION, ":", lambda point: point.memory.peak_bytes),
-    ("Reserved", BLACK, "--", lambda point: point.memory.reserved_bytes),
-    ("Device used", SKY, "-.", lambda point: point.memory.used_bytes),
+    ("Allocated", fig.ORANGE, "-", lambda point: point.memory.allocated_bytes),
+    ("Peak since last", fig.VERMILLION, ":", lambda point: point.memory.peak_bytes),
+    ("Reserved", fig.BLACK, "--", lambda point: point.memory.reserved_bytes),
+    ("Device used", fig.SKY, "-.", lambda point: point.memory.used_bytes),
 )
 """Lines drawn over the tensors if known: label, colour, line style and value."""
 
@@ -207,23 +190,23 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
         raise InputError("nothing has been tracked yet; call track() at least once before the report")
     known = {name: [read(point) for point in points] for name, _, _, read in LINES}
     values = [value for line in known.values() for value in line if value is not None]
-    size, unit = in_units(max([*values, *(point.tensor_bytes for point in points)]))
+    size, unit = fig.in_units(max([*values, *(point.tensor_bytes for point in points)]))
     ax = place(HEIGHT_OF_TRACKING)
     at = range(1, len(points) + 1)
     tensors = [point.tensor_bytes / size for point in points]
-    ax.fill_between(at, tensors, color=GREEN, alpha=0.35, linewidth=0)
-    handles = ax.plot(at, tensors, color=GREEN, marker="o", markersize=2.5, linewidth=1)
+    ax.fill_between(at, tensors, color=fig.GREEN, alpha=0.35, linewidth=0)
+    handles = ax.plot(at, tensors, color=fig.GREEN, marker="o", markersize=2.5, linewidth=1)
     labels = ["Tensors"]
     for name, color, dashes, _ in LINES:
         if all(value is not None for value in known[name]):
             heights = [(value or 0) / size for value in known[name]]
-            handles += ax.plot(at, heights, color=fill_on(color, ax), linestyle=dashes, linewidth=1)
+            handles += ax.plot(at, heights, color=fig.fill_on(color, ax), linestyle=dashes, linewidth=1)
             labels.append(name)
-    ax.set_xticks(list(at), [elided(point.label or f"line {point.line}", 16) for point in points], parse_math=False)
+    ax.set_xticks(list(at), [fig.elided(point.label or f"line {point.line}", 16) for point in points], parse_math=False)
     ax.tick_params(axis="x", labelrotation=45 if len(points) > 4 else 0)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel(f"{tracking.device} ({unit})", fontsize=TEXT)
-    tidy(ax)
+    ax.set_ylabel(f"{tracking.device} ({unit})", fontsize=fig.TEXT)
+    fig.tidy(ax)
     if len(labels) > 1:
-        legend_below(ax, (0.5, 1.25), handles, labels)
+        fig.legend_below(ax, (0.5, 1.25), handles, labels)
     return ax
