@@ -10,7 +10,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.answers import Printed
 from ..data.arguments import names_cures
@@ -22,6 +22,8 @@ from ..results.model_summary import ModelSummary
 from ..watch.meters import LivePeak
 from .memory import estimate_memory
 from .table import summary
+
+PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}  # Lightning's mixed precisions.
 
 LOGS = dict.fromkeys(("verbose", "logger", "print_fn", "log_fn"), "log=, a function of the text")
 """Other names that users try for ``log``."""
@@ -205,11 +207,11 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
                 return
             step = {
                 "optimizer": _anew(_plain(trainer.optimizers[0])),
-                "autocast": _autocast(str(trainer.precision)),
-                "loss": _own,
+                "autocast": PRECISIONS.get(str(trainer.precision)),
+                "loss": lambda output: output["loss"] if isinstance(output, Mapping) else output,
                 "gradient_accumulation_steps": trainer.accumulate_grad_batches,
             }
-            with _apart(pl_module):
+            with _holding(pl_module, _trainer=None):  # And with it the data and the optimizers.
                 result = self.watch.end(_TrainingStep(pl_module), ((first_batch,), {}), step)
             if result is not None and trainer.logger is not None:
                 trainer.logger.log_metrics(result.figures, step=trainer.global_step)
@@ -246,20 +248,6 @@ def _anew(optimizer: Any) -> Any:
     return partial(kind, **options)
 
 
-def _autocast(precision: str) -> torch.dtype | None:
-    """Return the dtype of Lightning's mixed precision.
-
-    >>> _autocast("bf16-mixed"), _autocast("32-true")
-    (torch.bfloat16, None)
-    """
-    return {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
-
-
-def _own(output: Any) -> Tensor:
-    loss: Tensor = output["loss"] if isinstance(output, Mapping) else output
-    return loss
-
-
 class _TrainingStep(nn.Module):
     """A Lightning module whose forward is its training step, which logs nothing."""
 
@@ -272,31 +260,20 @@ class _TrainingStep(nn.Module):
 
     def forward(self, batch: Any) -> Any:
         module: Any = self.module
-        with _silent(module):
+        with _holding(module, log=_nothing, log_dict=_nothing):
             wanted = module.training_step.__code__.co_argcount
             return module.training_step(batch) if wanted == 2 else module.training_step(batch, 0)
 
 
 @contextmanager
-def _apart(module: nn.Module) -> Iterator[None]:
-    """Inside the block, hide a Lightning module's trainer, and with it the data and the optimizers."""
-    own = vars(module).get("_trainer")
-    vars(module)["_trainer"] = None
+def _holding(module: nn.Module, **values: Any) -> Iterator[None]:
+    """Inside the block, a module has these attributes of its own."""
+    own = {name: vars(module)[name] for name in values if name in vars(module)}
+    vars(module).update(values)
     try:
         yield
     finally:
-        vars(module)["_trainer"] = own
-
-
-@contextmanager
-def _silent(module: nn.Module) -> Iterator[None]:
-    """Inside the block, make a Lightning module's ``log`` and ``log_dict`` do nothing."""
-    own = {name: value for name, value in vars(module).items() if name in ("log", "log_dict")}
-    vars(module).update(log=_nothing, log_dict=_nothing)
-    try:
-        yield
-    finally:
-        for name in ("log", "log_dict"):
+        for name in values:
             vars(module).pop(name, None)
         vars(module).update(own)
 

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar, cast
 import torch
 
 from ..compiled.estimate import check_release
-from ..data.arguments import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES, fields_name_cures, integer
+from ..data.arguments import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES, integer, names_cures
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
@@ -76,7 +76,6 @@ _BY_OWN_STEP = {
 """Options without effect on a user's own step, and what to do instead; in inference, autocast is on around it."""
 
 
-@fields_name_cures(STEPS)
 @dataclass(frozen=True)
 class StepOptions:
     """What a step does and where it runs; see :func:`estimate_memory` for each option.
@@ -203,6 +202,9 @@ class StepOptions:
         if self.allocator is not None:
             return AllocatorOptions.parse(self.allocator)
         return AllocatorOptions.from_environment() if device.type == "cuda" else AllocatorOptions()
+
+
+StepOptions.__init__ = names_cures(STEPS)(StepOptions.__init__)  # type: ignore[method-assign]
 
 
 def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:

@@ -60,7 +60,9 @@ class MemTracker(ContextDecorator):
     ) -> None:
         self.detail = detail
         self.device = _indexed(as_device(device))
-        self._file = None if path is None else _log_file(Path(path))
+        self._file = None if path is None else Path(path)
+        if self._file is not None and self._file.is_dir():
+            self._file /= f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt"
         self._stream = stream
         self._population = Population()
         self._since: tuple[list[Holding], list[Holding]] = [], []
@@ -198,11 +200,6 @@ def _indexed(device: torch.device | None) -> torch.device:
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def _log_file(path: Path) -> Path:
-    """Return the file to append to; in a folder, one named after the time."""
-    return path / f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt" if path.is_dir() else path
 
 
 def _caller() -> FrameType:

@@ -84,12 +84,12 @@ def what_if(
             requests = {
                 gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names
             }
-            rows.append(_tried(name, requests, batch_size, partial(_tell, tick, name)))
+
+            def tell(words: str, setting: str = name) -> None:
+                tick(f"{setting}: {words}")
+
+            rows.append(_tried(name, requests, batch_size, tell))
     return WhatIf(batch_size, tuple(names), tuple(rows))
-
-
-def _tell(tick: Callable[[str], None], setting: str, words: str) -> None:
-    tick(f"{setting}: {words}")
 
 
 def _listed(names: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:

@@ -14,7 +14,6 @@ from .units import describe
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Kind = TypeVar("Kind", bound=type)
 
 FEW = 8  # Maximum number of arguments that a message lists if none has a similar name.
 
@@ -74,16 +73,6 @@ def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
             return call(*args, **kwargs)
 
         return checked
-
-    return change
-
-
-def fields_name_cures(elsewhere: Mapping[str, str]) -> Callable[[Kind], Kind]:
-    """Apply :func:`names_cures` to a class's constructor."""
-
-    def change(kind: Kind) -> Kind:
-        kind.__init__ = names_cures(elsewhere)(kind.__init__)  # type: ignore[misc]
-        return kind
 
     return change
 

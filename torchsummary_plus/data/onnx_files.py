@@ -119,17 +119,16 @@ class _Reader:
             yield self.entry(tensor, name)
         if attribute.HasField("sparse_tensor"):
             yield from self.sparse(attribute.sparse_tensor, name)
-        plain = NUMBERS.get(attribute.name) if node.op_type == "Constant" else self._learned(node, attribute)
+        plain: tuple[str, str] | None = None
+        if node.op_type == "Constant":
+            plain = NUMBERS.get(attribute.name)
+        elif node.domain == LEARNED and attribute.name not in HYPERPARAMETERS and attribute.floats:
+            plain = "floats", "FLOAT"
         if plain is not None:
             field, dtype = plain
             values = getattr(attribute, field)
             shape = (len(values),) if field.endswith("s") else ()
             yield self.stored(name, shape, dtype, prod(shape) * BITS[dtype] // 8, self.path.name)
-
-    def _learned(self, node: Any, attribute: Any) -> tuple[str, str] | None:
-        """Return the field and type of an attribute that holds weights of a learned model such as a tree."""
-        is_learned = node.domain == LEARNED and attribute.name not in HYPERPARAMETERS
-        return ("floats", "FLOAT") if is_learned and attribute.floats else None
 
     def sparse(self, tensor: Any, name: str) -> Iterator[WeightEntry]:
         yield self.entry(tensor.values, name)

@@ -32,7 +32,8 @@ def opened(path: Path, hint: str = "") -> Iterator[tuple[BinaryIO, int]]:
         raise _unreadable(path, getattr(error, "strerror", None) or "its name is not valid") from None
     _check(status, path)  # Before opening: opening a device can have effects of its own.
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        wait_not = getattr(os, "O_NONBLOCK", 0)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait_not)) as file:
             status = os.fstat(file.fileno())
             _check(status, path)  # Again: the name may have been given to another file since.
             yield file, status.st_size
@@ -49,10 +50,6 @@ def content(path: Path, most: int, cure: str = "", hint: str = "") -> bytes:
     if len(data) > size:
         raise _unreadable(path, "it is longer than its size, and grows while it is read")
     return data
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check(status: os.stat_result, path: Path) -> None:

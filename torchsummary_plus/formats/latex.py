@@ -87,7 +87,7 @@ def latex_text(tables: Sequence[Table], caption: str | None = None, label: str |
     ``caption`` (plain text) replaces the first table's title, whose settings then become a note. ``label`` defaults to
     ``tab:`` plus the first title; the labels of further tables end in a number.
     """
-    label = label or f"tab:{_slug(tables[0].title)}"
+    label = label or "tab:" + ("-".join(re.findall(r"[a-z0-9]+", tables[0].title.lower())) or "summary")
     parts = []
     for number, table in enumerate(map(with_short_cells, tables), 1):
         above = escape(table.title)
@@ -97,10 +97,6 @@ def latex_text(tables: Sequence[Table], caption: str | None = None, label: str |
     long = any(map(_is_long, tables))
     packages = ["% \\usepackage{booktabs}\n", *(["% \\usepackage{longtable}\n"] if long else [])]
     return "".join(packages) + "\n".join(parts)
-
-
-def _slug(text: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", text.lower())) or "summary"
 
 
 def _is_long(table: Table) -> bool:

@@ -38,7 +38,9 @@ def _lines(table: Table) -> Iterator[str]:
     rows = [[INDENT * row.level + escape(row.label), *map(_cell, row.cells)] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows)]
     to_left = [True, *(not field.unit for field in table.fields)]
-    for cells in (headings, [_rule(left, width) for left, width in zip(to_left, widths)], *rows):
+    dashes = ["-" * max(2, width - 1) for width in widths]
+    rules = [f":{rule}" if left else f"{rule}:" for left, rule in zip(to_left, dashes)]
+    for cells in (headings, rules, *rows):
         placed = (c.ljust(width) if left else c.rjust(width) for c, left, width in zip(cells, to_left, widths))
         yield f"| {' | '.join(placed)} |"
     after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
@@ -49,8 +51,3 @@ def _lines(table: Table) -> Iterator[str]:
 
 def _cell(cell: Cell) -> str:
     return f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
-
-
-def _rule(left: bool, width: int) -> str:
-    dashes = "-" * max(2, width - 1)
-    return f":{dashes}" if left else f"{dashes}:"

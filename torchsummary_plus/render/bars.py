@@ -142,7 +142,8 @@ def _draw(
     most = max((bar.length for bar in bars), default=0)
     there = [name for name in colours if any(name in bar.parts for bar in bars)]
     visible = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
-    ax = place(height_of(len(bars), len(visible)))
+    rows = -(-len(visible) // 3) if len(visible) > 1 else 0  # Of the legend.
+    ax = place(0.5 + 0.14 * max(len(bars), 1) + (0.14 * rows + 0.05 if rows else 0))
     size, unit_name = fig.in_units(most) if unit == "bytes" else fig.in_thousands(most)
     places = range(len(bars))
     starts = [0.0] * len(bars)
@@ -171,11 +172,6 @@ def _draw(
 def _label(name: str) -> str:
     """Return a name that a legend shows: matplotlib hides names that begin with an underscore."""
     return one_line(f" {name}" if name.startswith("_") else name)
-
-
-def height_of(bars: int, names: int) -> float:
-    """Return the height in inches for a number of bars and a legend of ``names`` in rows of three."""
-    return 0.5 + 0.14 * max(bars, 1) + (0.14 * -(-names // 3) + 0.05 if names > 1 else 0)
 
 
 COLOURS = (fig.BLUE, fig.ORANGE, fig.GREEN, fig.PURPLE, fig.SKY, fig.VERMILLION)

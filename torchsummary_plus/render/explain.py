@@ -205,11 +205,8 @@ def map_rows(report: Report) -> list[Row]:
     """Return the calls whose outputs are maps (leaf calls, not in place), in the order they finished."""
     parents = {row.parent for row in report.rows if row.called}
     calls = [row for row in report.rows if row.called and row.index not in parents]
-    return sorted((row for row in calls if not _is_in_place(row)), key=lambda row: row.finished or 0)
-
-
-def _is_in_place(row: Row) -> bool:
-    return row.layer is not None and dict(row.layer.settings).get("inplace") is True
+    maps = (row for row in calls if row.layer is None or dict(row.layer.settings).get("inplace") is not True)
+    return sorted(maps, key=lambda row: row.finished or 0)
 
 
 def batch_formula(

@@ -90,7 +90,8 @@ class WhatIf(Views, Figures):
         """A sentence for each GPU that the first setting does not fit, with the next cheaper setting that does."""
         first, *others = self.settings
         said = [self._advice(place, first, others) for place in range(len(self.gpus))]
-        return tuple(filter(None, said)) or (f"{first.name} fits {_either(self.gpus)}.",)
+        them = a_gpu(self.gpus[0]) if len(self.gpus) == 1 else "each of these GPUs"
+        return tuple(filter(None, said)) or (f"{first.name} fits {them}.",)
 
     def _advice(self, place: int, first: Setting, others: list[Setting]) -> str:
         gpu, limit = a_gpu(self.gpus[place]), first.limits[place]
@@ -141,7 +142,3 @@ class WhatIf(Views, Figures):
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the table as plain text on lines of at most 80 characters, with the GPUs in several grids."""
         return table_text(self.tables(**look)[0], WIDTH)
-
-
-def _either(gpus: tuple[str, ...]) -> str:
-    return a_gpu(gpus[0]) if len(gpus) == 1 else "each of these GPUs"
