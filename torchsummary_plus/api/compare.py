@@ -219,10 +219,7 @@ def _example(inputs: Mapping[str, Any], **changed: Any) -> Example | None:
 
 
 def _read(
-    tree: ModuleTree,
-    example_of: Callable[..., Example | None],
-    options: Mapping[str, Any],
-    step: dict[str, Any] | None,
+    tree: ModuleTree, example_of: Callable[..., Example | None], options: Mapping[str, Any], step: dict[str, Any] | None
 ) -> tuple[ModelSummary, StepPeaks | None]:
     """Return the summary of a model, and the peaks of a step if requested."""
     device = as_device(options["device"])
@@ -261,11 +258,7 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
 
 
 def _peaks(
-    tree: ModuleTree,
-    example_of: Callable[..., Example | None],
-    result: ModelSummary,
-    request: MemoryRequest,
-    gpu: Any,
+    tree: ModuleTree, example_of: Callable[..., Example | None], result: ModelSummary, request: MemoryRequest, gpu: Any
 ) -> StepPeaks | None:
     """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
     peaks = _peaks_of(result)

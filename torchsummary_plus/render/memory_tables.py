@@ -164,11 +164,7 @@ def memory_table(
 
 SMALL = 0.002  # Kinds below this share of the peak are folded into one row, if there are several.
 
-ANSWER = (
-    Field("bytes", "Size", "bytes", scaled=True),
-    Field("percent", "Share", "%"),
-    Field("words", ""),
-)
+ANSWER = (Field("bytes", "Size", "bytes", scaled=True), Field("percent", "Share", "%"), Field("words", ""))
 
 
 def answer_table(estimate: Estimate) -> Table:
