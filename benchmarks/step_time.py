@@ -31,8 +31,7 @@ from benchmarks.zoo.torchvision_on_cpu import import_torchvision
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import DEPTHWISE, LAYOUT, Kernel
 from torchsummary_plus.memory.gpus import find_gpu
-from torchsummary_plus.timing.roofline import CONSTANTS, Constants, roofline
-from torchsummary_plus.timing.step_time import RANGES
+from torchsummary_plus.timing.step_time import CONSTANTS, RANGES, Constants, roofline
 
 DATA = Path(__file__).parent / "data"
 FITTED_ON = "RTX 3090"

@@ -30,8 +30,7 @@ from torchsummary_plus.data.memory_records import KERNEL_KINDS, LAYOUT
 from torchsummary_plus.memory.gpus import GPU, GPUS, Peaks, find_gpu, register_gpu
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import deep_steps
-from torchsummary_plus.timing.roofline import CONSTANTS, parts, peak_tflops, roofline
-from torchsummary_plus.timing.step_time import StepTime
+from torchsummary_plus.timing.step_time import CONSTANTS, StepTime, parts, peak_tflops, roofline
 
 WITH_PEAKS = [gpu for gpu in GPUS.values() if gpu.peaks is not None]
 

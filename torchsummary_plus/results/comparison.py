@@ -115,16 +115,8 @@ class Comparison(Views, Figures, Compared):
             return figures, layers_table(self, aligned, names, look == "tree")
         return (replace(figures, notes=(*figures.notes, FEW_MATCH)),)
 
-    def _plain(
-        self,
-        table: int,
-        columns: Columns = ...,
-        depth: Depth = ...,
-        style: str | None = None,
-        **rows: Unpack[ChosenLook],
-    ) -> Table:
-        rows.setdefault("layers", True)
-        return super()._plain(table, columns, depth, style, **rows)
+    def _plain(self, table: int, *look: Any, **rows: Any) -> Table:
+        return super()._plain(table, *look, **{"layers": True, **rows})
 
     def _with_rows(self, rows: ChosenLook, style: str | None) -> Views:
         """Return the comparison with the chosen figures, orientation and layers."""
