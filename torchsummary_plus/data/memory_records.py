@@ -65,23 +65,13 @@ class MeasuredTime:
 
 
 KINDS = (
-    "parameters",
-    "buffers",
-    "gradients",
-    "optimizer_state",
-    "inputs",
-    "saved_activations",
-    "temporaries",
-    "workspace",
-)
+    "parameters", "buffers", "gradients", "optimizer_state", "inputs", "saved_activations", "temporaries", "workspace",
+)  # fmt: skip
 """Kinds of memory; at any moment they add up to the live bytes."""
 
 UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
-    "unsharded_parameters",
-    "all_gather_buffers",
-    "reduce_scatter_buffers",
-    "buckets",
-)
+    "unsharded_parameters", "all_gather_buffers", "reduce_scatter_buffers", "buckets",
+)  # fmt: skip
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
 """Further kinds in the step of a distributed rank: gathered weights, and the buffers of collectives."""
 KV_CACHE = "kv_cache"  # Inference's cache of the tokens so far: keys and values, or a recurrent model's states.

@@ -70,23 +70,16 @@ class Compared:
 
 
 LOWER_IS_BETTER = (
-    "total_params",
-    "total_mult_adds",
-    "total_flops",
-    "forward_backward_bytes",
-    "param_bytes",
-    "total_bytes",
-    "training_peak_bytes",
-    "inference_peak_bytes",
-)
+    "total_params", "total_mult_adds", "total_flops", "forward_backward_bytes", "param_bytes", "total_bytes",
+    "training_peak_bytes", "inference_peak_bytes",
+)  # fmt: skip
 HIGHER_IS_BETTER = ("max_batch_size",)
 
-STEP_FIGURES = {
-    "training_peak_bytes": ("Training peak", "bytes"),
-    "inference_peak_bytes": ("Inference peak", "bytes"),
-    "max_batch_size": ("Largest batch", "count"),
-}
-"""Memory figures of steps: label and unit."""
+STEP_FIGURES = (
+    Field("training_peak_bytes", "Training peak", "bytes", scaled=True),
+    Field("inference_peak_bytes", "Inference peak", "bytes", scaled=True),
+    Field("max_batch_size", "Largest batch", "count"),
+)
 
 NOT_COUNTED = "Not counted"
 
@@ -120,7 +113,7 @@ def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Ta
     for name in chosen or ():
         if not meant(name, known):
             raise choice_error("figure", name, known)
-    hidden = {FLOPS.name, *(GUESSES if set(STEP_FIGURES) & set(known) else ())}
+    hidden = {FLOPS.name, *(GUESSES if any(field.name in known for field in STEP_FIGURES) else ())}
     shown = [name for name in known if name not in hidden] if chosen is None else [meant(n, known) for n in chosen]
     return Table(
         title=" / ".join(entry.name for entry in entries),
@@ -162,10 +155,8 @@ def _figures(entry: Entry) -> Iterator[Total]:
         yield Total(replace(total.field, heading=f"Mult-adds{PER_SAMPLE}"), cell)
         yield Total(FLOPS, as_flops(cell))
 
-    for name, (label, unit) in STEP_FIGURES.items():
-        value = None if entry.peaks is None else getattr(entry.peaks, name)
-        field = Field(name, label, unit, scaled=unit == "bytes")
-        yield Total(field, field.cell(value))
+    for field in STEP_FIGURES:
+        yield Total(field, field.cell(None if entry.peaks is None else getattr(entry.peaks, field.name)))
 
 
 def per_sample(mult_adds: int, report: Report) -> int:

@@ -29,15 +29,9 @@ INK, LIGHT_INK = "#444444", "#C4C4C4"
 LIMIT, LIGHT_LIMIT = "#963A00", "#FF9248"
 
 STACK = {
-    "parameters": BLUE,
-    "buffers": PURPLE,
-    "optimizer_state": SKY,
-    "gradients": VERMILLION,
-    "inputs": YELLOW,
-    "saved_activations": GREEN,
-    "temporaries": ORANGE,
-    "workspace": BLACK,
-}
+    "parameters": BLUE, "buffers": PURPLE, "optimizer_state": SKY, "gradients": VERMILLION, "inputs": YELLOW,
+    "saved_activations": GREEN, "temporaries": ORANGE, "workspace": BLACK,
+}  # fmt: skip
 """The colour of each kind of memory, in stacking order: persistent kinds below transient ones."""
 
 RANK_STACK = {

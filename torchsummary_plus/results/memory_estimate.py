@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from .views import OtherLook
 
 REPORT_COLUMNS = (
-    "peak_own_bytes",
-    "peak_inclusive_bytes",
-    "saved_bytes",
-    "param_bytes",
-    "grad_bytes",
-    "optimizer_bytes",
-)
+    "peak_own_bytes", "peak_inclusive_bytes", "saved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes",
+)  # fmt: skip
 """A report's columns for each module."""
 
 

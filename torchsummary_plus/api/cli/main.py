@@ -82,16 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 VALUES: dict[str, Iterable[str]] = {
-    "col_names": COLUMNS,
-    "cudnn": CUDNN,
-    "gpu": GPUS,
-    "gpus": GPUS,
-    "memory": STEP_MODES,
-    "mode": PASS_MODES,
-    "repeats": REPEATS,
-    "run": RUNS,
-    "style": STYLES,
-}
+    "col_names": COLUMNS, "cudnn": CUDNN, "gpu": GPUS, "gpus": GPUS, "memory": STEP_MODES, "mode": PASS_MODES,
+    "repeats": REPEATS, "run": RUNS, "style": STYLES,
+}  # fmt: skip
 """The accepted values of options, by the option's name."""
 
 
