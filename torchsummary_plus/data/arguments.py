@@ -15,6 +15,18 @@ from .units import describe
 P = ParamSpec("P")
 R = TypeVar("R")
 
+PASS_MODES = ("same", "train", "eval")  # A module's mode during a pass; "same" keeps it.
+RUNS = ("auto", "fake", "real")  # How a pass runs.
+STEP_MODES = ("train", "eval")  # Kinds of steps.
+
+MODE_SYNONYMS = {"inference": "eval", "infer": "eval", "predict": "eval", "test": "eval", "fit": "train"}
+"""Other tools' words for kinds of steps."""
+
+GENERATE = "generate"  # The kind of step that only `estimate_memory` accepts.
+
+CUDNN = AUTO, ASK, RULE = ("auto", "ask", "rule")
+"""Sources of cuDNN's workspaces: query cuDNN if possible, query it or raise, never query it."""
+
 FEW = 8  # Maximum number of arguments that a message lists if none has a similar name.
 
 
@@ -75,19 +87,6 @@ def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
         return checked
 
     return change
-
-
-PASS_MODES = ("same", "train", "eval")  # A module's mode during a pass; "same" keeps it.
-RUNS = ("auto", "fake", "real")  # How a pass runs.
-STEP_MODES = ("train", "eval")  # Kinds of steps.
-
-MODE_SYNONYMS = {"inference": "eval", "infer": "eval", "predict": "eval", "test": "eval", "fit": "train"}
-"""Other tools' words for kinds of steps."""
-
-GENERATE = "generate"  # The kind of step that only `estimate_memory` accepts.
-
-CUDNN = AUTO, ASK, RULE = ("auto", "ask", "rule")
-"""Sources of cuDNN's workspaces: query cuDNN if possible, query it or raise, never query it."""
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
