@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from torchsummary_plus.api.cli.main import main as shell
-from torchsummary_plus.ops.scratch.cuda.cudnn import library
+from torchsummary_plus.ops.scratch.cuda.cudnn import backend
 
 ROOT = Path(__file__).parents[1]
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -46,7 +46,7 @@ def _console(match: re.Match[str]) -> str:
 def main() -> None:
     """Rewrite the given pages (all by default) with the output of a CPU build of torch."""
     pages = [Path(name) for name in sys.argv[1:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    with mock.patch.object(library, "cudnn_path", lambda: None):
+    with mock.patch.object(backend, "cudnn_path", lambda: None):
         for page in pages:
             page.write_text(with_outputs(page.read_text(encoding="utf-8")), encoding="utf-8")
 

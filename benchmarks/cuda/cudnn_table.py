@@ -22,12 +22,11 @@ from typing import Any
 from benchmarks.cuda.cudnn_fit import Sample, fit
 from benchmarks.cuda.cudnn_layers import KINDS_OF_LAYERS, draw
 from torchsummary_plus.data.units import MIB
-from torchsummary_plus.ops.scratch.cuda.cudnn import library, worker_client
-from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
+from torchsummary_plus.ops.scratch.cuda.cudnn import backend, worker_client
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Settings, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import Question
-from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Settings, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, guess, tensor_bytes, trials_bytes
 
 DATA = Path(__file__).parents[1] / "data"
@@ -90,7 +89,7 @@ def record(count: int, seed: int, is_kept: bool, cudnn: Path | None, trials: boo
     path, cards = (ANSWERS, CARDS) if cudnn is None else (OLD_ANSWERS, OLD_CARDS)
     path, cards = (TRIALS, TRIED_CARDS) if trials else (path, cards)
     if cudnn is not None:
-        library.override.append(cudnn)
+        backend.override.append(cudnn)
     dice = random.Random(seed)
     known = read(path)["answers"] if is_kept and path.exists() else []
     convolutions = [draw(dice, KINDS_OF_LAYERS[number % len(KINDS_OF_LAYERS)]) for number in range(count)]
@@ -109,7 +108,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
     """Write the recording, with a line for each convolution."""
-    head: dict[str, Any] = {"cudnn": int(library.cudnn_library().cudnnGetVersion())}
+    head: dict[str, Any] = {"cudnn": int(backend.cudnn_library().cudnnGetVersion())}
     head["columns"] = [name_of(*column) for column in columns(cards)]
     lines = ",\n".join(json.dumps([conv, row], separators=(",", ":")) for conv, row in zip(convolutions, rows))
     path.write_bytes(lzma.compress(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n'.encode()))

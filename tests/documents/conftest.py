@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchsummary_plus.ops.scratch.cuda.cudnn import library
+from torchsummary_plus.ops.scratch.cuda.cudnn import backend
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cuDNN, as in a CPU build: the pages show what is printed there (docs/memory_reference.md, cuDNN)."""
-    library.cudnn_library.cache_clear()
-    monkeypatch.setattr(library, "cudnn_path", lambda: None)
+    backend.cudnn_library.cache_clear()
+    monkeypatch.setattr(backend, "cudnn_path", lambda: None)
     yield
-    library.cudnn_library.cache_clear()
+    backend.cudnn_library.cache_clear()

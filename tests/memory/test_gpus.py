@@ -17,13 +17,14 @@ from benchmarks.cuda.files import DATA
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.live.versions import parsed
-from torchsummary_plus.memory.contexts import any_context_bytes, context_bytes
 from torchsummary_plus.memory.gpus import (
     ALIASES,
     ARCHITECTURES,
     DATASHEET,
     GPU,
     GPUS,
+    any_context_bytes,
+    context_bytes,
     find_gpu,
     parse_memory,
     register_gpu,
@@ -192,7 +193,7 @@ SEEN = {
     "H100 SXM": (1_210, 1_220),
     "RTX 5090": (307,),
 }
-"""MiB that others' processes took beside what torch's allocator had reserved: torchsummary_plus/memory/contexts.py."""
+"""MiB that others' processes took beside what torch's allocator had reserved: torchsummary_plus/memory/gpus.py."""
 
 
 @pytest.mark.parametrize("name", SEEN)

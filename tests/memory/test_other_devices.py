@@ -9,7 +9,6 @@ from torchsummary_plus import InputError, MemoryEstimate, estimate_memory, max_b
 from torchsummary_plus.memory.estimate import tensors_peak
 from torchsummary_plus.memory.gpus import GPUS, find_gpu, parse_memory
 from torchsummary_plus.memory.other_devices import AMD, INTEL, NotModelledWarning, other_device
-from torchsummary_plus.ops.scratch.cuda.chips import MULTIPROCESSORS
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def test_cards_as_people_write_them(written: str, gb: int, step: MemoryEstimate)
 
 
 def test_every_card_has_its_multiprocessors_or_is_typical() -> None:
-    assert set(GPUS) - set(MULTIPROCESSORS) <= {"GB200", "B300"} and set(MULTIPROCESSORS) <= set(GPUS)
+    assert {name for name, gpu in GPUS.items() if not gpu.multiprocessors} <= {"GB200", "B300"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, cudnn_library
 
 
 def has_cudnn() -> bool:

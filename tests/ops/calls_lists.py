@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchsummary_plus.ops.shapes.foreach import KEEPING
+from torchsummary_plus.ops.shapes.pointwise import KEEPING
 
 from .draws import DTYPES, FLOATS, Draw, a_shape, calls, laid, operator
 

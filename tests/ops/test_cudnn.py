@@ -30,17 +30,16 @@ from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_driver import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cuda.cudnn import shared_object, worker_client
-from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
+from torchsummary_plus.ops.scratch.cuda.cudnn import stand_ins, worker_client
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import (
     DOWN_CONVERT,
     NONDETERMINISTIC,
     TENSOR_CORE,
     Question,
 )
-from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Plans, Settings, plans
 
 RECORDED = read(ANSWERS)
 
@@ -89,7 +88,7 @@ def test_the_workers_code_needs_no_torch() -> None:
     code = (
         "import runpy, sys; sys.modules['torch'] = None\n"
         "worker = runpy.run_path(sys.argv[1]); worker['make_packages']()\n"
-        "for name in ('heuristics', 'library', 'stand_ins'): __import__(f\"{worker['PACKAGE']}.{name}\")"
+        "for name in ('heuristics', 'backend', 'stand_ins'): __import__(f\"{worker['PACKAGE']}.{name}\")"
     )
     subprocess.run([sys.executable, "-I", "-c", code, str(worker_client.SCRIPT)], check=True)
 
@@ -124,8 +123,8 @@ def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
 IN_PROCESS = """
 from torch import nn
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.ops.scratch.cuda.cudnn import shared_object
-shared_object.is_possible = lambda: False
+from torchsummary_plus.ops.scratch.cuda.cudnn import worker_client
+worker_client.is_possible = lambda: False
 for gpu in ("T4", "A100 80GB", "T4"):
     found = estimate_memory(nn.Conv2d(64, 64, 3), (64, 56, 56), 4, gpu=gpu, mode="eval", progress=False)
     print(gpu, any("for another GPU" in said for said in found.assumptions), sep=":")
@@ -168,10 +167,10 @@ def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatc
         worker.close()
 
 
-@pytest.mark.skipif(not shared_object.is_possible(), reason="no ELF for this platform")
+@pytest.mark.skipif(not stand_ins.is_possible(), reason="no ELF for this platform")
 def test_a_shared_library_without_code_calls_python() -> None:
     answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
-    shared_object.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
+    stand_ins.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
     result = ctypes.CDLL("libof_a_test.so.7")
     assert result.one_more(41) == 42 and result.as_well(1) == 2
 

@@ -17,7 +17,7 @@ from tests.truth.releases import without_compiler
 from tests.truth.warm import python
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
-from torchsummary_plus.ops.shapes.foreach import writes_alike
+from torchsummary_plus.ops.shapes.pointwise import writes_alike
 from torchsummary_plus.ops.shapes.registry import RULES, rule_in
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchsummary_plus.ops.scratch.variants import variant_of
+from torchsummary_plus.ops.scratch.registry import variant_of
 from torchsummary_plus.step.workspace import Workspaces
 
 HOPPER = (9, 0)

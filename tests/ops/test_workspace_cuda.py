@@ -14,9 +14,9 @@ from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.versions import parsed, since
 from torchsummary_plus.ops.scratch.cuda import blas
-from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
+from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
-from torchsummary_plus.ops.scratch.cuda.chips import chip_of
+from torchsummary_plus.ops.scratch.cuda.chips import Chip
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
 from torchsummary_plus.step.fake_steps import Step, record_step
@@ -237,6 +237,6 @@ def test_a_packed_sequence_runs_by_cudnn_too() -> None:
 def test_a_sum_in_thousands_of_parts_is_recorded_in_a_moment() -> None:
     """Beyond 32-bit offsets a reduction runs in parts, each with staging buffers of its own."""
     grad = torch.empty(1 << 20, 64, 112, 112, device="meta")
-    buffers = [step for step in sum_course(chip_of((8, 6)), grad, [0, 2, 3]) if isinstance(step, Alloc)]
-    frees = [step.buffer for step in sum_course(chip_of((8, 6)), grad, [0, 2, 3]) if isinstance(step, Free)]
+    buffers = [step for step in sum_course(Chip((8, 6)), grad, [0, 2, 3]) if isinstance(step, Alloc)]
+    frees = [step.buffer for step in sum_course(Chip((8, 6)), grad, [0, 2, 3]) if isinstance(step, Free)]
     assert len(buffers) > 500 and sorted(frees) == list(range(len(buffers)))

@@ -16,8 +16,7 @@ from benchmarks.nocuda.cards import CARDS, card_names, card_path
 from benchmarks.nocuda.headers import read_prototypes
 from benchmarks.nocuda.stubs import source
 from tests.truth.releases import from_release
-from torchsummary_plus.memory.contexts import context_bytes
-from torchsummary_plus.memory.gpus import find_gpu
+from torchsummary_plus.memory.gpus import context_bytes, find_gpu
 
 ROOT = Path(__file__).parents[2]
 

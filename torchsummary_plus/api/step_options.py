@@ -257,7 +257,7 @@ def figures_of(gpu: GPU) -> Card | None:
     ('NVIDIA GeForce RTX 3090', 68)
     """
     own = next((card for card in known_cards().values() if named_gpu(card.name) is gpu), None)
-    return own or nearest_card(gpu.name, gpu.compute_capability, gpu.usable_bytes // MIB)
+    return own or nearest_card(gpu.name, gpu.compute_capability, gpu.multiprocessors, gpu.usable_bytes // MIB)
 
 
 def step_info(

@@ -19,7 +19,7 @@ from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPI
 from ..live.compiled import has_compiled
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
-from ..ops.scratch.cuda.chips import chip_named
+from ..ops.scratch.cuda.chips import Chip
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, record_step
@@ -50,7 +50,7 @@ class StepRequest:
     @property
     def chip(self) -> Capability | None:
         """The chip of the GPU that was named, None without one."""
-        return None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
+        return None if self.gpu is None else Chip(self.gpu.compute_capability, self.gpu.multiprocessors)
 
     def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
         """Trace the step on fakes at a batch size.

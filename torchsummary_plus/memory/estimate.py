@@ -40,8 +40,7 @@ from .attribution import (
     storage_kinds,
     timeline,
 )
-from .contexts import is_of_a_library
-from .gpus import context_range, named_gpu, parse_memory
+from .gpus import context_range, is_of_a_library, named_gpu, parse_memory
 from .other_devices import other_device
 
 ORDER_BAND = 0.25

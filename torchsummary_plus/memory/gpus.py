@@ -5,16 +5,19 @@ confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s t
 ``torch.cuda.get_device_properties(0).total_memory``, after the driver and, where present, error correction have taken
 their share; it varies slightly between drivers, and the table has the least published figure on Linux.
 
-Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each GPU names
-the source of the other two, and of its peaks. The table is ``gpus.csv``, a line for each GPU.
+Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability, NVIDIA's
+architecture whitepapers and datasheets for the multiprocessors (CUDA cores divided by those per SM: 64 in 6.0, 7.x,
+8.0, 128 in 6.1, 8.6, 8.9, 9.0 and later); each GPU names the source of the other two, and of its peaks. The table is
+``gpus.csv``, a line for each GPU.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -23,7 +26,6 @@ from ..data.arguments import is_integer
 from ..data.capability import Capability
 from ..data.errors import InputError
 from ..data.units import GIB, MIB, describe
-from .contexts import any_context_bytes, context_bytes
 from .other_devices import other_device
 
 ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
@@ -71,7 +73,7 @@ _FIGURES = tuple(field.name for field in fields(Peaks) if field.name != "source"
 class GPU:
     """A GPU: the datasheet's GB, and the totals of nvidia-smi and CUDA in MiB (None without a source).
 
-    ``peaks`` is None for a GPU whose peaks are not in the table.
+    ``peaks`` is None for a GPU whose peaks are not in the table; ``multiprocessors``, if that is not known.
     """
 
     name: str
@@ -82,6 +84,7 @@ class GPU:
     cuda_mib: int | None = None
     source: str = PRINTED
     peaks: Peaks | None = None
+    multiprocessors: int | None = None
 
     @property
     def datasheet_bytes(self) -> int:
@@ -308,7 +311,7 @@ def _read_table() -> None:
     text = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8")
     for row in csv.DictReader(text.splitlines()):
         major, _, minor = row["compute_capability"].partition(".")
-        smi, cuda = (int(row[name]) if row[name] else None for name in ("smi_mib", "cuda_mib"))
+        counts = {name: int(row[name]) for name in ("smi_mib", "cuda_mib", "multiprocessors") if row[name]}
         first, also, rest = row["source"].partition(";")
         peaks = {name: float(row[name]) for name in _FIGURES if row[name]}
         register_gpu(
@@ -317,12 +320,130 @@ def _read_table() -> None:
                 row["architecture"],
                 (int(major), int(minor)),
                 int(row["datasheet_gb"]),
-                smi,
-                cuda,
-                sources[first] + also + rest,
-                Peaks(**peaks, source=row["peak_source"]) if peaks else None,
+                source=sources[first] + also + rest,
+                peaks=Peaks(**peaks, source=row["peak_source"]) if peaks else None,
+                **counts,
             )
         )
 
 
 _read_table()
+
+
+Range = tuple[int, int]
+"""The least and the most MiB."""
+
+LAZY: dict[tuple[int, int], Range] = {
+    (6, 0): (256, 616),
+    (6, 1): (106, 616),
+    (7, 0): (256, 616),
+    (7, 5): (100, 616),
+    (8, 0): (414, 2_048),
+    (8, 6): (200, 990),
+    (8, 9): (224, 990),
+    (9, 0): (414, 1_220),
+    (10, 0): (414, 1_220),
+    (12, 0): (307, 1_220),
+}
+"""By compute capability, with lazy loading: the driver's part of a context, and the modules of loaded kernels.
+
+The allocator never sees it. Figures are device memory minus the allocator's reserved bytes, where both were published:
+
+- bare, after the first call: 106 MiB on a GPU of 7.92 GiB, a GTX 1070 or 1080 (BayraktarLab/cell2location#398), 256 on
+  an RTX 3090 (invoke-ai/InvokeAI#9413), 426 on an RTX 6000 Ada (torch 2.10, CUDA 13: unslothai/unsloth-zoo#1053), 471
+  on an RTX 4090 (3DTopia/Phidias-Diffusion#8), 414 on an A100 (awslabs/keys_values#92), 274 with a small tensor
+  (pytorch/pytorch#86509), 300 to 400 (#107667, #109888);
+- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 197 on a GPU of 10.74 GiB
+  (lllyasviel/FramePack#369), 200 to 220 on an RTX A4000 (DengKaiCQ/VGGT-Long#6), 224 on a GPU of 23.5 GiB (XChenZ/
+  havatar#6), 420 on an L40S (stepfun-ai/Step-Video-T2V#8), 507 on an L40 (QwenLM/Qwen3-VL#2097), 501 to 512 on an A100
+  (TianheWu/CoSeR#10, lianqi1008/Control-GIC#6, Kwai-Keye/Keye#11), 307 to 619 on an RTX 5090 (murong-xu/CADS#4,
+  Wan-Video/Wan2.1#465, TrajectoryCrafter/TrajectoryCrafter#20), 616 of a server (LMCache/LMCache#4019);
+- training: 124 to 137 MiB on a T4 (Linfeng-Tang/SeAFusion#27, tsugumi-sys/SA-ConvLSTM-Pytorch#22) and on the GPU of
+  7.92 GiB, 349 on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 522 on one of 23.65 GiB (pytorch/pytorch#16417), 880 to
+  990 on an L40S, 1,210 to 1,220 on an H100 (milabench) and 1,106 there (aqlaboratory/openfold#481), 902 to 996 on an
+  A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there with the wheels of earlier
+  years;
+- all kernels loaded at once, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``: 1,001 to 2,222 MiB on an RTX
+  3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386), 1,343 on a V100 (Hugging Face's
+  anatomy of a model's memory).
+
+torch 2.11 and later are built for CUDA 12.6 and later, which load kernels lazily.
+
+Measured on an H100 (torch 2.11, CUDA 13.0, driver 580; benchmarks/data/gpu_context_nvidia_h100*): bare 527 MiB; with
+kernels of torch alone 619 to 637, with cuFFT 627, with cuSOLVER 717; 639 to 771 in training; with all kernels loaded at
+once 1,259 bare and 1,805 to 1,841 in training.
+
+Public figures exist for 6.1, 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. GPUs of 8.6 are assumed to need at most as much as 8.9,
+Blackwell at most as much as Hopper; the oldest, for which current wheels have few kernels, as much as a data-centre
+GPU.
+"""
+
+LAZY_CUDA_13: dict[tuple[int, int], Range] = {(9, 0): (526, 800)}
+"""With torch built for CUDA 13, where that was measured: the most that was measured, and some room."""
+
+EAGER: Range = (1_001, 2_222)
+"""With eager loading of all kernels."""
+
+WITHOUT_LIBRARIES = 640
+"""The most for a step that uses neither cuBLAS, cuSOLVER nor cuDNN; their kernels account for the difference."""
+
+
+def context_bytes(
+    capability: Capability,
+    uses_libraries: bool = True,
+    environment: Mapping[str, str] = os.environ,
+    cuda: int | None = None,
+) -> Range:
+    """Return the least and the most bytes of a context on a GPU of a compute capability.
+
+    ``cuda`` is the major version of CUDA that torch was built for, 0 if it is unknown; None asks torch.
+
+    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), cuda=12)]
+    [414, 1220]
+    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), cuda=13)]
+    [526, 800]
+    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})]
+    [1001, 2222]
+    """
+    if cuda is None:
+        from ..live import versions  # Imported here: a list of GPUs does not need torch.
+
+        cuda = versions.CUDA
+    lazy = LAZY | (LAZY_CUDA_13 if cuda == 13 else {})
+    low, high = EAGER if environment.get("CUDA_MODULE_LOADING") == "EAGER" else lazy.get(capability, _any())
+    if not uses_libraries and high < EAGER[1]:
+        high = min(high, WITHOUT_LIBRARIES)
+    return low * MIB, high * MIB
+
+
+def any_context_bytes(uses_libraries: bool = True, environment: Mapping[str, str] = os.environ) -> Range:
+    """Return the least and the most bytes of a context on any GPU."""
+    ranges = [context_bytes(capability, uses_libraries, environment) for capability in LAZY]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _any() -> Range:
+    return min(low for low, _ in LAZY.values()), max(high for _, high in LAZY.values())
+
+
+LIBRARY_OPERATORS = (
+    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_int_mm", "linear"),
+    *("_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "conv_tbc"),
+    *("convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "cudnn_batch_norm"),
+    *("native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+    *("cholesky_inverse", "cholesky_solve", "geqrf", "lu_unpack", "ormqr", "orgqr", "triangular_solve"),
+)
+"""Operators that run in cuBLAS, cuSOLVER or cuDNN, besides those with ``linalg`` in their name.
+
+Fused attention has torch's own kernels.
+"""
+
+
+def is_of_a_library(operator: str) -> bool:
+    """Whether an operator runs in cuBLAS, cuSOLVER or cuDNN.
+
+    >>> is_of_a_library("aten::addmm"), is_of_a_library("aten::convolution.default"), is_of_a_library("aten::relu")
+    (True, True, False)
+    """
+    name = operator.rpartition("::")[2].split(".")[0]
+    return name in LIBRARY_OPERATORS or "linalg_" in name

@@ -73,8 +73,8 @@ def _is_average(operator: Any) -> bool | None:
 
 
 for _copied, _names in _COPIED:
-    scratch("cpu", *_names, source=SOURCE, band=0.0)(_rule(_copied))
-scratch("cpu", *_UNMODELLED, source=f"{SOURCE}: not measured", band=0.0)(lambda *_, **__: UNKNOWN)
+    scratch("cpu", *_names, source=SOURCE)(_rule(_copied))
+scratch("cpu", *_UNMODELLED, source=f"{SOURCE}: not measured")(lambda *_, **__: UNKNOWN)
 
 AGREED = "every rank is assumed to send the same values"
 

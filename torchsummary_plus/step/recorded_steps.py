@@ -74,7 +74,7 @@ class RecordedSteps(Steps):
         super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
-        self.capability = ledger.workspaces.capability
+        self.capability = ledger.workspaces.chip
 
     def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
         """Run the steps; the log ends between two steps, with everything a loop holds there."""

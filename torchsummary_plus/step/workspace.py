@@ -14,8 +14,9 @@ from ..data.units import MIB
 from ..live.fakes import in_kernel
 from ..live.structures import all_tensors, held_bytes
 from ..live.versions import since
-from ..ops.scratch import cuda, observers  # noqa: F401 - the modules register their rules
 from ..ops.scratch.cuda import blas
+from ..ops.scratch.cuda import bounds as observers  # noqa: F401 - the modules register their rules
+from ..ops.scratch.cuda.chips import Chip
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (
     DOUBT,
@@ -31,8 +32,8 @@ from ..ops.scratch.registry import (
     Rule,
     Workspace,
     most_bytes,
+    variant_of,
 )
-from ..ops.scratch.variants import variant_of
 from .autograd.nodes import DeviceNumbers
 from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes
 
@@ -63,7 +64,7 @@ class Workspaces:
         self.backend = backend
         self.keeps = backend
         """The backend whose lasting workspaces are counted."""
-        self.capability = capability
+        self.chip = Chip(capability)
         self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
@@ -229,9 +230,7 @@ class Workspaces:
         """Return a rule's answer, or None if it has none or raises."""
         if not rule.calibrated:
             self._note(name)
-        before: tuple[Any, ...] = (self.capability,) if rule.by_capability else ()
-        if rule.by_cudnn:
-            before = (self.capability, self.cudnn)
+        before = [{"chip": self.chip, "cudnn": self.cudnn}[name] for name in rule.takes]
         try:
             return rule.formula(*before, out, *args, **kwargs)
         except SummaryError:

@@ -32,7 +32,7 @@ from ..ops.backends import settings
 from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
-from ..ops.shapes.foreach import writes_alike
+from ..ops.shapes.pointwise import writes_alike
 from ..ops.shapes.views import View, viewed
 from .assumed_routing import Routers, with_choice
 

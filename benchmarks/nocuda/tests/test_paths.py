@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.cuda.history import reduce_history, replay_history
 from tests.truth.releases import from_release
 from torchsummary_plus import MemTracker, compare, estimate_memory, max_batch_size, measure_memory, summary
-from torchsummary_plus.memory.contexts import context_bytes
+from torchsummary_plus.memory.gpus import context_bytes
 
 MIB = 1 << 20
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ...data.arguments import names_cures
 from ...data.errors import InputError, choice_error
 from ...data.registered import Registered
 from ...data.units import describe
+from ...live import compat
 
 Formula = Callable[..., Any]
 """``formula(result, *args, **kwargs)`` with the operator's arguments; each registry below says what it returns."""
@@ -27,18 +30,22 @@ class Rule:
     """A formula, its source, and the largest relative error observed when it was measured.
 
     ``calibrated`` is False for an estimate that no measurement has confirmed; memory estimates then name the operator.
-    A ``by_capability`` formula receives the GPU's compute capability before the result, a ``by_cudnn`` formula then
-    also cuDNN. ``since`` is the first torch release that the rule holds for; on older ones the operator is named and
-    its range left open.
+    A formula whose first parameter is called ``chip`` receives the GPU's before the result, and cuDNN if the second is
+    called ``cudnn``. ``since`` is the first torch release that the rule holds for; on older ones the operator is named
+    and its range left open.
     """
 
     formula: Formula
     source: str
     band: float
     calibrated: bool = True
-    by_capability: bool = False
-    by_cudnn: bool = False
     since: str = ""
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Which of "chip" and "cudnn" the formula receives before the result."""
+        names: tuple[str, ...] = getattr(getattr(self.formula, "__code__", None), "co_varnames", ())
+        return tuple(name for name, asked in zip(names, ("chip", "cudnn")) if name == asked)
 
 
 class Result(NamedTuple):
@@ -231,29 +238,11 @@ def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:
     return [name]
 
 
-def scratch(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
-    """Register a scratch rule for operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
-    return _register(SCRATCH, backend, operators, source, band, traits)
-
-
-def reserve(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
-    """Register the true result sizes of operators on one backend."""
-    return _register(RESERVES, backend, operators, source, band, traits)
-
-
-def lasting(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
-    """Register the lasting workspaces of operators on one backend."""
-    return _register(LASTING, backend, operators, source, band, traits)
-
-
 def _register(
-    table: dict[tuple[str, str], Rule],
-    backend: str,
-    operators: tuple[str, ...],
-    source: str,
-    band: float,
-    traits: dict[str, Any],
+    table: dict[tuple[str, str], Rule], backend: str, *operators: str, source: str, band: float = 0.0, **traits: Any
 ) -> Register:
+    """Register a rule for operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
+
     def register(formula: Formula) -> Formula:
         for operator in operators:
             if (backend, operator) in table:
@@ -262,3 +251,50 @@ def _register(
         return formula
 
     return register
+
+
+scratch = partial(_register, SCRATCH)
+reserve = partial(_register, RESERVES)
+lasting = partial(_register, LASTING)
+
+
+_COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""Keys of kernels that call other operators. A CPU build of torch has no kernel at all for an operator of CUDA's."""
+
+
+class Variant(NamedTuple):
+    """The function that an operator computes, and the names of the arguments that it writes to besides the first."""
+
+    function: str
+    outs: frozenset[str] = frozenset()
+    copies: bool = False
+    """Whether it may compute a result of its own and copy that, because it calls other operators."""
+
+
+@cache
+def variant_of(name: str) -> Variant:
+    """Return what an operator is a variant of: itself if it is a function or no function matches.
+
+    >>> variant_of("aten::cumsum_").function, variant_of("aten::mm.out").function, variant_of("aten::mm").function
+    ('aten::cumsum', 'aten::mm', 'aten::mm')
+    """
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    operators: Any = getattr(torch.ops, namespace)
+    operator = getattr(getattr(operators, packet, None), overload or "default", None)
+    if namespace != "aten" or not isinstance(operator, OpOverload) or not operator._schema.is_mutable:
+        return Variant(name)
+    outs = frozenset(argument.name for argument in operator._schema.arguments if argument.is_out)
+    functions = getattr(operators, packet if outs else packet.removesuffix("_"), None)
+    for other in functions.overloads() if functions is not None else ():
+        function = getattr(functions, other)
+        if not function._schema.is_mutable and _arguments(function) == _arguments(operator):
+            is_own = any(compat.has_kernel(name, device) for device in ("CPU", "CUDA"))
+            calls_others = any(compat.has_kernel(name, key) for key in _COMPOSITE)
+            return Variant(function.name(), outs, copies=bool(outs) and calls_others and not is_own)
+    return Variant(name)
+
+
+def _arguments(operator: OpOverload) -> list[tuple[str, str]]:
+    """Return the names and types of the arguments that a function needs."""
+    return [(argument.name, str(argument.type)) for argument in operator._schema.arguments if not argument.is_out]

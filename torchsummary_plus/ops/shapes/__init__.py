@@ -11,18 +11,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from . import (  # noqa: F401  (they register)
-    convolutions,
-    foreach,
-    images,
-    layers,
-    losses,
-    matrices,
-    moves,
-    norms,
-    pointwise,
-    reductions,
-)
+from . import images, layers, moves, norms, pointwise, reductions  # noqa: F401 - they register
 from .registry import RULES, Answer, said_by
 
 

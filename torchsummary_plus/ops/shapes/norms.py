@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...live.versions import since
-from ..backends import is_cudnns, is_native_backward, is_rows, stands_for_cudnns
+from ..backends import is_native_backward, is_rows, stands_for_cudnns
 from ..dtypes import HALVES
 from .registry import (
     FLOATS,
@@ -80,11 +80,10 @@ def cudnn_batch_norm(
     return [in_format_of(x, x.shape, x.dtype), statistics, statistics, fresh((0,), torch.uint8)]
 
 
-@rule("native_batch_norm_backward", "batch_norm_backward")
+@rule("native_batch_norm_backward")
 def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
     save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
-    *reserve: Tensor,
 ) -> Outs:  # fmt: skip
     """The wanted gradients of input, weight and bias.
 
@@ -95,8 +94,7 @@ def batch_norm_backward(
     sure(grad.shape == x.shape and grad.dtype is x.dtype)
     of_x = in_format_of(x, x.shape, x.dtype)
     if x.device.type == "cuda":
-        is_own = not is_cudnns(x, weight) if reserve else is_native_backward(x, weight, training)
-        if is_own and not (training and is_rows(x)):
+        if is_native_backward(x, weight, training) and not (training and is_rows(x)):
             of_x = fresh(x.shape, x.dtype)
     elif is_contiguous(x) and is_contiguous(grad) and is_channels_last(x) == is_channels_last(grad):
         of_x = fresh(x.shape, x.dtype)

@@ -2,20 +2,15 @@
 
 from . import (  # noqa: F401 - the modules register their rules
     attention,
-    batch_norm,
     blas,
     bounds,
-    composites,
     convolution,
     copies,
     embeddings,
     losses,
     norms,
-    products,
     recurrent,
     reductions,
     selecting,
-    softmax,
     sorting,
-    topk,
 )

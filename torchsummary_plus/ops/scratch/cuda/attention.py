@@ -1,7 +1,13 @@
-"""Scratch memory of CUDA's fused attention kernels, from torch's sources."""
+"""CUDA: which kernel torch chooses for ``scaled_dot_product_attention``, and the scratch memory of each.
+
+Source of the choice: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend`` and its three
+``can_use_*`` checks, and sdp_utils_cpp.h; differences between releases are marked by ``since``.
+"""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,8 +20,7 @@ from ...dtypes import HALVES
 from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, at_peak, reserve, scratch
 from ..sizes import nbytes
 from .allocations import buffers, results
-from .attention_choice import requires_determinism
-from .chips import LITTLE_SHARED_MEMORY, chip_of
+from .chips import LITTLE_SHARED_MEMORY, Chip
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
@@ -37,10 +42,8 @@ def _is_turned(tensor: Any) -> bool:
     return True
 
 
-@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=SPLITTING, band=0.0, by_capability=True)
-def flash(
-    capability: Capability, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any
-) -> Course:
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=SPLITTING)
+def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> Course:
     """With dropout a second copy of the random state; without, a short batch has a share of the output per split.
 
     A single row of grouped queries runs as one row per query of a group.
@@ -51,9 +54,7 @@ def flash(
     if rows == 1 and heads > key.shape[1]:
         heads, rows = key.shape[1], heads // key.shape[1]
     block = 256 if width <= 64 else 128 if width <= 128 else 64
-    splits = _splits(
-        batch * heads * ceil_div(rows, 64), 2 * chip_of(capability).multiprocessors, ceil_div(key.shape[2], block)
-    )
+    splits = _splits(batch * heads * ceil_div(rows, 64), 2 * chip.multiprocessors, ceil_div(key.shape[2], block))
     if splits == 1:
         return ()
     sums = 4 * splits * batch * heads * rows
@@ -77,7 +78,7 @@ def _rounded(width: int) -> int:
     return round_up(width, 32 if width <= 128 else 64)
 
 
-@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH, band=0.0)
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH)
 def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Course:
     """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value.
 
@@ -99,7 +100,7 @@ STATE = 256
 """Workspace bytes of a graph that do not depend on the shapes."""
 
 
-@reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.0)
+@reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)
 def cudnn_results(
     out: Any, query: Any, key: Any, value: Any, mask: Any, keeps: bool, *_: Any, **__: Any
 ) -> tuple[int | None, ...]:
@@ -123,7 +124,7 @@ def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any
     return (Alloc(gradient + (0 if key.shape[1] == heads else grouped) + STATE),)
 
 
-@reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
+@reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
 def efficient_results(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> tuple[int | None, ...]:
@@ -139,7 +140,7 @@ WIDEST_IN_REGISTERS = 128
 """Widest value row accumulated in registers; wider ones accumulate in memory."""
 
 
-@scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
+@scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
 def efficient(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> Course:
@@ -155,11 +156,9 @@ MOST_BATCHES = (1 << 16) - 1
 """Largest batch of a launch; larger ones are split."""
 
 
-@scratch(
-    "cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT, band=0.0, by_capability=True
-)
+@scratch("cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT)
 def efficient_backward(
-    capability: Capability, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
+    chip: Chip, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
     logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,
 ) -> Course | AtMost:  # fmt: skip
     """One number per row, and fp32 tiles in which the gradients accumulate.
@@ -171,13 +170,13 @@ def efficient_backward(
     if batch > MOST_BATCHES:
         return UNKNOWN
     widest = max(width, value.shape[-1])
-    tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
+    tile, keys, limit = _tile(chip, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
     copies = () if _is_turned(grad) else (Alloc(nbytes(grad)),)
     spread = () if key.shape[1] == heads else tuple(Alloc(heads // t.shape[1] * nbytes(t)) for t in (key, value))
     steps: list[Alloc | Result | Free] = [*copies, *results(out), *spread]
     in_registers = half and limit <= tile
-    if half and (in_registers or not (7, 0) <= capability < (7, 5)):
+    if half and (in_registers or not (7, 0) <= chip < (7, 5)):
         steps.append(Alloc(4 * batch * heads * rows))
     else:
         steps += _row_sums(len(copies) + len(spread), grad, output)
@@ -188,9 +187,9 @@ def efficient_backward(
         splits = 1
     if summed:
         splits = min(splits, 200 // (batch * heads))
-    splits = max(1, splits) if capability >= (7, 0) and not requires_determinism() else 1
+    splits = max(1, splits) if chip >= (7, 0) and not requires_determinism() else 1
     shares = splits * keys * (round_up(width, tile) + round_up(value.shape[-1], tile)) if summed else 0
-    queries = ceil_div(rows, tile) * ceil_div(width, keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
+    queries = ceil_div(rows, tile) * ceil_div(width, keys) * (tile * keys + 4) if half or chip >= (7, 0) else 0
     return (*steps, Alloc(4 * batch * heads * round_up(shares + queries, 4)))
 
 
@@ -208,19 +207,150 @@ def _row_sums(first: int, grad: Any, output: Any) -> list[Alloc | Free]:
     return [*singles, whole, sums, *([sums] if is_copied else []), *freed]
 
 
-def _tile(capability: Capability, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
+def _tile(chip: Chip, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
     """Return the queries and keys per tile of the first kernel that can run, and the widest head it supports.
 
     99 KiB of shared memory are too little for fp32 tiles of 128 queries, and for halves' of 128 queries and 128 keys.
     """
     limit = next(limit for limit in (32, 64, 128, 1 << 16) if widest <= limit)
-    is_little = capability in LITTLE_SHARED_MEMORY
-    if limit <= 64 or capability < (7, 0):
+    is_little = chip in LITTLE_SHARED_MEMORY
+    if limit <= 64 or chip < (7, 0):
         return 64, 64, limit
     if dtype not in HALVES:
-        return 64 if is_little or capability < (8, 0) else 128, 64, limit
-    if capability in ((8, 6), (8, 9)) and widest <= 96 and not dropout:
+        return 64 if is_little or chip < (8, 0) else 128, 64, limit
+    if chip in ((8, 6), (8, 9)) and widest <= 96 and not dropout:
         return 128, 64, 96
-    if limit > 128 or capability < (8, 0):
+    if limit > 128 or chip < (8, 0):
         return 128, 64, limit
     return (64, 64, limit) if is_little else (128, 128, limit)
+
+
+GROUPED_IN_EFFICIENT = since("2.14")
+"""Whether the memory-efficient kernel supports grouped-query attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The properties of an attention call that decide its kernel."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any = None
+    dropout: float = 0.0
+    is_causal: bool = False
+    is_grouped: bool = False
+
+    @property
+    def tensors(self) -> tuple[Any, Any, Any]:
+        """Query, key and value."""
+        return self.query, self.key, self.value
+
+    @property
+    def trains(self) -> bool:
+        """Whether a gradient is needed, other than the mask's."""
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
+
+    @property
+    def trains_mask(self) -> bool:
+        """Whether the mask needs a gradient."""
+        return self.mask is not None and torch.is_grad_enabled() and bool(self.mask.requires_grad)
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether query, key and value have four axes each."""
+        return all(tensor.dim() == 4 for tensor in self.tensors)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether any axis of query, key or value has length 0."""
+        return any(0 in tensor.shape for tensor in self.tensors)
+
+    def has_heads(self, grouped: bool) -> bool:
+        """Whether batches and heads match, or with ``grouped`` each key head serves a whole group of query heads."""
+        heads, keys, values = (tensor.shape[1] for tensor in self.tensors)
+        if len({tensor.shape[0] for tensor in self.tensors}) > 1:
+            return False
+        if not self.is_grouped:
+            return bool(heads == keys == values)
+        return bool(grouped and keys == values and heads % keys == 0)
+
+    def has_rows(self, but_single: bool) -> bool:
+        """Whether each row is contiguous; with ``but_single``, a row of one element may have any stride."""
+        tensors = [*self.tensors, *(() if self.mask is None else (self.mask,))]
+        return all(t.stride(-1) == 1 or (but_single and t.shape[-1] == 1) for t in tensors)
+
+
+def attention_kernel(capability: Capability, call: Attention) -> str:
+    """Return "cudnn", "flash", "efficient" or "math"; cuDNN comes first only on data-centre Hopper and Blackwell."""
+    first_on = ((9, 0), (10, 0)) if since("2.9") else ()
+    prefers_cudnn = capability in first_on and not os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED")
+    checks = {"flash": _is_for_flash, "efficient": _is_for_efficient, "math": _is_for_math, "cudnn": _is_for_cudnn}
+    order = ("cudnn", *(name for name in checks if name != "cudnn")) if prefers_cudnn else tuple(checks)
+    return next((name for name in order if checks[name](capability, call)), "math")
+
+
+def _is_for_math(capability: Capability, call: Attention) -> bool:
+    return bool(torch.backends.cuda.math_sdp_enabled())
+
+
+def _is_half(capability: Capability, call: Attention) -> bool:
+    """Whether all tensors share one half-precision dtype that the GPU supports."""
+    dtype = call.query.dtype
+    same = call.key.dtype == call.value.dtype == dtype
+    return bool(same) and (dtype is torch.float16 or (dtype is torch.bfloat16 and capability >= (8, 0)))
+
+
+def requires_determinism() -> bool:
+    """Whether torch raises an error for algorithms that are not deterministic, and so avoids them."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _is_for_cudnn(capability: Capability, call: Attention) -> bool:
+    if not torch.backends.cuda.cudnn_sdp_enabled() or not call.is_batched or call.is_empty or call.trains_mask:
+        return False
+    width, wide = call.query.shape[-1], call.value.shape[-1]
+    widest = 256 if capability == (9, 0) else 128
+    return bool(
+        not requires_determinism()
+        and (capability >= (8, 0) and (call.dropout * 16 % 1 == 0 or not since("2.12")))
+        and (_is_half(capability, call) and call.has_heads(grouped=True) and call.has_rows(but_single=True))
+        and min(call.query.shape[2], call.key.shape[2]) > 1
+        and (width % 8 == wide % 8 == 0 and max(width, wide) <= widest)
+    )
+
+
+def _is_for_flash(capability: Capability, call: Attention) -> bool:
+    if not torch.backends.cuda.flash_sdp_enabled() or not call.is_batched or call.is_empty:
+        return False
+    width = call.query.shape[-1]
+    rows, columns = call.query.shape[2], call.key.shape[2]
+    return bool(
+        (call.mask is None and capability >= (8, 0) and _is_half(capability, call))
+        and (width == call.key.shape[-1] == call.value.shape[-1] <= 256)
+        and not (call.is_causal and rows != columns)
+        and call.has_heads(grouped=True)
+        and call.has_rows(but_single=True)
+        and not (call.trains and capability in LITTLE_SHARED_MEMORY and _is_too_wide(width, call.dropout))
+    )
+
+
+def _is_too_wide(width: int, dropout: float) -> bool:
+    """Whether flash attention's backward needs more shared memory than a consumer GPU has."""
+    return 192 < width <= 224 or (width > 224 and dropout > 0.0)
+
+
+def _is_for_efficient(capability: Capability, call: Attention) -> bool:
+    if not torch.backends.cuda.mem_efficient_sdp_enabled() or not call.is_batched or call.is_empty:
+        return False
+    single = call.query.dtype is call.key.dtype is call.value.dtype is torch.float32
+    half = call.query.dtype in HALVES
+    cores = capability >= (8, 0) or (capability >= (7, 0) and half)
+    alignment = max(4 if capability >= (8, 0) else 1, (8 if half else 4) if cores else 1)
+    width, wide = call.query.shape[-1], call.value.shape[-1]
+    return bool(
+        (single or _is_half(capability, call))
+        and (width == call.key.shape[-1] and width % alignment == wide % alignment == 0)
+        and call.has_heads(grouped=GROUPED_IN_EFFICIENT)
+        and call.has_rows(but_single=False)
+    )

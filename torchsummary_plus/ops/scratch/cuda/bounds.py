@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from ....data.rounding import MIN_BLOCK
+from ....data.rounding import MIN_BLOCK, round_up
 from ....data.units import MIB
 from ....live.structures import all_tensors
-from ..observers import OPERATOR as OBSERVER
-from ..observers import fitted
 from ..registry import DOUBT, OLDEST, AtMost, Register, lasting, reserve, scratch
-from ..sizes import INT64, elements, itemsize, nbytes
+from ..sizes import INT64, NATIVE, elements, itemsize, nbytes
 
+OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"
 SORT = 8 * MIB
 """The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
@@ -78,7 +77,10 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
     ),
     Bound(4): (OBSERVER.removeprefix("aten::"), "segment_reduce", "_segment_reduce_backward"),
     Bound(3): ("soft_margin_loss", "soft_margin_loss_backward", "_weight_int8pack_mm"),
-    Bound(2): ("bernoulli", "bernoulli_.Tensor"),
+    Bound(2): (
+        *("bernoulli", "bernoulli_.Tensor", "_batch_norm_with_update", "batch_norm_backward"),
+        *("_native_batch_norm_legit", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_no_training"),
+    ),
     Bound(1): (
         *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static"),
         *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward"),
@@ -92,7 +94,7 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
 
 def _bounds(*names: str) -> Register:
     """Register a bound, which holds for any release of torch."""
-    return scratch("cuda", *(f"aten::{name}" for name in names), source=SOURCE, band=0.0, since=OLDEST)
+    return scratch("cuda", *(f"aten::{name}" for name in names), source=SOURCE, since=OLDEST)
 
 
 for _bound, _names in BOUNDS.items():
@@ -127,7 +129,7 @@ def mvlgamma(out: Any, x: Any, p: int) -> AtMost:
     return AtMost(p * (nbytes(out) + itemsize(out)) + MIB)
 
 
-@reserve("cuda", "aten::linalg_lstsq", source="aten/src/ATen/native/BatchLinearAlgebra.cpp", band=0.0)
+@reserve("cuda", "aten::linalg_lstsq", source="aten/src/ATen/native/BatchLinearAlgebra.cpp")
 def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
     """The solution is a part of a copy of the right-hand sides, as many rows as the matrices' larger side."""
     rows, columns = x.shape[-2:]
@@ -137,7 +139,7 @@ def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | N
 UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
 
 
-@reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE, band=0.0)
+@reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE)
 def unique_storage(
     out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
 ) -> tuple[int, int, int]:
@@ -146,7 +148,7 @@ def unique_storage(
     return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (nbytes(x), places * inverse, places * counts)
 
 
-@reserve("cuda", "aten::unique_consecutive", source=UNIQUE, band=0.0)
+@reserve("cuda", "aten::unique_consecutive", source=UNIQUE)
 def consecutive_storage(
     out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
 ) -> tuple[int | None, ...]:
@@ -154,7 +156,7 @@ def consecutive_storage(
     return unique_storage(out, x, True, inverse, counts) if dim is None else (None, None, None)
 
 
-@reserve("cuda", "aten::unique_dim", source=UNIQUE, band=0.0)
+@reserve("cuda", "aten::unique_dim", source=UNIQUE)
 def unique_rows(
     out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
 ) -> tuple[int | None, ...]:
@@ -162,7 +164,30 @@ def unique_rows(
     return None, None if inverse else 0, None if counts else 0
 
 
-@lasting("cuda", OBSERVER, source="aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu", band=0.0)
+@lasting("cuda", OBSERVER, source="aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu")
 def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
     """The observers that the first call enlarges."""
     return fitted(x, rest, MIN_BLOCK)
+
+
+def is_per_channel(*settings: Any) -> bool:
+    """Whether the settings from the averaging constant on ask for a scale per channel, which is the first axis."""
+    return bool(settings[4:5] and settings[4])
+
+
+def fitted(x: Any, rest: tuple[Any, ...], block: int = 1) -> tuple[tuple[int, int], ...]:
+    """Return the storages that the first call enlarges, and by how many bytes, in blocks of so many.
+
+    It resizes the least and largest values, scales and zero points to one of each per channel. ``rest`` are the
+    operator's arguments after the two switches.
+    """
+    buffers, settings = rest[:4], rest[4:]
+    if not is_per_channel(*settings) or elements(buffers[0]):
+        return ()
+    growth = [round_up(len(x) * itemsize(each), block) - round_up(nbytes(each), block) for each in buffers]
+    return tuple((each.untyped_storage()._cdata, more) for each, more in zip(buffers, growth) if more)
+
+
+@lasting("cpu", OBSERVER, source=f"{NATIVE}quantized/cpu/fused_obs_fake_quant.cpp")
+def _observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
+    return fitted(x, rest)

@@ -14,10 +14,9 @@ from math import prod
 import torch
 
 from ..registry import Course
-from ..strided import Strided, copied
 from .allocations import Allocations
 from .chips import Chip
-from .cudnn.route import Convolution
+from .cudnn.route import Convolution, Strided, copied
 from .reductions import sum_course
 
 

@@ -13,27 +13,25 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
 from ...backends import allows_tf32
 from ..registry import Course, Result, Workspace, lasting, reserve, scratch
-from ..strided import Strided, copied, laid_out, strided
 from .allocations import Allocations, buffers, joined
 from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
-from .chips import chip_of
+from .chips import Chip
 from .columns import backward_course, forward_course, output_bytes
 from .cudnn.backend import Kind
 from .cudnn.heuristics import Question
 from .cudnn.queries import Cudnn
-from .cudnn.route import Convolution, Route, goes_last, route
+from .cudnn.route import Convolution, Route, Strided, copied, goes_last, laid_out, route, strided
 from .cudnn.table import guess, trials_bytes
 from .reductions import sum_course
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
 
-@scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0, by_cudnn=True)
+@scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
 def convolution(
-    capability: Capability, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
+    chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
 ) -> Course:  # fmt: skip
     """Return the course of the forward; a transposed convolution runs the other's backward kernel.
@@ -46,9 +44,9 @@ def convolution(
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     image, kernel = strided(x), strided(weight)
     line = as_line(x, image)
-    path = route(conv, line, kernel, capability)
+    path = route(conv, line, kernel, chip)
     if path is Route.COLUMNS:
-        rows, passing = strided(out).shape[2:], passing_bytes(capability)
+        rows, passing = strided(out).shape[2:], passing_bytes(chip)
         return forward_course(conv, copied(image, line), line, kernel, rows, bias is not None, passing)
     last = path is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
@@ -60,12 +58,12 @@ def convolution(
     if transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
     later = gradients(x, weight, transposed)
-    return *course, *workspaces(conv, cudnn, capability, kind, last, first, kernel, second, later)
+    return *course, *workspaces(conv, cudnn, chip, kind, last, first, kernel, second, later)
 
 
-@scratch("cuda", "aten::convolution_backward", source=SOURCE, band=0.0, by_cudnn=True)
+@scratch("cuda", "aten::convolution_backward", source=SOURCE)
 def convolution_backward(
-    capability: Capability, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
+    chip: Chip, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
     padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
 ) -> Course:  # fmt: skip
     """Return the course of the gradients of input and weights, then of the bias, a sum over all axes but the channels'.
@@ -77,12 +75,12 @@ def convolution_backward(
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
     image, kernel, slope = strided(x), strided(weight), strided(grad)
     line = as_line(x, image)
-    path = route(conv, line, kernel, capability)
+    path = route(conv, line, kernel, chip)
     if path is Route.COLUMNS:
-        line_bytes, passing = copied(image, line), passing_bytes(capability)
-        return backward_course(conv, chip_of(capability), line_bytes, line, kernel, slope, wanted, passing)
+        line_bytes, passing = copied(image, line), passing_bytes(chip)
+        return backward_course(conv, chip, line_bytes, line, kernel, slope, wanted, passing)
     axes = [axis for axis in range(grad.dim()) if axis != 1]
-    summed = sum_course(chip_of(capability), grad, axes) if wanted[2] else ()
+    summed = sum_course(chip, grad, axes) if wanted[2] else ()
     if path is Route.DEPTHWISE and grad.dim() == 5:
         return depthwise_backward_3d(copied(image, line), line, kernel, slope, wanted, summed)
     steps = Allocations()
@@ -94,52 +92,52 @@ def convolution_backward(
         ready = as_input(slope, read, transposed)
         steps.append(buffers(copied(line, read), copied(slope, ready)))
         if wanted[0]:
-            for_input(steps, conv, cudnn, capability, read, kernel, ready)
+            for_input(steps, conv, cudnn, chip, read, kernel, ready)
         if wanted[1]:
-            for_weights(steps, conv, cudnn, capability, read, kernel, ready, int(wanted[0]))
+            for_weights(steps, conv, cudnn, chip, read, kernel, ready, int(wanted[0]))
     if wanted[2]:
         steps.result(sum(wanted) - 1)
         steps.append(summed)
     return steps.course()
 
 
-@lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES, band=0.0, by_capability=True)
+@lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES)
 def forward_handle(
-    capability: Capability, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    chip: Chip, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, *_: Any,
 ) -> tuple[tuple[str, int], ...]:  # fmt: skip
     """Return cuBLAS's workspace for the forward, if it multiplies columns."""
-    return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+    return _handle(chip, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
 
 
-@lasting("cuda", "aten::convolution_backward", source=HANDLES, band=0.0, by_capability=True)
+@lasting("cuda", "aten::convolution_backward", source=HANDLES)
 def backward_handle(
-    capability: Capability, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any, padding: Any,
+    chip: Chip, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
 ) -> tuple[tuple[str, int], ...]:  # fmt: skip
     """Return cuBLAS's workspace for the backward, if it multiplies columns."""
-    return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+    return _handle(chip, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
 
 
-def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
+def _handle(chip: Chip, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
     """Return cuBLAS's workspace if the convolution multiplies columns and torch keeps it; else it is in the course."""
     if not x.numel() or not are_workspaces_kept():
         return ()
-    if route(conv, as_line(x, strided(x)), strided(weight), capability) is not Route.COLUMNS:
+    if route(conv, as_line(x, strided(x)), strided(weight), chip) is not Route.COLUMNS:
         return ()
-    return (("cublas", workspace_bytes(capability)),)
+    return (("cublas", workspace_bytes(chip)),)
 
 
-@reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0, by_capability=True)
+@reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
 def unfolded_storage(
-    capability: Capability, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    chip: Chip, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, *_: Any,
 ) -> tuple[int | None, ...]:  # fmt: skip
     """Return the bytes of the storage of a volume that columns add up to."""
     if not transposed or groups > 1 or x.dim() != 5 or not x.numel():
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
-    if route(conv, strided(x), strided(weight), capability) is not Route.COLUMNS:
+    if route(conv, strided(x), strided(weight), chip) is not Route.COLUMNS:
         return ()
     return (output_bytes(conv, strided(x), strided(weight), tuple(out.shape[2:])),)
 
@@ -165,7 +163,7 @@ def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
 
 
 def for_input(
-    steps: Allocations, conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided,
+    steps: Allocations, conv: Convolution, cudnn: Cudnn, chip: Chip, x: Strided, weight: Strided,
     grad: Strided,
 ) -> None:  # fmt: skip
     """Allocate as ``cudnn_convolution_backward_input`` or ``..._transpose_backward_input``."""
@@ -175,12 +173,12 @@ def for_input(
     kind, first, second = Kind.BACKWARD_DATA, x.shape, grad.shape
     if conv.transposed:
         kind, first, second = Kind.FORWARD, second, first
-    steps.append(workspaces(conv, cudnn, capability, kind, last, first, weight, second))
+    steps.append(workspaces(conv, cudnn, chip, kind, last, first, weight, second))
     steps.free(*copies)
 
 
 def for_weights(
-    steps: Allocations, conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided,
+    steps: Allocations, conv: Convolution, cudnn: Cudnn, chip: Chip, x: Strided, weight: Strided,
     grad: Strided, place: int,
 ) -> None:  # fmt: skip
     """Allocate as ``cudnn_convolution_backward_weight``; transposed ones exchange input and gradient."""
@@ -188,12 +186,12 @@ def for_weights(
     image, slope = (grad, x) if conv.transposed else (x, grad)
     copies = steps.append(buffers(copied(slope, slope.contiguous(last)), copied(image, image.contiguous(last))))
     steps.result(place)
-    steps.append(workspaces(conv, cudnn, capability, Kind.BACKWARD_FILTER, last, image.shape, weight, slope.shape))
+    steps.append(workspaces(conv, cudnn, chip, Kind.BACKWARD_FILTER, last, image.shape, weight, slope.shape))
     steps.free(*copies)
 
 
 def workspaces(
-    conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
+    conv: Convolution, cudnn: Cudnn, chip: Chip, kind: Kind, last: bool, x: tuple[int, ...],
     weight: Strided, y: tuple[int, ...], later: tuple[Kind, ...] = (),
 ) -> tuple[Workspace, ...]:  # fmt: skip
     """Return the workspaces of one cuDNN kernel; its gradients' kernels come ``later``.
@@ -206,7 +204,7 @@ def workspaces(
     cudnn.expect(question, kind, *later)
     plans = cudnn.plans(question)
     if plans is None:
-        size, low, high = guess(question, capability, conv.dtype is not torch.float32 or allows_tf32())
+        size, low, high = guess(question, chip, conv.dtype is not torch.float32 or allows_tf32())
         tried: tuple[int, ...] = (size, 0)
         low, high = cudnn.split(low, high)
         largest, most = high, cudnn.within_memory(max(high, trials_bytes(question)))

@@ -1,6 +1,6 @@
 """CUDA: copies that pooling, padding, upsampling, softmax and scans make of tensors they cannot read in place.
 
-So do transfers between the GPU and the CPU.
+So do transfers between the GPU and the CPU, and operators that convert their input first or are computed by others.
 
 Source: the kernels' files in aten/src/ATen/native/cuda, each by its ``contiguous()`` calls.
 """
@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, Result, reserve, scratch
+from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes, suggested
 from .allocations import Allocations, buffers, copies, results
-from .chips import chip_of
-from .cub import half_scan, long_scan, scan
+from .chips import Chip
 from .reductions import course, extreme, mask_like
+from .sorting import scan_of_row
 
 SOURCE = "aten/src/ATen/native/cuda/"
 FEWEST_CHANNELS = 4
@@ -127,22 +126,22 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     (_plain_first, "FractionalMaxPool2d.cu", ("fractional_max_pool2d_backward",)),
 )  # fmt: skip
 for _formula, _file, _names in _RULES:
-    scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}", band=0.0)(_formula)
+    scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}")(_formula)
 
 
-@scratch("cuda", "aten::max_pool3d_with_indices_backward", source=f"{SOURCE}DilatedMaxPool3d.cu", band=0.0)
+@scratch("cuda", "aten::max_pool3d_with_indices_backward", source=f"{SOURCE}DilatedMaxPool3d.cu")
 def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
     """Gradient and indices in the input's format."""
     return *results(out), *buffers(copied(grad, suggested(x)), copied(args[5], suggested(x)))
 
 
-@scratch("cuda", "aten::unfold_backward", source="aten/src/ATen/native/UnfoldBackward.h", band=0.0)
+@scratch("cuda", "aten::unfold_backward", source="aten/src/ATen/native/UnfoldBackward.h")
 def unfold_backward(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> Course:
     """Where windows overlap, the positions along the axis."""
     return Result(0), *buffers(INT64 * out.shape[dim] if out.dim() and step < size else 0)
 
 
-@scratch("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu", band=0.0)
+@scratch("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")
 def columns(out: Any, x: Any, *_: Any) -> Course:
     """The result starts with the input's bytes and is allocated anew if they are too few."""
     if nbytes(out) <= nbytes(x):
@@ -150,7 +149,7 @@ def columns(out: Any, x: Any, *_: Any) -> Course:
     return Alloc(nbytes(x)), *copies(x), Result(0)
 
 
-@reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu", band=0.0)
+@reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")
 def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     """The result starts with the input's bytes; where they are enough, its storage keeps them."""
     return (max(nbytes(x), nbytes(out)),)
@@ -159,7 +158,6 @@ def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
 @scratch(
     *("cuda", "aten::cudnn_grid_sampler", "aten::cudnn_grid_sampler_backward"),
     source="aten/src/ATen/native/cudnn/GridSampler.cpp",
-    band=0.0,
 )
 def sampled(out: Any, x: Any, grid: Any, grad: Any = None) -> Course:
     """Contiguous copies of a grid that is not, and of expanded images and gradients, ahead of the results."""
@@ -167,7 +165,7 @@ def sampled(out: Any, x: Any, grid: Any, grad: Any = None) -> Course:
     return *copies(*(tensor for tensor in read if tensor is grid or 0 in tensor.stride())), *results(out)
 
 
-@scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
+@scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh")
 def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     """The input in the result's dtype, a contiguous copy, and for one row of numbers CUB's storage.
 
@@ -182,17 +180,11 @@ def _running(out: Any, x: Any, dim: int) -> tuple[Alloc, ...]:
     return buffers(converted, plain, scan_of_row(out, x, dim))
 
 
-def scan_of_row(out: Any, x: Any, dim: int) -> int:
-    """Return the bytes of CUB's storage, which a scan along one row of numbers needs."""
-    whole = x.dim() and x.numel() and x.numel() == x.shape[dim]
-    return {2: half_scan, 8: long_scan}.get(itemsize(out), scan)(x.numel()) if whole else 0
-
-
 REPEATED = "aten/src/ATen/native/Repeat.h, repeat_interleave_common; cuda/Repeat.cu"
 
 
-@scratch("cuda", "aten::repeat_interleave.Tensor", source=REPEATED, band=0.0, by_capability=True)
-def repeated(capability: Capability, out: Any, repeats: Any, *, output_size: int | None = None) -> Course:
+@scratch("cuda", "aten::repeat_interleave.Tensor", source=REPEATED)
+def repeated(chip: Chip, out: Any, repeats: Any, *, output_size: int | None = None) -> Course:
     """Where each element's repetitions end; unless their sum is given, whether each number is at least zero."""
     if not repeats.numel():
         return ()
@@ -203,7 +195,7 @@ def repeated(capability: Capability, out: Any, repeats: Any, *, output_size: int
     steps.free(*steps.append(_running(ends, repeats, 0)))
     if output_size is None:
         mask, checked = mask_like(repeats), [steps.buffer(repeats.numel()), steps.buffer(1)]
-        steps.append(course(chip_of(capability), mask, [], torch.bool, extreme(torch.bool)))
+        steps.append(course(chip, mask, [], torch.bool, extreme(torch.bool)))
         steps.free(*checked)
     steps.result(0)
     return steps.course()
@@ -212,14 +204,14 @@ def repeated(capability: Capability, out: Any, repeats: Any, *, output_size: int
 TRANSFERS = "aten/src/ATen/native/cuda/Copy.cu, copy_requires_temporaries and copy_kernel_cuda"
 
 
-@scratch("cuda", "aten::_to_copy", source=TRANSFERS, band=0.0)
+@scratch("cuda", "aten::_to_copy", source=TRANSFERS)
 def transferred(out: Any, x: Any, *, non_blocking: bool = False, **_: Any) -> Course:
     """As :func:`copied_to`, with a new target."""
     temporary = _between(out, x, non_blocking)
     return (Result(0), *temporary) if temporary else ()
 
 
-@scratch("cuda", "aten::copy_", source=TRANSFERS, band=0.0)
+@scratch("cuda", "aten::copy_", source=TRANSFERS)
 def copied_to(out: Any, target: Any, x: Any, non_blocking: bool = False) -> Course:
     """Between devices, dtypes are converted on the GPU if the copy does not block; bytes move between dense tensors."""
     return _between(target, x, non_blocking)
@@ -246,3 +238,60 @@ def _to_cpu(target: Any, x: Any, converts_first: bool) -> tuple[Alloc, ...]:
         is_permuted = is_dense(x) and not x.is_contiguous()
         return buffers(elements(x) * itemsize(target), nbytes(target) if is_permuted else 0)
     return () if x.is_contiguous() and x.shape == target.shape else (Alloc(elements(target) * itemsize(x)),)
+
+
+CONVERTING = "aten/src/ATen/native/Pow.cpp and TensorCompare.cpp, by the iterator's common dtype"
+
+
+@scratch("cuda", "aten::pow.Tensor_Scalar", "aten::clamp", source=CONVERTING)
+def converted(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """The input in the result's dtype, ahead of the result."""
+    return (Alloc(nbytes(out)), Result(0)) if x.dtype is not out.dtype else (Result(0),)
+
+
+@scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor")
+def power(out: Any, *_: Any) -> Course:
+    """The base as a tensor."""
+    return (Alloc(INT64),)
+
+
+MAGNITUDES = "aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out"
+
+
+@scratch("cuda", "aten::abs", "aten::angle", source=MAGNITUDES)
+def magnitude(out: Any, x: Any) -> Course:
+    """Of complex numbers a complex result, whose real parts are copied to the real one."""
+    return Result(0), *buffers(nbytes(x) if x.is_complex() and not out.is_complex() else 0)
+
+
+@scratch("cuda", "aten::isinf", source="aten/src/ATen/native/TensorCompare.cpp, isinf")
+def isinf(out: Any, x: Any) -> Course:
+    """The magnitudes of floating-point numbers; of complex ones those of a part, then of the other, and its flags."""
+    if x.is_complex():
+        part = Alloc(nbytes(x) // 2)
+        return part, Result(0), Free(0), part, Alloc(elements(x))
+    return (Alloc(nbytes(x)), Result(0)) if x.dtype.is_floating_point else (Result(0),)
+
+
+@scratch("cuda", "aten::isin.Tensor_Tensor", source="aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu")
+def is_in(out: Any, x: Any, tests: Any, **_: Any) -> Course:
+    """For few test elements each pair is compared, and any of a row is copied to the result."""
+    if elements(tests) >= 10 * elements(x) ** 0.145:  # Others are sorted together, by operators of their own.
+        return ()
+    return Result(0), Alloc(elements(x) * elements(tests)), Alloc(elements(x))
+
+
+ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"
+
+
+@scratch("cuda", "aten::roll", source=ROLL)
+def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
+    """A contiguous copy of the input, and one rolled tensor for each axis but the last, each freed by the next."""
+    steps = Allocations()
+    previous = list(steps.append(copies(x)))
+    for _axis in dims[:-1]:
+        rolled = steps.buffer(nbytes(x))
+        steps.free(*previous)
+        previous = [rolled]
+    steps.result(0)
+    return steps.course()

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
-from ...bags import MAX
+from ...backends import MAX
 from ..registry import DOUBT, AtMost, Course, Result, reserve, scratch
 from ..sizes import INT64, flattened, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
-from .chips import Chip, chip_of
-from .cub import long_scan, radix_sort, scan, unique_by_key
+from .chips import Chip
+from .sorting import long_scan, radix_sort, scan, unique_by_key
 
 SOURCE = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
@@ -31,21 +30,20 @@ SCAN_BYTES = 1279
 """Bytes of CUB's scans of counts by index, for up to a few thousand indices."""
 
 
-@scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp", band=0.0)
+@scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp")
 def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Course:
     """The indices in a row, which are copied if they are expanded or transposed."""
     return *buffers(flattened(indices)), Result(0)
 
 
-@scratch("cuda", "aten::embedding_dense_backward", source=SOURCE, band=0.0, by_capability=True)
+@scratch("cuda", "aten::embedding_dense_backward", source=SOURCE)
 def embedding_backward(
-    capability: Capability, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int,
+    chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int,
     scale_by_frequency: bool,
 ) -> Course:  # fmt: skip
     """Contiguous indices and gradient; more than 3,072 indices are sorted."""
     if indices.numel() <= SORTED_FROM and not scale_by_frequency:
         return *copies(indices, grad), Result(0)
-    chip = chip_of(capability)
     adds = _adds_atomically(chip, indices.numel(), num_weights)
     return joined(copies(indices, grad), _summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, adds))
 
@@ -94,7 +92,7 @@ def _summed_in_order(
     return steps.course()
 
 
-@reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG, band=0.0)
+@reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG)
 def bag_results(
     out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = 0, *_: Any
 ) -> tuple[int | None, ...]:
@@ -103,15 +101,15 @@ def bag_results(
     return None, nbytes(indices), nbytes(offsets), greatest
 
 
-@scratch("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG, band=0.0)
+@scratch("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG)
 def bag(out: Any, *_: Any) -> Course:
     """The sizes of the bags come first, the rows third."""
     return Result(2), Result(1), Result(0), Result(3)
 
 
-@scratch("cuda", "aten::_embedding_bag_backward", source=BAG, band=0.0, by_capability=True)
+@scratch("cuda", "aten::_embedding_bag_backward", source=BAG)
 def bag_backward(
-    capability: Capability, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
+    chip: Chip, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
     rows: int, by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
 ) -> Course | AtMost:  # fmt: skip
     """A contiguous gradient, then the rows summed in order; maxima are added at once; a sparse one has only a bound."""
@@ -119,4 +117,4 @@ def bag_backward(
         return AtMost(DOUBT * (nbytes(grad) + nbytes(indices)))
     if mode == MAX or not indices.numel():
         return *copies(grad), Result(0)
-    return joined(copies(grad), _summed_in_order(chip_of(capability), grad, indices, rows, by_frequency))
+    return joined(copies(grad), _summed_in_order(chip, grad, indices, rows, by_frequency))

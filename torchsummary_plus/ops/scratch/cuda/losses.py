@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
 from ...dtypes import result_type
 from ..registry import Alloc, Course, Result, reserve, scratch
 from ..sizes import INT64, itemsize, nbytes
 from .allocations import Allocations, copies, joined
-from .chips import chip_of
+from .chips import Chip
 from .reductions import sum_course
 
 MEAN = 1
@@ -30,52 +29,50 @@ def pairs(x: Any, other: Any) -> int:
 SOURCE = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
 
 
-def _reduced(capability: Capability, out: Any, count: int) -> Course:
+def _reduced(chip: Chip, out: Any, count: int) -> Course:
     """Return the staging buffers of a mean or sum of ``count`` losses."""
     losses = torch.empty(count, dtype=out.dtype, device="meta")
-    return sum_course(chip_of(capability), losses, [0])
+    return sum_course(chip, losses, [0])
 
 
-@reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0)
+@reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE)
 def squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
     """The result has room for all losses before it is resized to one element; its storage stays large."""
     return (pairs(x, target) * itemsize(out),)
 
 
-@scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0, by_capability=True)
-def squared_loss(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+@scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE)
+def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
     """A loss per element besides the result's storage, then the mean's buffers."""
     if not reduction:
         return ()
     count = pairs(x, target)
-    return joined((Alloc(count * itemsize(out)),), _reduced(capability, out, count))
+    return joined((Alloc(count * itemsize(out)),), _reduced(chip, out, count))
 
 
-@scratch("cuda", "aten::huber_loss", source=SOURCE, band=0.0, by_capability=True)
-def huber_loss(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+@scratch("cuda", "aten::huber_loss", source=SOURCE)
+def huber_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
     """A loss per element, ahead of the result."""
     if not reduction:
         return ()
-    return joined((Alloc(nbytes(x)), Result(0)), _reduced(capability, out, x.numel()))
+    return joined((Alloc(nbytes(x)), Result(0)), _reduced(chip, out, x.numel()))
 
 
-@reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=SOURCE, band=0.0)
+@reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=SOURCE)
 def cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     """As :func:`squared_loss_storage`."""
     return (nbytes(x),)
 
 
-@scratch("cuda", "aten::binary_cross_entropy", source=SOURCE, band=0.0, by_capability=True)
-def cross_entropy(
-    capability: Capability, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN
-) -> Course:
+@scratch("cuda", "aten::binary_cross_entropy", source=SOURCE)
+def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Course:
     """The losses are in the result's storage; the mean is copied there."""
-    return joined((Alloc(itemsize(out)),), _reduced(capability, out, x.numel())) if reduction else ()
+    return joined((Alloc(itemsize(out)),), _reduced(chip, out, x.numel())) if reduction else ()
 
 
-@scratch("cuda", "aten::binary_cross_entropy_with_logits", source=SOURCE, band=0.0, by_capability=True)
+@scratch("cuda", "aten::binary_cross_entropy_with_logits", source=SOURCE)
 def cross_entropy_with_logits(
-    capability: Capability, out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None,
+    chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None,
     reduction: int = MEAN,
 ) -> Course:  # fmt: skip
     """``log_sigmoid``, which ``pos_weight`` multiplies by a weight per element; then ``1 - target``, the later loss."""
@@ -89,26 +86,26 @@ def cross_entropy_with_logits(
         steps.buffer(nbytes(target))
     steps.result(0)
     if reduction:
-        steps.append(_reduced(capability, out, x.numel()))
+        steps.append(_reduced(chip, out, x.numel()))
     return steps.course()
 
 
 LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
 
 
-@scratch("cuda", "aten::nll_loss2d_forward", source=LIKELIHOOD_2D, band=0.0)
+@scratch("cuda", "aten::nll_loss2d_forward", source=LIKELIHOOD_2D)
 def pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
     """A contiguous copy of the weights, and of input and target for a mean or sum."""
     return Result(0), Result(1), *copies(*((x, weight, target) if reduction else (weight,)))
 
 
-@scratch("cuda", "aten::nll_loss2d_backward", source=LIKELIHOOD_2D, band=0.0)
+@scratch("cuda", "aten::nll_loss2d_backward", source=LIKELIHOOD_2D)
 def pixel_likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
     """A contiguous copy of the weights, and of the target for a mean or sum."""
     return Result(0), *copies(*((target, weight) if reduction else (weight,)))
 
 
-@reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)
+@reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp")
 def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
     """The buffer, which only the CPU's backward reads, is empty."""
     return None, 0
@@ -117,7 +114,6 @@ def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
 @scratch(
     *("cuda", "aten::_ctc_loss", "aten::_ctc_loss.Tensor"),
     source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_gpu_template",
-    band=0.0,
 )
 def ctc(out: Any, scores: Any, *_: Any, **__: Any) -> Course:
     """The lengths of inputs and targets, and the targets' offsets."""

@@ -1,51 +1,57 @@
-"""CUDA: scratch memory of normalisation and dropout, and the order in which their results are allocated."""
+"""CUDA: scratch memory of normalisation, softmax and dropout, and the order in which their results are allocated.
+
+Batch norm without cuDNN: aten/src/ATen/native/cuda/Normalization.cuh, ``flexible_launch_configs``,
+``batch_norm_stats_channels_last_cuda_template`` and ``batch_norm_backward_reduce_cuda_channels_last_template``;
+Normalization.cu, ``batch_norm_backward_cuda``. Where several rows of thread blocks share a channel they add up in a
+buffer, with a semaphore for each column of blocks.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ....data.capability import Capability
-from ....data.rounding import ceil_div
+from ....data.rounding import ceil_div, power_of_two_below
 from ....live.versions import since
-from ..registry import Alloc, Course, Result, scratch
-from ..sizes import copied, itemsize, suggested
-from .allocations import Allocations, buffers, copies, results
-from .chips import chip_of
-from .reductions import staged, summing
-from .tensor_iterator import Reduction
+from ...backends import is_native_backward, is_rows, stands_for_cudnns
+from ...shapes.registry import is_dense
+from ..registry import Alloc, Course, Free, Result, scratch
+from ..sizes import copied, elements, itemsize, nbytes, suggested
+from .allocations import Allocations, buffers, copies, joined, results
+from .chips import Chip
+from .reductions import Reduction, course, extreme, mask_like, part_of, staged, summing, welford
 
 DROPOUT = "aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask comes first"
 LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"
 
 
-@scratch("cuda", "aten::native_dropout", source=DROPOUT, band=0.0)
+@scratch("cuda", "aten::native_dropout", source=DROPOUT)
 def dropout(out: Any, *_: Any, **__: Any) -> Course:
     """The mask is allocated before the output."""
     return Result(1), Result(0)
 
 
-@scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM, band=0.0)
+@scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM)
 def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input; the output comes before the statistics."""
     return *copies(x), *results(out)
 
 
-@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM, band=0.0, by_capability=True)
+@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM)
 def layer_norm_backward(
-    capability: Capability, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any
+    chip: Chip, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any
 ) -> Course:
-    """As :func:`_backward`, with gradients of weight and bias."""
-    return _backward(capability, out, grad, x, rstd, weight, 2)
+    """As :func:`_layer_backward`, with gradients of weight and bias."""
+    return _layer_backward(chip, out, grad, x, rstd, weight, 2)
 
 
-@scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM, band=0.0, by_capability=True)
-def rms_norm_backward(
-    capability: Capability, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any
-) -> Course:
-    """As :func:`_backward`, with the weight's gradient only."""
-    return _backward(capability, out, grad, x, rstd, weight, 1)
+@scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM)
+def rms_norm_backward(chip: Chip, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any) -> Course:
+    """As :func:`_layer_backward`, with the weight's gradient only."""
+    return _layer_backward(chip, out, grad, x, rstd, weight, 1)
 
 
 MANY_ROWS = 64 << 10
@@ -54,11 +60,11 @@ TILE, MOST_BLOCKS = 32, 32 << 10
 """Rows and columns of a part, at least, and most parts."""
 
 
-def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, gradients: int) -> Course:
+def _layer_backward(chip: Chip, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, gradients: int) -> Course:
     """Copies of non-contiguous tensors; for many rows, partial sums of each weight's gradient, reduced one by one."""
     steps = Allocations()
     steps.append((*copies(x), *results(out), *copies(grad)))
-    rows, chip = rstd.numel(), chip_of(capability)
+    rows, chip = rstd.numel(), chip
     width = x.numel() // max(1, rows)
     if weight is None or rows <= MANY_ROWS or width // TILE >= chip.multiprocessors // 2:
         return steps.course()
@@ -97,7 +103,7 @@ def _is_read_by_channel(x: Any) -> bool:
     return suggested(x) is layout or x.is_contiguous(memory_format=layout)
 
 
-@scratch("cuda", "aten::native_group_norm", source=GROUP_NORM, band=0.0)
+@scratch("cuda", "aten::native_group_norm", source=GROUP_NORM)
 def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Course:
     """A factor and a summand for each channel of each sample; in rows, only with weights and several places.
 
@@ -116,7 +122,7 @@ def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: in
     return *start, *statistics, *factors
 
 
-@scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM, band=0.0)
+@scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM)
 def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
 ) -> Course:
@@ -133,3 +139,182 @@ def group_norm_backward(
         return start
     is_scaled = weight is not None and hxw > 1 and not is_last
     return *start, per_group, per_group, *((per_channel,) if is_scaled else ())
+
+
+BATCH_NORM = "aten/src/ATen/native/cuda/Normalization.cuh"
+
+SUM_BYTES = {torch.float64: 8}
+"""Of a sum, by dtype, where it is not 4."""
+
+THREADS, WIDEST, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
+"""Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
+
+
+@scratch("cuda", "aten::batch_norm_stats", source=BATCH_NORM)
+def batch_norm_stats(out: Any, x: Tensor, eps: float) -> Course:
+    """Four values for each channel and row of blocks."""
+    return buffers(*_staging(x, 4 * itemsize(out[0])))
+
+
+@scratch("cuda", "aten::native_batch_norm", source=BATCH_NORM)
+def native_batch_norm(
+    chip: Chip, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
+) -> Course:
+    """In training, what the statistics need; a scalar for each parameter that is missing."""
+    if stands_for_cudnns(x, weight, bias, mean, var, training) or not x.numel():
+        return ()
+    return _forward(chip, x, weight, bias, training)
+
+
+@scratch("cuda", "aten::native_batch_norm_backward", source=BATCH_NORM)
+def native_batch_norm_backward(
+    out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
+) -> Course:
+    """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
+    if not is_native_backward(x, weight, training):
+        return _by_cudnn(out, grad, x)
+    return _backward(out, grad, x, weight, mean, bool(rstd.numel()), training)
+
+
+def _forward(chip: Chip, x: Tensor, weight: Any, bias: Any, training: bool) -> Course:
+    """Return a course: staging for rows of channels; in other layouts the general reduction, and scalars.
+
+    Source: Normalization.cu, ``batch_norm_choose_impl``, which counts volumes in channels last among the others.
+    """
+    is_image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    results = tuple(Result(place) for place in range(3))
+    if x.is_contiguous() or is_image:
+        is_rows = x.stride(1) == 1 or not x.is_contiguous()
+        sizes = _staging(x, 4 * SUM_BYTES.get(x.dtype, 4)) if training and is_rows else ()
+        return *results, *map(Alloc, sizes)
+    single = torch.float64 if x.dtype is torch.float64 else torch.float32
+    steps = Allocations()
+    steps.result(0, 1, 2)
+    if training:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        kind = replace(welford(single), dtype=x.dtype if x.dtype is torch.float16 else single)
+        reducing = course(chip, x, axes, single, kind)
+        freed = {step.buffer for step in reducing if isinstance(step, Free)}
+        steps.free(*(buffer for buffer in steps.append(reducing) if buffer not in freed))
+    for parameter in (weight, bias):
+        if parameter is None:
+            steps.buffer(SUM_BYTES.get(x.dtype, 4))
+    return steps.course()
+
+
+def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
+    return *buffers(copied(grad, suggested(x))), *results(out)
+
+
+def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, running: Any, is_saved: bool, training: bool) -> Course:
+    """Return a course with sums for each channel; one kernel does without, for an input that is not rows of channels.
+
+    Statistics that are not saved, as by cuDNN in evaluation, are computed from the ``running`` ones.
+    """
+    reduces = training or out[1] is not None or out[2] is not None
+    if not x.numel() or (reduces and out[0] is not None and not is_rows(x)):
+        return ()
+    places = _results(out)
+    size = SUM_BYTES.get(x.dtype, 4)
+    per_channel, steps = Alloc(x.shape[1] * size), Allocations()
+    if not is_saved and reduces and running.element_size() != size:
+        steps.append((per_channel,))
+    if not is_saved:
+        steps.append((per_channel,))
+    if reduces and is_rows(x) and is_rows(grad):
+        steps.append((per_channel, per_channel))
+        if weight is not None:
+            steps.append(places.get(place, Alloc(nbytes(weight))) for place in (1, 2))
+        steps.free(*steps.append(map(Alloc, _staging(x, 2 * size))))
+    elif reduces:
+        steps.append((per_channel, per_channel) if out[0] is not None else ())
+        steps.append(places[place] for place in (1, 2) if place in places)
+    steps.append(() if out[0] is None else (places[0],))
+    return steps.course()
+
+
+def _results(out: Any) -> dict[int, Result]:
+    """Return the results that exist by their places; they are counted without those that are not wanted."""
+    return {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
+
+
+@scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)
+def batch_norm_backward_reduce(out: Any, grad: Tensor, x: Tensor, mean: Tensor, *_: Any) -> Course:
+    """Two values for each channel and row of blocks."""
+    return buffers(*_staging(x, 2 * itemsize(mean)))
+
+
+@scratch(
+    "cuda", "aten::batch_norm_gather_stats_with_counts", "aten::batch_norm_elemt", "aten::batch_norm_backward_elemt",
+    source=BATCH_NORM,
+)  # fmt: skip
+def nothing(out: Any, *_: Any) -> Course:
+    """One kernel each, without a buffer."""
+    return ()
+
+
+def _staging(x: Tensor, size: int) -> tuple[int, ...]:
+    """Return the bytes of a staging buffer, with so many for each channel and row of blocks, and of its semaphores."""
+    columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if is_rows(x) and x.numel() else (1, 1)
+    return () if rows == 1 else (size * x.shape[1] * rows, 4 * columns)
+
+
+def blocks(reduced: int, channels: int) -> tuple[int, int]:
+    """Return the columns and rows of thread blocks that reduce so many elements of each channel.
+
+    >>> blocks(4096, 64)
+    (2, 16)
+    """
+    wide = min(power_of_two_below(channels), WIDEST)
+    high = min(power_of_two_below(ceil_div(reduced, EACH)), THREADS // wide)
+    if wide * high != THREADS:
+        wide = min(power_of_two_below(channels), THREADS // high)
+    rows = min(ceil_div(reduced, high * EACH), MOST_ROWS)
+    return ceil_div(channels, wide), rows if rows >= FEWEST_ROWS else 1
+
+
+SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
+
+
+@scratch("cuda", "aten::_safe_softmax", source=SAFE_SOFTMAX)
+def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> Course:
+    """A copy for the softmax; masks of -inf elements and of rows of nothing else, and the value that replaces those."""
+    if not x.numel():
+        return ()
+    copied = copies(x)
+    softmax: Course = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
+    masks = Alloc(elements(x)), Alloc(elements(x) // x.shape[dim])
+    stages = course(chip, mask_like(x), [dim], torch.bool, extreme(torch.bool))
+    return joined(softmax, masks, stages, (Alloc(itemsize(out)),))
+
+
+@scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu")
+def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
+    """The product of gradient and output, in the gradient's layout, and a contiguous copy of it."""
+    product = Alloc(nbytes(grad))
+    return (product, product) if is_dense(grad) and not grad.is_contiguous() else (product,)
+
+
+@scratch("cuda", "aten::logsumexp", source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl")  # fmt: skip
+def logsumexp(chip: Chip, out: Any, x: Any, dims: Any, *_: Any, **__: Any) -> Course:
+    """Integers as floating-point numbers; the maxima with a mask of infinite ones; the exponentials and their sum.
+
+    The maxima of complex numbers are those of their real parts.
+    """
+    steps = Allocations()
+    if x.dtype is not out.dtype:
+        x = torch.empty(x.shape, dtype=out.dtype, device="meta")
+        steps.buffer(nbytes(x))
+    if not x.numel():
+        return steps.course()
+    chip, dtype = chip, x.dtype
+    compared = part_of(x) if x.is_complex() else x
+    real = compared.dtype
+    maxima = steps.buffer(elements(out) * real.itemsize)
+    steps.append(course(chip, compared, dims, real, extreme(real)))
+    is_infinite = steps.buffer(elements(out))
+    steps.free(is_infinite, maxima)
+    steps.buffer(nbytes(x))
+    steps.buffer(elements(out) * real.itemsize)
+    steps.append(course(chip, x, dims, dtype, summing(dtype)))
+    return steps.course()

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ....data.capability import Capability
 from ....data.rounding import round_up
 from ....data.units import MIB
 from ..registry import Alloc, Course, Result, lasting, reserve, scratch
 from .allocations import copies
-from .chips import chip_of
+from .chips import Chip
 
 CUDNN_RNN = (
     "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"
@@ -165,26 +164,25 @@ STATES_PER_THREAD = 24
 """Bytes of dropout's random states for each thread that a GPU holds."""
 
 
-@lasting("cuda", "aten::_cudnn_rnn", source=STATES, band=0.0, by_capability=True, calibrated=False)
+@lasting("cuda", "aten::_cudnn_rnn", source=STATES, calibrated=False)
 def dropout_states(
-    capability: Capability, out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int,
+    chip: Chip, out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int,
     hidden: int, proj: int, layers: int, batch_first: bool, dropout: float, train: bool, *_: Any,
 ) -> tuple[tuple[str, int], ...]:  # fmt: skip
     """The random states of dropout between layers, which torch keeps."""
-    chip = chip_of(capability)
     return (("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD),) if train and dropout else ()
 
 
 CELLS = "aten/src/ATen/native/cuda/RNN.cu"
 
 
-@scratch("cuda", "aten::_thnn_fused_gru_cell", source=CELLS, band=0.0)
+@scratch("cuda", "aten::_thnn_fused_gru_cell", source=CELLS)
 def gru_cell(out: Any, *_: Any) -> Course:
     """The workspace comes first."""
     return Result(1), Result(0)
 
 
-@scratch("cuda", "aten::_thnn_fused_lstm_cell", source=CELLS, band=0.0)
+@scratch("cuda", "aten::_thnn_fused_lstm_cell", source=CELLS)
 def lstm_cell(out: Any, *_: Any) -> Course:
     """The workspace comes first."""
     return Result(2), Result(0), Result(1)

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
 from ..masks import fills, is_mask, mask_axes, masked_rows, masks_of, most_rows, written_rows
 from ..registry import Alloc, AtMost, Course, Free, Result, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
-from .chips import Chip, chip_of
-from .cub import count_sum, long_scan, radix_sort, select
+from .chips import Chip
+from .sorting import count_sum, long_scan, radix_sort, select
 
 SOURCE = "aten/src/ATen/native/cuda/Nonzero.cu"
 INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
@@ -48,40 +47,39 @@ def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
     return joined(*(positions(chip, elements(m), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
 
 
-@scratch("cuda", "aten::nonzero", source=SOURCE, band=0.0, by_capability=True)
-def nonzero(capability: Capability, out: Any, x: Any) -> Course:
+@scratch("cuda", "aten::nonzero", source=SOURCE)
+def nonzero(chip: Chip, out: Any, x: Any) -> Course:
     """As :func:`positions`."""
-    return positions(chip_of(capability), elements(x), copied(x), Result(0), has_axes=x.dim() > 0)
+    return positions(chip, elements(x), copied(x), Result(0), has_axes=x.dim() > 0)
 
 
-@scratch("cuda", "aten::masked_select", source=f"{SOURCE}; IndexKernel.cpp, by index()", band=0.0, by_capability=True)
-def masked_select(capability: Capability, out: Any, x: Any, mask: Any) -> Course:
+@scratch("cuda", "aten::masked_select", source=f"{SOURCE}; IndexKernel.cpp, by index()")
+def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
     """The positions of the mask, broadcast to the input, then the result."""
-    return _selected(capability, out, x, mask)
+    return _selected(chip, out, x, mask)
 
 
-def _selected(capability: Capability, out: Any, x: Any, mask: Any) -> Course:
+def _selected(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     count = int(prod(shape))
     copy = copied(mask) if mask.shape == shape else count * itemsize(mask)
     selected = Alloc(INT64 * elements(out) * max(1, len(shape)))
-    return *positions(chip_of(capability), count, copy, selected), Result(0)
+    return *positions(chip, count, copy, selected), Result(0)
 
 
-@scratch("cuda", "aten::index.Tensor", source=INDEXING, band=0.0, by_capability=True)
-def index(capability: Capability, out: Any, x: Any, indices: Sequence[Any]) -> Course:
+@scratch("cuda", "aten::index.Tensor", source=INDEXING)
+def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Course:
     """The positions of masks, then the result."""
     if not any(map(is_mask, indices)):
         return ()
-    return *_expanded(chip_of(capability), indices, masked_rows(out, x, indices)), Result(0)
+    return *_expanded(chip, indices, masked_rows(out, x, indices)), Result(0)
 
 
-@scratch("cuda", "aten::index_put", "aten::index_put_", source=INDEXING, band=0.0, by_capability=True)
+@scratch("cuda", "aten::index_put", "aten::index_put_", source=INDEXING)
 def index_put(
-    capability: Capability, out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+    chip: Chip, out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Course | AtMost:
     """The positions of masks; when accumulating, all linear indices and their order, before, after and in the sort."""
-    chip = chip_of(capability)
     masked: Course = ()
     if any(map(is_mask, indices)):
         if not accumulate and fills(indices, values):
@@ -142,7 +140,7 @@ def _moves(x: Any, axes: Sequence[int]) -> bool:
 SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; MaskedScatter kernels in IndexKernel.cu"
 
 
-@scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source=SCATTER, band=0.0)
+@scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source=SCATTER)
 def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     """A running count of the mask's elements, and contiguous copies of mask and source."""
     count = elements(out)
@@ -156,26 +154,25 @@ def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     return steps.course()
 
 
-@scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95,
-         by_capability=True)  # fmt: skip
-def masked_scatter_backward(capability: Capability, out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> Course:
+@scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95)
+def masked_scatter_backward(chip: Chip, out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> Course:
     """The selected gradients, assumed to be as many as the source's elements.
 
     With fewer, there are fewer positions, but zeros beside the result: in half precision with three axes, 1/12 of them.
     """
-    return _selected(capability, out, grad, mask)
+    return _selected(chip, out, grad, mask)
 
 
 REDUCED = "aten/src/ATen/native/TensorAdvancedIndexing.cpp"
 
 
-@scratch("cuda", "aten::scatter_reduce.two", "aten::scatter_reduce_.two", source=REDUCED, band=0.0)
+@scratch("cuda", "aten::scatter_reduce.two", "aten::scatter_reduce_.two", source=REDUCED)
 def scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> Course:
     """A mean also counts: the counts, ones for the source, and a mask of counts of 0."""
     return (Alloc(nbytes(out)), Alloc(nbytes(src)), Alloc(elements(out))) if reduce == "mean" else ()
 
 
-@scratch("cuda", "aten::index_reduce", "aten::index_reduce_", source=REDUCED, band=0.0)
+@scratch("cuda", "aten::index_reduce", "aten::index_reduce_", source=REDUCED)
 def index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: str, **_: Any) -> Course:
     """A mean counts: the counts, with ones for the source or a mask of counts of 0."""
     return (Alloc(nbytes(out)), Alloc(nbytes(source)), Free(1), Alloc(elements(out))) if reduce == "mean" else ()

@@ -16,7 +16,6 @@ from typing import Any
 from .....data.capability import Capability
 from .....data.units import MIB
 from .....live.cuda_driver import capability_of, cuda_driver
-from ..chips import MULTIPROCESSORS
 
 CARD_FILES = Path(__file__).parent / "card_files"
 
@@ -120,17 +119,17 @@ def local_card(index: int = 0) -> Card | None:
     return None if failed else Card("GPU", capability, **figures)
 
 
-def nearest_card(name: str, capability: Capability, memory_mib: int) -> Card | None:
+def nearest_card(name: str, capability: Capability, multiprocessors: int | None, memory_mib: int) -> Card | None:
     """Return a GPU with the properties of one with a file: same capability, or the nearest older one of the same major.
 
-    >>> nearest_card("RTX 3080 10GB", (8, 6), 10_002).like
+    >>> nearest_card("RTX 3080 10GB", (8, 6), 68, 10_002).like
     'NVIDIA GeForce RTX 3090'
     """
     older = [card for card in known_cards().values() if card.capability[0] == capability[0]]
     older = [card for card in older if card.capability <= capability]
     if not older:
         return None
-    count = MULTIPROCESSORS.get(name, 0)
+    count = multiprocessors or 0
     near = min(older, key=lambda card: (capability[1] - card.capability[1], abs(card.multiprocessors - count)))
     own = count or near.multiprocessors
     return replace(near, name=name, capability=capability, multiprocessors=own, memory_mib=memory_mib, like=near.name)

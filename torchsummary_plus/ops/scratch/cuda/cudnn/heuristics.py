@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 
 from ....strides import channels_last, contiguous
-from .backend import Descriptor, Kind, Type
-from .library import CudnnError
+from .backend import CudnnError, Descriptor, Kind, Type
 
 INSTANT, MODE_B, FALLBACK = 0, 1, 2
 """Heuristics modes (``cudnnBackendHeurMode_t``)."""

@@ -34,13 +34,13 @@ def main(cudnn: str, cuda: str) -> None:
     """Answer each JSON line on standard input with one on standard output."""
     make_packages()
     import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cuda)
-    library, heuristics = (import_module(f"{PACKAGE}.{name}") for name in ("library", "heuristics"))
-    library.override.append(Path(cudnn))
+    backend, heuristics = (import_module(f"{PACKAGE}.{name}") for name in ("backend", "heuristics"))
+    backend.override.append(Path(cudnn))
     for line in sys.stdin:
-        print(json.dumps(answer(library, heuristics, json.loads(line))), flush=True)
+        print(json.dumps(answer(backend, heuristics, json.loads(line))), flush=True)
 
 
-def answer(library: Any, heuristics: Any, query: dict[str, Any]) -> dict[str, Any]:
+def answer(backend: Any, heuristics: Any, query: dict[str, Any]) -> dict[str, Any]:
     """Return the workspaces that cuDNN reports for a query, or its error."""
     try:
         question = heuristics.question_of(query["question"])
@@ -48,7 +48,7 @@ def answer(library: Any, heuristics: Any, query: dict[str, Any]) -> dict[str, An
             question, query["device"], query["mode"], frozenset(query["refused"]), query["every"]
         )
         return {"workspaces": list(sizes)}
-    except library.CudnnError as error:
+    except backend.CudnnError as error:
         return {"error": str(error)}
 
 

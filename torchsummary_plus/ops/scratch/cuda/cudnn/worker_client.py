@@ -21,9 +21,9 @@ from typing import IO, Any
 
 import torch
 
-from . import shared_object
+from .backend import CudnnError, cudnn_library, cudnn_path
 from .heuristics import Question, words_of
-from .library import CudnnError, cudnn_library, cudnn_path
+from .stand_ins import is_possible
 
 SCRIPT = Path(__file__).with_name("worker.py")
 UNREAD = 64
@@ -121,7 +121,7 @@ def _query(question: Question, how: dict[str, Any]) -> str:
 def _worker(process: int, device_text: str) -> Worker | None:
     """Return a process's worker for a GPU, by the text of its properties; a fork gets its own."""
     cudnn = cudnn_path()
-    if cudnn is None or not sys.executable or not shared_object.is_possible():
+    if cudnn is None or not sys.executable or not is_possible():
         return None
     try:
         return Worker(cudnn, _cuda_version())
