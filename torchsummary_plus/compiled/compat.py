@@ -32,6 +32,10 @@ REINTERPRET: Place = place(f"{_GUARDS}:_reinterpret_tensor", _ALL)
 CHECK_ALIGNMENT: Place = place(f"{_GUARDS}:assert_alignment", _ALL)
 CHECKED_INPUTS: Place = place("torch._inductor.compile_fx:get_input_idxs_to_check", _ALL)
 """Names the inputs whose addresses are looked at, to copy them if they are not aligned."""
+_RANDOM = "torch._prims.rng_prims"
+RANDOM: Any = probe(f"{_RANDOM}:run_and_save_rng_state", _ALL), probe(f"{_RANDOM}:run_with_rng_state", _ALL)
+"""Run an operator that draws random numbers, and run it again with the same ones."""
+BACKEND_SELECT: Any = probe("torch:_C.DispatchKey.BackendSelect", _ALL)
 
 # Dynamo.
 CHECK_GUARDS: Place = place("torch._dynamo.guards:CheckFunctionManager.__init__", _ALL)
