@@ -11,96 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.step.step_parts import WIDTH, block, rows, squared
+from tests.step.step_parts import WIDTH, rows
 from tests.told import Told
-from tests.truth.memory_truth import measure_run, storage_bytes
-from torchsummary_plus import estimate_memory, measure_memory
+from tests.truth.memory_truth import storage_bytes
+from torchsummary_plus import estimate_memory
 
 pytestmark = pytest.mark.usefixtures("threads")
 
 Step = Callable[[nn.Module, Tensor], None]
-
-
-def fitted(clone: nn.Module, x: Tensor) -> None:
-    optimizer = torch.optim.SGD(clone.parameters(), 0.1)
-    for _ in range(2):
-        loss = squared(clone(x))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def of_the_model(model: nn.Module, x: Tensor) -> None:
-    """The inner loop of Reptile (Nichol et al., 2018)."""
-    clone = copy.deepcopy(model)
-    fitted(clone, x)
-    with torch.no_grad():
-        for own, fitted_copy in zip(model.parameters(), clone.parameters()):
-            own.lerp_(fitted_copy, 0.1)
-
-
-def of_a_part(model: nn.Module, x: Tensor) -> None:
-    fitted(nn.Sequential(*[copy.deepcopy(part) for part in model.children()]), x)
-
-
-def of_a_copy(model: nn.Module, x: Tensor) -> None:
-    fitted(copy.deepcopy(copy.deepcopy(model)), x)
-
-
-def with_the_other_weights(model: nn.Module, x: Tensor) -> None:
-    """A shallow copy that is given its own parameters, and still shares the model's layers."""
-    first: nn.Module = next(part for part in model.modules() if isinstance(part, nn.Linear))
-    other = copy.copy(first)
-    other._parameters = {name: nn.Parameter(p.detach() * 2) for name, p in first.named_parameters()}
-    squared(other(x)).backward()
-    del other
-
-
-def with_gradients(model: nn.Module, x: Tensor) -> None:
-    """The best model so far: a parameter's copy has no gradient (torch/nn/parameter.py, ``__deepcopy__``)."""
-    squared(model(x)).backward()
-    best = copy.deepcopy([model, model])
-    best += [copy.deepcopy(part) for part in best]
-    del best
-    model.zero_grad()
-
-
-def of_parameters(model: nn.Module, x: Tensor) -> None:
-    """Lists and dicts of parameters and of plain tensors, whose copies have a gradient."""
-    leaf = x[:3].detach().requires_grad_()
-    squared(model(leaf)).backward()
-    tensors = copy.deepcopy([leaf, leaf.grad, x, x[:1]])
-    model.zero_grad()
-    kept = copy.deepcopy([*model.parameters()]), copy.deepcopy(model.state_dict())
-    del tensors, kept
-
-
-def of_an_optimizer(model: nn.Module, x: Tensor) -> None:
-    optimizer = torch.optim.Adam(model.parameters())
-    squared(model(x)).backward()
-    optimizer.step()
-    other = copy.deepcopy(optimizer)
-    other.zero_grad()
-    model.zero_grad()
-
-
-STEPS: dict[str, Step] = {
-    "with gradients": with_gradients,
-    "parameters": of_parameters,
-    "an optimizer": of_an_optimizer,
-    "the model": of_the_model,
-    "a part": of_a_part,
-    "a copy": of_a_copy,
-    "a shallow copy": with_the_other_weights,
-}
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_a_copy_has_a_forward_of_its_own(name: str) -> None:
-    model, x, step = block(), rows(), STEPS[name]
-    predicted, measured = (call(model, input_data=x, train_step=step) for call in (estimate_memory, measure_memory))
-    truth = measure_run(lambda: [step(model, x) for _ in range(2)], [*model.parameters(), x])
-    assert (predicted.peak_bytes, measured.peak_bytes) == (truth, truth)
 
 
 @pytest.mark.parametrize(
