@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -65,31 +64,6 @@ class SAM(Optimizer):
         self.second_step()
 
 
-class Lookahead(Optimizer):
-    """Slow weights around another optimizer, whose groups it shares."""
-
-    def __init__(self, base: Optimizer, every: int = 2) -> None:
-        self.base, self.every, self.count = base, every, 0
-        self.param_groups, self.defaults = base.param_groups, base.defaults
-        self.state = defaultdict(dict)
-        self._optimizer_step_pre_hooks = OrderedDict()
-        self._optimizer_step_post_hooks = OrderedDict()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.base.zero_grad(set_to_none)
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.base.step(closure)
-        self.count += 1
-        if self.count % self.every:
-            return
-        for group in self.param_groups:
-            for p in group["params"]:
-                slow = self.state[p].setdefault("slow", torch.clone(p.data))
-                slow.add_(p.data - slow, alpha=0.5)
-                p.data.copy_(slow)
-
-
 class ScheduleFree(Optimizer):
     """An average beside the weights, by foreach; it refuses to step before ``train()`` was called."""
 
@@ -122,31 +96,8 @@ class ScheduleFree(Optimizer):
             group["count"] += 1
 
 
-class Trusting(Optimizer):
-    """Branches on norms of gradients, read one by one and compared."""
-
-    def __init__(self, params: Any, lr: float = 1e-3) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        if sum(p.grad.norm().item() ** 2 for p in parameters) > 1e6:
-            return
-        for p in parameters:
-            norm = p.grad.norm()
-            if norm <= 1e-12:
-                continue
-            moment = self.state[p].setdefault("moment", torch.zeros_like(p))
-            moment.lerp_(p.grad, 0.1)
-            p.add_(moment * (p.norm() / norm).clamp(max=10), alpha=-1e-3)
-
-
 STYLES: dict[str, Callable[[Any], Any]] = {
     "lion": Lion,
     "sam": lambda params: SAM(params, torch.optim.SGD, lr=0.1, momentum=0.9),
-    "sam, adamw": lambda params: SAM(params, torch.optim.AdamW, lr=0.1),
-    "lookahead": lambda params: Lookahead(torch.optim.Adam(params)),
     "schedule-free": ScheduleFree,
-    "trusting": Trusting,
 }

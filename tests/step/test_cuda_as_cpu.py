@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.memory_records import IDLE_SCALER, Doubt, MemoryLog, Moment, StorageSpec
+from torchsummary_plus.data.memory_records import IDLE_SCALER
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
-from torchsummary_plus.step.real_steps import with_cublas
 
 
 class Picks(nn.Module):
@@ -31,28 +30,11 @@ class Picks(nn.Module):
         return y[torch.where(y + offsets > -torch.inf)[0]]
 
 
-def amp_step(model: nn.Module, x: Tensor) -> None:
-    x = x.cuda(non_blocking=True)
-    scaler = torch.amp.GradScaler("cuda")
-    with torch.autocast("cuda", dtype=torch.float16):
-        loss = model(x).float().square().mean()
-    scaler.scale(loss).backward()
-    if loss.item() > 1e9:
-        raise RuntimeError("diverged")
-    torch.cuda.synchronize()
-    torch.tensor([loss.item()]).to("cuda:0")
-
-
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 0), 0], ids=str)
 def test_a_forward_that_names_cuda_gets_its_values(device: Any) -> None:
     estimate = estimate_memory(Picks(device), (8,), 16, device="cuda", optimizer="sgd")
     taken = [line for line in estimate.assumptions if "taken from a real step" in line]
     assert [line.split()[0] for line in taken] == ["_local_scalar_dense", "nonzero"]
-
-
-def test_a_step_that_names_cuda_gets_its_values() -> None:
-    estimate = estimate_memory(Picks("cuda"), (8,), 16, device="cuda", train_step=amp_step)
-    assert "_local_scalar_dense in the step, 4 times: value taken from a real step" in "\n".join(estimate.assumptions)
 
 
 def test_names_of_cuda_mean_the_cpu_only_inside() -> None:
@@ -93,18 +75,6 @@ def test_a_real_step_on_the_cpu_gets_the_workspace_of_cublas() -> None:
     assert estimate.assumptions[1].startswith("measured in a real step on the CPU")
     assert [spec.nbytes for spec in estimate.log.storages].count(32 << 20) == 1
     assert 32 << 20 < estimate.peak_bytes < 34 << 20
-
-
-def test_each_thread_that_multiplies_gets_a_workspace() -> None:
-    phases = ("setup", "forward", "forward", "backward", "backward", "optimizer")
-    operators = ("", "aten::relu", "aten::mm", "aten::addmm", "aten::mm", "aten::mm")
-    moments = tuple(Moment(operator, -1, phase, 0) for phase, operator in zip(phases, operators))
-    events = tuple((number, number, 100) for number in range(len(moments)))
-    log = MemoryLog(moments, events, (StorageSpec(100, None, -1),) * len(moments), (), doubts=(Doubt(3, 2, 1),))
-    result = with_cublas(log, (9, 0))
-    assert [moment for moment, _, nbytes in result.events if nbytes == 32 << 20] == [2, 3]
-    assert [moment for moment, _, _ in result.events] == [0, 1, 2, 2, 3, 3, 4, 5]
-    assert result.events[result.doubts[0].event] == (3, 7, 32 << 20)
 
 
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")

@@ -16,9 +16,8 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import SECOND_ORDER
 from torchsummary_plus.memory.estimate import OF_AUTOGRAD, ORDER_BAND
 from torchsummary_plus.step.autograd.cuda_engine import nodes_of, reached
-from torchsummary_plus.step.autograd.nodes import DeviceNumbers, number_of
+from torchsummary_plus.step.autograd.nodes import DeviceNumbers
 
-Backward = Callable[..., Any]
 Run = Callable[[Tensor, Callable[[], Any], bool], Any]
 """Runs a backward from a root, which may create a graph."""
 
@@ -97,20 +96,6 @@ def test_nodes_run_in_the_order_of_a_thread_that_numbers_its_own(program: Callab
     numbers = DeviceNumbers()
     assert order(program, lambda root, creates: numbers.running([root], creates)) == truth
     assert not numbers.is_open
-
-
-def test_nodes_have_their_own_numbers_again() -> None:
-    x = torch.ones(3, requires_grad=True)
-    y = x.exp().sum()
-    numbers = DeviceNumbers()
-    with numbers.running([y], True):
-        (grad,) = torch.autograd.grad(y, x, create_graph=True)
-    nodes = reached(nodes_of([grad.sum()]))
-    before = {node: node._sequence_nr() for node in nodes}
-    with numbers.running([grad.sum()], False):
-        assert {node: number_of(node) for node in nodes} == before
-        assert {node: node._sequence_nr() for node in nodes} != before
-    assert {node: node._sequence_nr() for node in nodes} == before
 
 
 class Doubled(torch.autograd.Function):

@@ -445,11 +445,55 @@ OUTSIDE = {
     ),
 }  # fmt: skip
 
+LOOPS = {
+    "micro-batches, gradients of zeros": Program(
+        f"{ADAM}def train_step(model, x):\n    for part in x.chunk(4): (model(part).square().mean() / 4).backward()\n"
+        "    optimizer.step(); optimizer.zero_grad(set_to_none=False)\noptions['train_step'] = train_step"
+    ),
+    "a scaler, clipping and a schedule": Program(
+        f"{ADAM}scaler = torch.amp.GradScaler('cpu')\n"
+        "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)\n"
+        "look = lambda: (scaler.state_dict(), schedule.state_dict())\ndef train_step(model, x):\n"
+        "    loss = model(x).square().mean()\n    if not torch.isfinite(loss): return\n"
+        "    scaler.scale(loss).backward(); scaler.unscale_(optimizer)\n"
+        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0); scaler.step(optimizer); scaler.update()\n"
+        "    schedule.step(); optimizer.zero_grad()\noptions['train_step'] = train_step"
+    ),
+    "a generator, a discriminator and their optimizers": Program(
+        "model = nn.Sequential(nn.Linear(200, 200), nn.Linear(200, 1))\n"
+        "first, second = (torch.optim.Adam(part.parameters()) for part in model); outside += [first, second]",
+        "second.zero_grad(); made = model[0](x).detach(); (model[1](x) - model[1](made)).mean().backward()\n"
+        "    second.step(); first.zero_grad()",
+        "first.step()",
+    ),
+    "a penalty on the gradient": Program(
+        ADAM,
+        "x = x.detach().requires_grad_(); loss = model(x).square().mean()\n"
+        "    (slope,) = torch.autograd.grad(loss, x, create_graph=True); (loss + slope.square().mean()).backward()",
+        "optimizer.step()",
+    ),
+    "gradients of gradients through writes in place": Program(
+        "",
+        "y = model(x); y[:, 1:].mul_(x[:, :-1]); y.add_(x); loss = model(y[::2]).lerp_(x[::2], 0.5).square().mean()\n"
+        "    slopes = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)\n"
+        "    (loss + sum(slope.square().mean() for slope in slopes)).backward(); del y, loss, slopes",
+    ),
+    "two backwards through one graph": Program(
+        "", "y = model(x); y.square().mean().backward(retain_graph=True); y.exp().mean().backward(); del y"
+    ),
+    "optimizers fused into the backward": Program(  # As in torch's tutorial of that name, and in torchtune.
+        "by_parameter = {p: torch.optim.Adam([p]) for p in model.parameters()}\n"
+        "def step(p): by_parameter[p].step(); by_parameter[p].zero_grad()\n"
+        "for p in model.parameters(): p.register_post_accumulate_grad_hook(step)\n"
+        "look = lambda: [len(optimizer.state) for optimizer in by_parameter.values()]"
+    ),
+}  # fmt: skip
+
 PROGRAMS = {
     f"{group}: {name}": program
     for group, programs in (
         *(("replaced", REPLACED), ("reached", REACHED), ("history", HISTORIES)),
-        *(("copied", COPIED), ("outside", OUTSIDE)),
+        *(("copied", COPIED), ("outside", OUTSIDE), ("loop", LOOPS)),
     )
     for name, program in programs.items()
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,14 +221,6 @@ def test_a_sum_that_stands_in_is_said_everywhere() -> None:
     assert prediction.assumptions == () and prediction.peak_bytes == estimate.peak_bytes
 
 
-def test_a_callable_of_the_output_stays_one() -> None:
-    def mean(output: Tensor, weight: float = 1.0) -> Tensor:
-        return output.mean() * weight
-
-    estimate = estimate_memory(net(), (16,), 32, loss=mean)
-    assert estimate.info.loss == "mean" and not estimate.assumptions
-
-
 def test_under_autocast_targets_are_single_precision() -> None:
     options: dict[str, Any] = {"batch_size": 32, "loss": "mse", "autocast": torch.bfloat16}
     assert targets_of(estimate_memory(net(), (16,), **options)) == ["targets of mse: float32 [32, 10]"]
@@ -263,13 +254,6 @@ def test_what_cannot_be_a_loss_is_named(words: dict[str, Any], message: str) -> 
         estimate_memory(net(), (16,), 2, **words)
 
 
-def test_models_are_compared_under_a_loss() -> None:
-    comparison = compare(net(), net(), input_size=(16,), memory={"loss": "mse", "optimizer": "sgd"}, names=["a", "b"])
-    peaks = comparison.entries[0].peaks
-    assert peaks is not None and peaks.training_peak_bytes
-    assert peaks.training_peak_bytes == estimate_memory(net(), (16,), loss="mse", optimizer="sgd").peak_bytes
-
-
 SETTINGS = ("RTX 3060 12GB", "AdamW", "autocast to bfloat16", "mse")
 
 
@@ -289,27 +273,6 @@ def test_every_result_says_what_its_step_is() -> None:
     peaks = models.entries[0].peaks
     assert peaks is not None and (peaks.gpu, peaks.info.loss, peaks.batch_size) == ("RTX 3060", "mse", 1)
     assert [word for word in ("float32", "CPU", "no optimizer") if word not in str(estimate_memory(net(), (16,)))] == []
-
-
-def test_reports_say_what_their_step_is(tmp_path: Path) -> None:
-    step = estimate_memory(net(), (16,), 32, loss="mse", gpu="RTX 3060")
-    table = summary(net(), (16,), 32, memory={"loss": "huber", "optimizer": "sgd"}, verbose=0)
-    page = table.to_html_report(tmp_path / "page.html", compare=step).read_text(encoding="utf-8")
-    assert str(step.info) in page and "SGD, float32, huber" in page
-
-
-def test_a_limit_says_what_was_asked() -> None:
-    options: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
-    limit = max_batch_size(net(), (16,), "RTX 3060", **options)
-    assert (limit.memory, limit.memory_bytes, limit.info.gpu) == ("RTX 3060", 11_910 << 20, "RTX 3060 12GB")
-    assert limit.context_bytes == 990 << 20
-    assert (limit.info.mode, limit.info.optimizer, limit.info.batch_size) == ("train", "sgd", limit.batch_size)
-    assert "\nTraining step: Sequential, SGD, float32, mse, on an RTX 3060 12GB\n" in str(limit)
-    assert " of 10.66 GiB usable" in str(limit)
-    plain = max_batch_size(net(), (16,), 1 << 20, device="cpu", mode="eval")
-    assert (plain.memory, plain.memory_bytes) == ("", 1 << 20)
-    assert "\nInference step: Sequential, float32, on the CPU, in 1.00 MiB\n" in str(plain)
-    assert ", on the CPU, in 1MiB\n" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
 
 
 # A card means CUDA
@@ -342,11 +305,6 @@ CONFLICTS: dict[str, Callable[[], object]] = {
 def test_a_card_on_the_cpu_is_an_error_with_its_cure(name: str) -> None:
     with pytest.raises(InputError, match=r"accepted with a GPU: device='cuda'|estimate with gpu='RTX 3060 12GB'"):
         CONFLICTS[name]()
-
-
-def test_an_amount_of_memory_may_be_the_cpu_s() -> None:
-    assert estimate_memory(net(), (16,)).fits("24GiB")
-    assert max_batch_size(net(), (16,), "1MiB", device="cpu").batch_size
 
 
 @pytest.mark.parametrize("command", [[], ["compare"]])

@@ -158,18 +158,6 @@ def test_the_peak_is_that_of_every_allocation(mode: str) -> None:
     assert measure_memory(model, size, 3, mode=mode, optimizer="sgd").peak_bytes == oracle.peak_bytes
 
 
-def test_the_users_own_step_is_measured() -> None:
-    def step(model: nn.Module, x: torch.Tensor) -> None:
-        for part in x.split(4):
-            model(part).square().mean().backward()
-        model.zero_grad()
-
-    make, size = MODELS["mlp"]
-    predicted, measured = (call(make(), size, 8, train_step=step) for call in (estimate_memory, measure_memory))
-    assert measured.peak_bytes == predicted.peak_bytes
-    assert kinds(measured) == kinds(predicted)
-
-
 def test_a_step_on_a_container_without_a_forward_is_measured() -> None:
     def step(model: nn.Module, x: torch.Tensor) -> None:
         model["critic"](model["maker"](x)).mean().backward()
@@ -261,15 +249,6 @@ def test_from_tensors_to_what_the_device_shows() -> None:
         assert (value["device_bytes_low"], value["device_bytes_high"]) == step.device_bytes
 
 
-def test_what_cannot_be_compared_is_an_error() -> None:
-    make, size = MODELS["mlp"]
-    estimate = estimate_memory(make(), size)
-    with pytest.raises(InputError, match="accepted: only estimates, or only models"):
-        compare(estimate, make())  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="only one estimate was given; accepted: 2 or more"):
-        compare(estimate)
-
-
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_fused_optimizers_copy_gradients_that_are_not_contiguous(optimizer: Any) -> None:
     model = nn.Sequential(nn.Conv2d(8, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).to(memory_format=torch.channels_last)
@@ -294,20 +273,6 @@ def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: p
     with without_notes():
         os.write(2, b"USDT: a note\nand a warning\n")
     assert capfd.readouterr().err == "and a warning\n"
-
-
-def test_an_input_that_is_given_twice_is_there_once() -> None:
-    class Compared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(64, 64)
-
-        def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) - wanted
-
-    x = torch.ones(512, 64)
-    options: dict[str, Any] = {"input_data": {"x": x, "wanted": x}}
-    assert measure_memory(Compared(), **options).peak_bytes == estimate_memory(Compared(), **options).peak_bytes
 
 
 FIRST = """
@@ -364,21 +329,3 @@ def test_an_inputs_copy_has_its_strides_and_storage(x: torch.Tensor) -> None:
         truth = measure(model, (x,), mode).peak_bytes
         assert measure_memory(model, input_data=x, mode=mode).peak_bytes == truth
         assert estimate_memory(model, input_data=x, mode=mode).peak_bytes == truth
-
-
-def test_a_skeleton_for_functional_call_needs_no_values() -> None:
-    model = Skeleton()
-    x = torch.ones(3, 16)
-    assert measure_memory(model, input_data=x).peak_bytes == estimate_memory(model, input_data=x).peak_bytes
-
-
-class Skeleton(nn.Module):
-    """Runs a module without values, held in a list, on weights of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8, 16))
-        self.skeleton = [nn.Linear(16, 8, bias=False, device="meta")]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(self.skeleton[0], {"weight": self.weight}, (x,))  # type: ignore[no-any-return]

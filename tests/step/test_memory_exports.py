@@ -14,7 +14,7 @@ from torch.utils import dlpack
 from torch.utils.dlpack import to_dlpack
 
 from tests.told import Told
-from torchsummary_plus import StepError, estimate_memory, measure_memory, summary
+from torchsummary_plus import estimate_memory, measure_memory
 
 TO_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "from_dlpack": torch.from_dlpack,
@@ -62,29 +62,9 @@ def test_a_step_that_exports_memory_elsewhere_is_measured(how: str) -> None:
     assert any("measured in a real step" in line for line in estimate.assumptions)
 
 
-def test_a_table_of_a_forward_that_exports_memory() -> None:
-    for export in (TO_TORCH["from_dlpack"], *ELSEWHERE.values()):
-        assert summary(Exporter(export), (64,), verbose=0).total_params == 64 * 256 + 256
-
-
 def test_on_a_gpu_torch_imports_a_tensor_there() -> None:
     devices = Told()
     model = Exporter(lambda y: devices.put(torch.from_dlpack(y).device))
     plain = estimate_memory(Exporter(lambda y: None), (64,), 8, "cuda", mode="eval")
     assert estimate_memory(model, (64,), 8, "cuda", mode="eval").peak_bytes == plain.peak_bytes
     assert devices.all()[0] == torch.device("cuda", 0)
-
-
-def test_a_tensor_with_a_gradient_is_refused_as_torch_refuses_it() -> None:
-    def step(model: nn.Module, x: Tensor) -> None:
-        torch.from_dlpack(model(x))
-
-    with pytest.raises(StepError, match="that require gradient"):
-        estimate_memory(nn.Linear(4, 4), (4,), 2, train_step=step)
-
-
-def test_torch_keeps_its_own_functions() -> None:
-    places = [(torch, "to_dlpack"), (dlpack, "to_dlpack"), (torch._C, "_from_dlpack")]
-    own = [getattr(*place) for place in places]
-    estimate_memory(Exporter(torch.from_dlpack), (64,), 8)
-    assert [getattr(*place) for place in places] == own

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.told import Told
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
-from torchsummary_plus.ops.scratch.registry import Alloc
-from torchsummary_plus.step.kernel_trials import Trials
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -114,45 +111,12 @@ def test_autocast_reaches_products_inside_kernels(name: str) -> None:
     assert agrees(model, argument, "eval")
 
 
-BASES: dict[str, Callable[[Tensor], Tensor]] = {
-    "svd": lambda x: torch.linalg.svd(x)[2].contiguous(),
-    "svd without the rest": lambda x: torch.linalg.svd(x[:, :9], full_matrices=False)[2].contiguous(),
-    "eig": lambda x: torch.linalg.eig(x[:, :24])[1].contiguous(),
-}
-
-
-@pytest.mark.parametrize("name", BASES)
-def test_bases_of_decompositions_lie_by_columns(name: str) -> None:
-    class Model(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return BASES[name](x)
-
-    x = torch.randn(24, 40)
-    predicted = estimate_memory(Model(), input_data=x, mode="eval")
-    assert predicted.peak_bytes == measure(Model(), (x,), "eval").peak_bytes
-
-
 @from_release("2.8", "autocast of the fast path's attention")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_autocast_casts_inside_the_fused_encoder_layer(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, norm_first=norm_first)
     model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(4, 16, 32)
     assert agrees(model, x, "eval")
-
-
-def test_a_kernel_that_is_tried_sees_whether_its_arguments_are_one() -> None:
-    """Attention multiplies by the packed weights at once if query, key and value are the same tensor."""
-    first, second = torch.ones(4, 16, 32), torch.ones(4, 16, 32)
-    parts = (32, 2, torch.ones(96, 32), torch.ones(96), torch.ones(32, 32), torch.ones(32))
-
-    def blocks(*tokens: Tensor) -> list[int]:
-        with torch.no_grad():
-            course = Trials().course("aten::_native_multi_head_attention", (*tokens, *parts), {}, first)
-        return [step.nbytes for step in course or () if isinstance(step, Alloc)]
-
-    own = first.nbytes
-    assert blocks(first, first, first)[:2] == [3 * own, 3 * own]
-    assert blocks(first, second, second)[:3] == [own, 2 * own, 3 * own]
 
 
 class Padded(nn.Module):
@@ -219,14 +183,6 @@ def test_cudnns_batch_norm_copies_a_slice_also_if_this_build_has_no_cudnn(trains
     assert estimate.peak_bytes == expected
 
 
-def test_the_tangent_of_cudnns_batch_norm_is_in_doubt_also_if_this_build_has_no_cudnn() -> None:
-    def step(model: nn.Module, x: Tensor) -> None:
-        torch.func.jvp(model.eval(), (x,), (x,))
-
-    estimate = estimate_memory(nn.BatchNorm2d(4), (4, 8, 8), 2, "cuda", train_step=step, progress=False)
-    assert any("forward-mode differentiation" in note for note in estimate.assumptions)
-
-
 @from_release("2.13", "attention that returns zeros where there are no keys")
 @pytest.mark.parametrize("card", ["A100 80GB", "T4", "H100 SXM"])
 @pytest.mark.parametrize(
@@ -245,23 +201,6 @@ def test_attention_without_keys_is_a_sum_of_its_inputs_on_a_gpu(
     estimate = estimate_memory(Attends(), input_data=x, device="cuda", gpu=card, mode="eval", autocast=autocast)
     copies = (2 if read is dtype else 3) * x.numel() * read.itemsize
     assert estimate.peak_bytes == x.nbytes + copies + 6 * 512
-
-
-@pytest.mark.parametrize(
-    ("groups", "dtype", "stays"),
-    [(1, torch.float, True), (2, torch.half, True), (8, torch.float, True), (8, torch.double, False)],
-)
-def test_convolutions_of_volumes_stay_channels_last_on_a_gpu(groups: int, dtype: torch.dtype, stays: bool) -> None:
-    """cuDNN runs them for any groups (ATen/native/Convolution.cpp, ``use_cudnn_depthwise``), not in double."""
-    seen = Told()
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        y = model(x.to(memory_format=torch.channels_last_3d))
-        seen.put(y.is_contiguous(memory_format=torch.channels_last_3d))
-
-    model = nn.Conv3d(8, 8, 3, groups=groups, dtype=dtype)
-    estimate_memory(model, (8, 6, 6, 6), 2, "cuda", dtypes=dtype, train_step=step, progress=False)
-    assert set(seen.all()) == {stays}
 
 
 class Positioned(nn.Module):

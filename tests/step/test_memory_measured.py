@@ -141,15 +141,6 @@ def test_jagged_tensors_without_gradients_have_fakes() -> None:
     assert estimate.peak_bytes == truth(model, x, "eval")
 
 
-def test_on_a_card_it_is_that_of_the_cpu_and_said_to_be() -> None:
-    estimate = estimate_memory(Pooled(), (WIDTH,), ROWS, device="cuda", mode="eval")
-    assert [assumption.partition(":")[0] for assumption in estimate.assumptions] == [
-        "estimated with the CPU's kernels",
-        "measured in a real step on the CPU",
-    ]
-    assert estimate.peak_bytes % 512 == 0
-
-
 def test_a_step_that_is_too_large_to_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ForwardError, match=r"only a real step can provide, but the model is on the meta device"):
         estimate_memory(Pooled().to("meta"), (WIDTH,), ROWS)

@@ -98,14 +98,6 @@ def test_a_parameter_of_two_modules_stays_one() -> None:
     assert _peak(nn.Sequential(first, second), x)[1]["parameters"] == apart - first.weight.nbytes
 
 
-def test_the_model_is_unchanged() -> None:
-    """Every module has its buffer back."""
-    table = torch.zeros(4096, 64)
-    model = nn.Sequential(Layer(table), Layer(table))
-    _peak(model, torch.zeros(8, 64))
-    assert all(layer.table is table for layer in model)
-
-
 def test_a_moved_buffer_keeps_its_values() -> None:
     """Each copy of a small buffer knows its values, which a forward may read."""
 
@@ -179,59 +171,3 @@ def test_weights_that_a_step_moves_off_the_gpu_are_freed_there() -> None:
             model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
         peaks.append(estimate_memory(model, (512,), 4, train_step=by_layer, device="cuda").peak_bytes)
     assert peaks[0] == peaks[1]
-
-
-class Scaled(nn.Module):
-    """A layer whose output is multiplied by a learned number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.scale = nn.Linear(64, 64), nn.Parameter(torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scaled output."""
-        out: Tensor = self.linear(x) * self.scale.exp()
-        return out
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad], ids=lambda kind: kind.__name__)
-def test_the_state_of_a_single_number_moves_with_it(kind: type[torch.optim.Optimizer]) -> None:
-    """As if the optimizer were made on the GPU."""
-
-    def make(steps: int) -> Callable[[nn.Module, Tensor], None]:
-        optimizer = kind(model.parameters())  # type: ignore[call-arg]
-
-        def step(model: nn.Module, x: Tensor) -> None:
-            model(x).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        for _ in range(steps):
-            step(model, torch.zeros(16, 64))
-        return step
-
-    model = Scaled()
-    unused, used = (
-        estimate_memory(model, (64,), 16, train_step=make(steps), device="cuda", steps=2) for steps in (0, 2)
-    )
-    assert used.peak_bytes == unused.peak_bytes
-    blocks = 64 * 64 * 4 + 512 + 512
-    assert used.at_peak["optimizer_state"] == (2 if kind is torch.optim.Adam else 1) * blocks
-
-
-def test_the_counter_of_averaged_weights_stays_on_the_cpu() -> None:
-    model = nn.Linear(64, 64)
-    averaged = torch.optim.swa_utils.AveragedModel(model)
-
-    def alone(model: nn.Module, x: Tensor) -> None:
-        model(x).sum().backward()
-        model.zero_grad()
-
-    def averaging(model: nn.Module, x: Tensor) -> None:
-        alone(model, x)
-        averaged.update_parameters(model)
-
-    peaks = [
-        estimate_memory(model, (64,), 16, train_step=step, device="cuda").peak_bytes for step in (alone, averaging)
-    ]
-    assert peaks[1] - peaks[0] == 64 * 64 * 4 + 512

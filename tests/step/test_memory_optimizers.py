@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -15,8 +13,7 @@ from torch import Tensor, nn
 
 from tests.step.optimizer_zoo import STYLES
 from tests.step.step_parts import WIDTH, block, rows, squared
-from tests.truth.warm import python
-from torchsummary_plus import MemoryEstimate, StepError, estimate_memory, measure_memory
+from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.step import real_steps
 from torchsummary_plus.step.optimizers import NAMES
@@ -49,30 +46,6 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(torch.tanh(self.first(x))) * self.scale + self.turned.sum()
-
-
-class Unregistered(nn.Module):
-    """Most of its parameters are in plain lists, so that ``parameters()`` lists only 401 of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.scale = [nn.Linear(400, 400), nn.BatchNorm1d(400)], [nn.Parameter(torch.ones(400))]
-        self.last = nn.Linear(400, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return self.last(x * self.scale[0])
-
-
-@pytest.mark.parametrize("given", ["name", "instance"])
-def test_optimizers_get_the_registered_parameters(given: str) -> None:
-    model = Unregistered()
-    optimizer = "adam" if given == "name" else torch.optim.Adam(model.parameters())
-    predicted = estimate_memory(model, (400,), 4, optimizer=optimizer)
-    assert predicted.at_peak == measure_memory(model, (400,), 4, optimizer=optimizer).at_peak
-    assert predicted.at_peak["optimizer_state"] == 4 * (2 * 401 + 2)  # Two averages, and a count of steps for each.
-    assert predicted.at_peak["parameters"] == 4 * (401 + 400 * 401 + 800 + 400)
 
 
 def flagged() -> Iterator[Any]:
@@ -125,18 +98,6 @@ def test_optimizers_of_others(style: str) -> None:
     predicted, measured = both(block(), input_data=rows(), loss=squared, optimizer=STYLES[style], steps=3)
     same(predicted, measured)
     assert predicted.peak_range == (predicted.peak_bytes, predicted.peak_bytes)
-
-
-class OwnRate(torch.optim.SGD):
-    """Sets its own rate where none is given, and takes no other then, as transformers' Adafactor does."""
-
-    def __init__(self, params: Any, lr: float | None = None) -> None:
-        assert lr is None
-        super().__init__(params, lr=0.1, momentum=0.9)
-
-
-def test_a_class_that_sets_its_own_learning_rate() -> None:
-    same(*both(block(), input_data=rows(), loss=squared, optimizer=OwnRate))
 
 
 Clip = Callable[[Any], object]
@@ -213,13 +174,6 @@ def test_lbfgs_that_searches_along_lines(iterations: int) -> None:
     assert any("each line search is assumed to accept its first point" in note for note in predicted.assumptions)
 
 
-@pytest.mark.usefixtures("without_real_step")
-def test_lbfgs_by_its_name() -> None:
-    named = estimate_memory(Fitted(), input_data=rows(), optimizer="lbfgs")
-    assert "assumed to run to its limits (max_iter 20, max_eval 25)" in " ".join(named.assumptions)
-    assert named.at_peak["optimizer_state"] > 40 * named.at_peak["parameters"]
-
-
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.parametrize(("scale", "iterations"), [(0, 6), (0.1, 8), (1, 4)])
 def test_lbfgs_iterates_as_in_a_real_step(scale: float, iterations: int, search: str | None) -> None:
@@ -289,59 +243,3 @@ def test_optimizers_that_step_in_the_backward_are_measured() -> None:
     assert predicted.phase_peaks == measured.phase_peaks
     assert measured.at_peak["optimizer_state"] > 0
     assert not any(optimizer.state for optimizer in optimizers.values())
-
-
-def test_sparse_gradients_on_a_card_are_named() -> None:
-    model = nn.Embedding(100, 32, sparse=True)
-    estimate = estimate_memory(model, input_data=torch.arange(8), optimizer="sparseadam", device="cuda")
-    assert "aten::_sparse_coo_tensor_with_dims_and_tensors" in dict(estimate.unknown)
-
-
-class Foreach(torch.optim.SGD):
-    """Adds lists to the parameters' by one operator."""
-
-    def __init__(self, parameters: Any, others: Callable[[list[Tensor]], Any]) -> None:
-        super().__init__(parameters, lr=0.1)
-        self.others = others
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        own = [p for group in self.param_groups for p in group["params"]]
-        torch._foreach_add_(own, self.others(own))
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_foreach_operator_on_other_shapes_runs_as_in_torch(device: str) -> None:
-    """By its meta kernel: rows are broadcast to a matrix, and what does not fit raises."""
-    model = nn.Linear(WIDTH, 8)
-
-    def estimate_with(others: Callable[[list[Tensor]], Any]) -> MemoryEstimate:
-        result = partial(Foreach, others=others)
-        return estimate_memory(model, input_data=rows(), device=device, optimizer=result, progress=False)
-
-    alike = estimate_with(lambda own: [torch.zeros_like(p) for p in own])
-    assert alike.peak_bytes > estimate_with(lambda own: [p[..., :1] for p in own]).peak_bytes
-    with pytest.raises(StepError, match="size"):
-        estimate_with(lambda own: [torch.zeros(3, device=p.device) for p in own])
-    if device == "cpu":
-        with pytest.raises(RuntimeError, match="size"):
-            torch._foreach_add_([torch.zeros(8, WIDTH)], [torch.zeros(3)])
-
-
-ONCE = """
-from unittest.mock import patch
-from torch import nn
-from torchsummary_plus import estimate_memory
-from torchsummary_plus.step import fake_steps
-
-with patch.object(fake_steps, "record_once", wraps=fake_steps.record_once) as record:
-    estimate_memory(nn.Linear(2, 2), (2,), optimizer="adam", device="cpu", progress=False)
-print(record.call_count)
-"""
-
-
-def test_the_first_step_of_a_process_is_recorded_once() -> None:
-    """Nothing that an optimizer's step imports makes it be recorded again."""
-    done = subprocess.run([*python(), "-c", ONCE], capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"

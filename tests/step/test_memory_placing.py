@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.fakes import new_fake
 from torchsummary_plus.table.modules import ModuleTree
 
@@ -125,47 +124,6 @@ def test_what_is_besides_a_model_on_a_gpu_stays_on_the_cpu(is_there: bool, monke
     assert bool(copied) == is_there
 
 
-def test_a_copy_of_a_model_lies_behind_it_in_its_own_order() -> None:
-    """As after ``average = deepcopy(model.to(device))``, its numbers too; the inputs come last."""
-    model = nn.Sequential(nn.Linear(8, 500), nn.BatchNorm1d(500), nn.Linear(500, 3))
-    average = copy.deepcopy(model).requires_grad_(False)
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        model(x).sum().backward()
-        for mean, parameter in zip(average.parameters(), model.parameters()):
-            mean.lerp_(parameter, 0.1)
-
-    def before(log: MemoryLog) -> list[int]:
-        return [nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"]
-
-    *own, input_bytes = before(estimate_memory(model, (8,), 4, "cuda", progress=False).log)
-    log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
-    assert before(log) == [*own, *own, input_bytes]
-
-
-class WithTable(nn.Linear):
-    """A layer with a plain attribute, which ``to`` does not move."""
-
-    def __init__(self) -> None:
-        super().__init__(256, 8)
-        self.table = torch.zeros(1000, 256)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(self.table[:10].to(x.device))
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_plain_attribute_on_the_cpu_stays_beside_a_model_on_a_gpu(
-    is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = WithTable()
-    if is_there:
-        monkeypatch.setattr(ModuleTree, "device", lambda _: torch.device("cuda"))
-    estimate = estimate_memory(model, (1,), 1, "cuda", mode="eval", progress=False)
-    before = [nbytes for moment, _, nbytes in estimate.log.events if estimate.log.moments[moment].phase == "setup"]
-    assert (model.table.nbytes in before) != is_there
-
-
 class Nested(nn.Module):
     """A module with tensors of its own, whose last layer uses the table of its first one."""
 
@@ -207,43 +165,6 @@ def test_an_average_lies_in_the_order_in_which_it_was_copied() -> None:
     of_model = len({tensor.data_ptr() for tensor in model.state_dict().values()})
     assert first[of_model : of_model + len(sizes)] == sizes
     assert sizes != sorted(sizes)
-
-
-TENSORS = [torch.zeros(size) for size in (700, 100, 900, 300)]
-LATER, SOONER, LAST, FIRST = TENSORS
-"""Globals whose order of definition is not that of their names."""
-
-
-def test_globals_lie_in_the_order_in_which_they_were_defined() -> None:
-    def step(model: nn.Module, x: Tensor) -> None:
-        (model(x).sum() + FIRST.sum() + LAST.sum() + SOONER.sum() + LATER.sum()).backward()
-        model.zero_grad()
-
-    log = estimate_memory(nn.Linear(3, 3), (3,), 2, train_step=step, progress=False).log
-    first = [nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"]
-    assert [nbytes for nbytes in first if nbytes >= 400] == [tensor.nbytes for tensor in TENSORS]
-
-
-def test_the_buffers_of_a_model_that_a_step_replaces_move_with_it() -> None:
-    model = Nested()
-    held = {"kept": copy.deepcopy(model)}
-    average = copy.deepcopy(model)
-
-    def kept(model: nn.Module, x: Tensor) -> None:
-        model(x).sum().backward()
-        held["kept"].scaled.shift.add_(1)
-
-    def replaced(model: nn.Module, x: Tensor) -> None:
-        nonlocal average
-        model(x).sum().backward()
-        average.scaled.shift.add_(1)
-        average = copy.deepcopy(average)
-
-    before = []
-    for step in (kept, replaced):
-        log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
-        before.append(sorted(nbytes for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"))
-    assert before[0] == before[1]
 
 
 class OnTwoGpus(nn.Module):

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cpu.zoo import measured
 from tests.truth.memory_truth import storage_bytes
-from tests.truth.releases import from_release
 from tests.truth.weights_truth import agree, everything, rows
 from torchsummary_plus import summary
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size, measure_memory
@@ -164,34 +162,6 @@ def test_a_card_has_one_layer_at_a_time(tmp_path: Path) -> None:
     assert estimate.peak_bytes == from_disk.peak_bytes
 
 
-PARAMETRIZED: dict[str, Callable[[nn.Linear], nn.Module]] = {
-    "weight norm": nn.utils.parametrizations.weight_norm,
-    "spectral norm": nn.utils.parametrizations.spectral_norm,
-}
-
-
-@pytest.mark.parametrize("name", PARAMETRIZED)
-def test_parametrized_weights(name: str) -> None:
-    agree(lambda: PARAMETRIZED[name](nn.Linear(NARROW, WIDE)), rows(4, NARROW), "train", torch.optim.SGD)
-
-
-@from_release("2.10", "a public view of what a node has saved")
-def test_a_replaced_weight_holds_what_its_node_has_saved_until_then() -> None:
-    """``torch.nn.utils.weight_norm`` computes a weight with a gradient when it is built, and anew in each forward."""
-    layers = [nn.utils.weight_norm(nn.Linear(NARROW, NARROW)) for _ in range(3)]
-    model, x = nn.Sequential(*layers).eval(), torch.randn(4, NARROW)
-    predicted = estimate_memory(model, input_data=x, mode="eval").peak_bytes
-    assert predicted == measure_memory(model, input_data=x, mode="eval").peak_bytes == measured(model, (x,), {}, False)
-
-
-def test_torchs_own_dynamic_quantisation() -> None:
-    def build() -> nn.Module:
-        return torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}, torch.qint8)  # type: ignore[no-any-return]
-
-    measured, predicted = (call(build(), (NARROW,), 2, mode="eval") for call in (measure_memory, estimate_memory))
-    assert measured.peak_bytes == predicted.peak_bytes
-
-
 @pytest.mark.skipif("qnnpack" not in torch.backends.quantized.supported_engines, reason="QNNPACK is not built in")
 @pytest.mark.parametrize("width", [NARROW, 4 * NARROW])
 def test_a_first_call_that_packs_weights_is_named(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,38 +178,6 @@ def test_a_first_call_that_packs_weights_is_named(width: int, monkeypatch: pytes
     assert "quantized::linear_dynamic" in dict(predicted.unknown)
 
 
-@pytest.mark.skipif("qnnpack" not in torch.backends.quantized.supported_engines, reason="QNNPACK is not built in")
-def test_weights_that_do_not_unpack_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """QNNPACK runs convolutions of volumes, but unpacks only those of images."""
-    monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
-    ao = torch.ao.quantization
-    plain = nn.Sequential(ao.QuantStub(), nn.Conv3d(3, 8, 3), ao.DeQuantStub()).eval()
-    plain.qconfig = ao.get_default_qconfig("qnnpack")  # type: ignore[assignment]
-    volumes = ao.prepare(plain)
-    volumes(torch.randn(2, 3, 8, 8, 8))
-    model = ao.convert(volumes)
-    assert dict(summary(model, (3, 8, 8, 8), verbose=0).unknown_ops) == {"quantized.conv3d.new": 1}
-    for call in (estimate_memory, measure_memory):
-        result = call(model, (3, 8, 8, 8), 2, mode="eval")
-        assert any("cannot unpack" in assumption for assumption in result.assumptions)
-
-
-def traced(model: nn.Module) -> tuple[nn.Module, int]:
-    """Return a traced model, and the bytes of the example that it keeps."""
-    example = rows(2, NARROW)()
-    return torch.jit.trace(model, example), example.nbytes
-
-
-@pytest.mark.parametrize("compile_model", [lambda model: (torch.jit.script(model), 0), traced], ids=["script", "trace"])
-def test_a_scripted_quantised_model_holds_the_same_packed_weights(
-    compile_model: Callable[[nn.Module], tuple[nn.Module, int]],
-) -> None:
-    model = torch.ao.quantization.quantize_dynamic(mlp().eval(), {nn.Linear}, torch.qint8)
-    compiled, packed_bytes = compile_model(model)
-    eager, scripted = (estimate_memory(net, (NARROW,), 2, mode="eval") for net in (model, compiled))
-    assert scripted.peak_bytes == eager.peak_bytes + packed_bytes
-
-
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
     model = qlora()
@@ -251,13 +189,3 @@ def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
         summary(model, **options, verbose=0, run=run)
     assert everything(model) == before
     model(options["input_data"])
-
-
-def test_a_frozen_model_holds_its_weights_as_constants() -> None:
-    """``torch.jit.freeze`` leaves no parameters, no ``training`` and no concrete type."""
-    plain = mlp().eval()
-    frozen = torch.jit.freeze(torch.jit.script(plain))
-    expected, predicted = (estimate_memory(net, (NARROW,), 2, mode="eval").peak_bytes for net in (plain, frozen))
-    assert predicted == expected
-    assert len(summary(frozen, (NARROW,), 2, verbose=0).rows) == 1
-    assert not hasattr(frozen, "training")

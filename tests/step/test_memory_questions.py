@@ -187,37 +187,6 @@ def test_an_optimizer_that_a_check_may_skip_steps_as_in_reality() -> None:
     assert estimate_memory(model.to("meta"), input_data=x, train_step=step).peak_bytes == measured
 
 
-def test_what_a_real_step_writes_is_put_back() -> None:
-    model, x = linear(), torch.randn(4, WIDTH)
-    teacher, average, seen = linear(), torch.zeros(WIDTH), Told()
-    optimizer = torch.optim.Adam(model.parameters())
-    model(x).sum().backward()
-    optimizer.step()
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        loss = (model(x) - teacher(x)).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        average.lerp_(loss.detach().expand(WIDTH), 0.5)
-        if (average >= 0).all():
-            seen.put(type(x))
-
-    tensors = [*model.parameters(), average, *(t for state in optimizer.state.values() for t in state.values())]
-    before = [tensor.clone() for tensor in tensors]
-    gradients = [parameter.grad.clone() for parameter in model.parameters()]
-    estimate_memory(model, input_data=x, train_step=step)
-    assert Tensor in seen.all()
-    assert all(map(torch.equal, tensors, before))
-    assert all(map(torch.equal, [parameter.grad for parameter in model.parameters()], gradients))
-    assert all(parameter.grad is None for parameter in teacher.parameters())
-
-
-def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
-    estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
-    assert "assumed to be False" in estimate.assumptions[0]
-
-
 def failing(y: Tensor) -> Tensor:
     if (y.abs() >= 0).any():
         raise ValueError("no value is right")
@@ -280,13 +249,6 @@ def test_a_loop_over_elements_ends_with_an_error_that_says_what_to_do(
     monkeypatch.setattr(real_steps, "MOST_OPERATORS", 30)
     with pytest.raises(UnsupportedError, match=r"more than 30 operators.* measure_memory"):
         estimate_memory(Looped(), (8,), 2, device=device, optimizer="sgd")
-
-
-def test_a_loop_that_is_too_long_to_measure_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_steps, "MOST_ANSWERS", 10)
-    monkeypatch.setattr(real_steps, "MOST_MEASURED", 60)
-    with pytest.raises(UnsupportedError, match="values of tensors, and a real step was abandoned: it calls more"):
-        estimate_memory(Suppressed(), input_data=torch.rand(1, 1, 8, 8), mode="eval")
 
 
 def test_a_loop_whose_profile_does_not_fit_the_free_memory_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

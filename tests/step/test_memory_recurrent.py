@@ -93,18 +93,6 @@ def test_saved_tensors_that_go_through_hooks(name: str) -> None:
     assert predicted.peak_bytes == measured.peak_bytes
 
 
-def test_one_value_that_goes_where_a_mask_says() -> None:
-    class Masked(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.clone()
-            x[x.detach() > 0] = 0.5
-            return x
-
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Masked())
-    predicted, measured = (call(model, input_data=rows()) for call in (estimate_memory, measure_memory))
-    assert predicted.phase_peaks == measured.phase_peaks
-
-
 def test_a_half_precision_layer_tried_on_zeros() -> None:
     """With tiles, a training forward's scratchpad is another than that of a forward without gradients."""
     torch.manual_seed(0)

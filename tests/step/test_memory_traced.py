@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, linearize
+from torch.func import linearize
 
-from tests.truth.memory_truth import measure, measure_run
+from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
@@ -83,57 +83,12 @@ def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.M
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 
 
-class Small(nn.Module):
-    """Holds less than the random state that torch copies while it compiles."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.layer(x)
-        out: Tensor = torch.cond(h.sum() > 1e9, lambda y: y.sin(), lambda y: y.cos(), (h,))
-        return out
-
-
-@needs_compiler
-def test_the_copy_of_the_random_state_is_in_the_range() -> None:
-    model, x = Small(), torch.randn(4, 8)
-    estimate = estimate_memory(model, input_data=x, mode="eval")
-    torch._dynamo.reset()
-    assert measure(model, (x,), "eval").peak_bytes <= estimate.peak_range[1]
-
-
 @needs_compiler
 def test_a_failing_pass_leaves_torchs_own_compilation_as_it_was() -> None:
     model, x = Branching(), torch.randn(ROWS, WIDTH)
     measure_memory(model, (WIDTH,), batch_size=ROWS)
     model(x).sum().backward()
     assert all(parameter.grad is not None for parameter in model.first.parameters())
-
-
-class Asking(Looping):
-    """Asks for a number before torch compiles, so that a real forward answers first."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * len(torch.nonzero(x > 0))
-
-
-@needs_compiler
-def test_a_real_forward_leaves_torchs_own_compilation_as_it_was() -> None:
-    torch._dynamo.reset()
-    model, x = Asking(), torch.randn(ROWS, WIDTH)
-    estimate = estimate_memory(model, input_data=x, mode="eval")
-    assert estimate.peak_bytes == measure(model, (x,), "eval").peak_bytes
-    assert model(x).shape == x.shape
-
-
-def linearised_step(model: nn.Module, x: Tensor) -> None:
-    parameters = {name: value.detach() for name, value in model.named_parameters()}
-    _, tangent = linearize(lambda moved: functional_call(model, moved, (x,)), parameters)
-    slope = tangent({name: torch.ones_like(value) for name, value in parameters.items()})
-    (model(x) + slope).square().mean().backward()
-    model.zero_grad()
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -143,17 +98,6 @@ def test_a_linearised_functions_constants_are_kept_until_they_are_collected(mode
     low, high = estimate.peak_range
     assert low <= measure(model, (x,), mode).peak_bytes <= high
     assert any("reference cycles" in said for said in estimate.assumptions)
-
-
-def test_a_step_may_linearise_the_model() -> None:
-    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), torch.randn(ROWS, WIDTH)
-    low, high = estimate_memory(model, (WIDTH,), batch_size=ROWS, train_step=linearised_step).peak_range
-
-    def run() -> None:
-        linearised_step(model, x)
-        linearised_step(model, x)
-
-    assert low <= measure_run(run, [*model.parameters(), x]) <= high
 
 
 def scaled_step(scale: float) -> Callable[[nn.Module, Tensor], None]:

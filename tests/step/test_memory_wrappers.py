@@ -15,7 +15,7 @@ from tests.step.wrapped_tensors import Both, Scaled, Scaling, Slotted, Tagged
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.weights_truth import agree, everything, rows
 from torchsummary_plus import summary
-from torchsummary_plus.api.memory import estimate_memory, max_batch_size
+from torchsummary_plus.api.memory import estimate_memory
 
 WIDTH = 96
 
@@ -107,11 +107,6 @@ def test_a_class_of_its_own(name: str) -> None:
     agree(MODELS[name], rows(8, WIDTH), "train", torch.optim.SGD)
 
 
-@pytest.mark.parametrize("name", ["two of two", "scaled", "without flattening"])
-def test_inference_with_a_class_of_its_own(name: str) -> None:
-    agree(MODELS[name], rows(8, WIDTH), "eval")
-
-
 def test_a_wrapper_as_the_input() -> None:
     agree(lambda: nn.Linear(WIDTH, WIDTH), lambda: TwoTensor(torch.rand(8, WIDTH), torch.rand(8, WIDTH)), "train")
 
@@ -121,20 +116,6 @@ def test_a_jagged_input() -> None:
         return torch.nested.nested_tensor([torch.rand(n, WIDTH) for n in (3, 5)], layout=torch.jagged)
 
     agree(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH)), ragged, "eval")
-
-
-def test_masked_tensors() -> None:
-    from torch.masked import masked_tensor
-
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(masked_tensor(drawn(), drawn() > 0.5), False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ (self.weight.sin() * 2).to_tensor(0.0)
-
-    agree(Masked, rows(8, WIDTH), "eval")
 
 
 def test_optimizer_state_of_a_class_of_its_own() -> None:
@@ -181,7 +162,3 @@ def test_on_a_card(name: str) -> None:
     on_card = estimate_memory(model, (WIDTH,), 8, "cuda")
     assert on_card.at_peak["parameters"] >= estimate_memory(model, (WIDTH,), 8).at_peak["parameters"] - 8
     assert sum(on_card.at_peak.values()) == on_card.peak_bytes
-
-
-def test_the_largest_batch() -> None:
-    assert max_batch_size(MODELS["scaled of two"](), (WIDTH,), "4GiB").batch_size > 1000
