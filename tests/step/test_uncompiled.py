@@ -1,37 +1,28 @@
 """Estimates with an optimizer do not import torch's compiler, and leave torch's optimizers unchanged."""
-
 from __future__ import annotations
-
 import subprocess
-
 import pytest
-
 from tests.truth.releases import without_compiler
 from tests.truth.warm import python
-
 PROGRAM = """
 import sys
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torchsummary_plus import estimate_memory
-
 model = nn.Sequential(
     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10), nn.LayerNorm(10))
 names = ("sgd", "adam", "adamw", "rmsprop", "nadam", "radam")
-
 def peaks():
     asked = [(name, device, None) for name in names for device in ("cpu", "cuda")]
     asked += [("sgd", device, torch.bfloat16) for device in ("cpu", "cuda")]
     training = {"loss": "cross_entropy"}
     return [estimate_memory(model, (3, 8, 8), 4, device, optimizer=name, autocast=dtype, **training).peak_bytes
             for name, device, dtype in asked]
-
 def state():
     kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
     methods = [method.__wrapped__ for method in (Optimizer.zero_grad, Optimizer.add_param_group)]
     return [vars(kind).get("step") for kind in kinds], vars(Optimizer)["profile_hook_step"], [*map(vars, methods)]
-
 before = state()
 without = peaks()
 print("imported", *sorted({"torch._dynamo", "sympy"} & set(sys.modules)))
@@ -55,25 +46,20 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torchsummary_plus import estimate_memory
-
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(8, 8)
-
     def forward(self, x):
         return checkpoint(self.layer, x, use_reentrant=False).relu()
-
 class Failing(nn.Module):
     def forward(self, x):
         raise ValueError
-
 def found(model):
     try:
         return estimate_memory(model, (8,), 4, "cuda", optimizer="adamw").assumptions[1:]
     except Exception as error:
         return type(error).__name__
-
 print(*map(found, MODELS))
 from torch._dynamo.device_interface import CudaInterface
 print(CudaInterface.Event is torch.cuda.Event, CudaInterface.Stream is torch.cuda.Stream)

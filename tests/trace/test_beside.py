@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import estimate_memory, graph, summary
+from torchsummary_plus import estimate_memory, summary
 
 
 class Noisy(nn.Module):
@@ -30,7 +30,6 @@ class Noisy(nn.Module):
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "summary": lambda model: summary(model, (16,), verbose=0),
     "a real pass": lambda model: summary(model, (16,), verbose=0, run="real"),
-    "graph": lambda model: graph(model, (16,)),
     "an estimate": lambda model: estimate_memory(model, (16,), 4, optimizer="adam"),
 }
 

@@ -147,16 +147,6 @@ def test_equal_layers_are_no_experts() -> None:
     assert [expert.path for expert in dense.experts] == ["head.experts"]
 
 
-def test_stored_bytes_beside_parameters() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4).half())
-    model.append(model[0])
-    result = summary(model, verbose=0)
-    assert [row.param_bytes for row in result.rows if row.num_params] == [4 * 72, 2 * 36]
-    assert sum(row.param_bytes for row in result.rows) == result.param_bytes
-    assert "288" in result.render(col_names=["num_params", "param_bytes"])
-    assert summary(model, verbose=0, style="tree").render(depth=0, col_names=["param_bytes"]).count("360") == 1
-
-
 @pytest.mark.parametrize("kind", ["lora", "ia3", "prompt"])
 def test_adapters_have_their_own_parameters(kind: str) -> None:
     peft: Any = pytest.importorskip("peft")

@@ -1,30 +1,21 @@
 """Processes that are forked while a call runs, or after one."""
-
 from __future__ import annotations
-
 import os
 import subprocess
-
 import pytest
-
 from tests.truth.warm import python
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-
 FORKS_DURING_A_CALL = """
 import os, signal, threading
 from torch import nn
 from torchsummary_plus import summary
-
 inside, started = os.pipe()
 until_closed, gate = os.pipe()
-
 class Waits(nn.Linear):
     def forward(self, x):
         os.write(started, b".")
         os.read(until_closed, 1)
         return super().forward(x)
-
 thread = threading.Thread(target=summary, args=(Waits(4, 4), (4,)), kwargs={"verbose": 0})
 thread.start()
 os.read(inside, 1)
@@ -43,14 +34,12 @@ FORKS_WITHIN_A_CALL = """
 import os
 from torch import nn
 from torchsummary_plus import summary
-
 class Forks(nn.Linear):
     def forward(self, x):
         self.child = os.fork()
         if self.child:
             os.waitpid(self.child, 0)
         return super().forward(x)
-
 print(summary(Forks(4, 2), (4,), 2, verbose=0).total_params, flush=True)
 print(summary(nn.Linear(4, 3), (4,), verbose=0).total_params, flush=True)
 os._exit(0)
@@ -60,7 +49,6 @@ FORKS_AFTER_A_BACKWARD = """
 import os
 from torch import nn
 from torchsummary_plus import StepError, estimate_memory
-
 estimate_memory(nn.Linear(4, 2), (4,), device="cuda")
 child = os.fork()
 if child == 0:

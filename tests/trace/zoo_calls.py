@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.trace.zoo_case import case
+from tests.trace.zoo_case import Fc, Narrow, case
 from tests.trace.zoo_wrappers import _small
 
 # --- how modules are called ---------------------------------------------------------------------------------
@@ -26,25 +26,7 @@ class CalledThroughForward(nn.Module):
 
 
 @case((4,))
-class RecursesThroughDict(nn.Module):
-    def __init__(self, depth: int = 4) -> None:
-        super().__init__()
-        self.parts = nn.ModuleDict({"fc": nn.Linear(4, 4)})
-        if depth:
-            self.parts["deeper"] = RecursesThroughDict(depth - 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.parts.values():
-            x = part(x)
-        return x
-
-
-@case((4,))
-class CallsItself(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class CallsItself(Fc):
     def forward(self, x: Tensor, depth: int = 3) -> Tensor:
         return self(self.fc(x), depth - 1) if depth else x
 
@@ -110,12 +92,8 @@ class KnowsItsParent(nn.Module):
 
 
 @case((4,), opaque="torchsummary gives no row to a module that no module holds")
-class MadeInForward(nn.Module):
+class MadeInForward(Fc):
     """Each forward creates a new ReLU, which is never in the module tree."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.ReLU()(self.fc(x))
@@ -172,18 +150,6 @@ def user_hooks() -> nn.Module:
 
 
 @case((4,))
-class NoGradInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.frozen, self.fc = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            x = self.frozen(x)
-        return self.fc(x)
-
-
-@case((4,))
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -219,11 +185,7 @@ class _Double(torch.autograd.Function):
 
 
 @case((4,))
-class CustomFunction(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
+class CustomFunction(Narrow):
     def forward(self, x: Tensor) -> Tensor:
         return _Double.apply(self.fc(x))
 
@@ -239,22 +201,14 @@ class Vmapped(nn.Module):
 
 
 @case((4,))
-class CopiesItsLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class CopiesItsLayer(Fc):
     def forward(self, x: Tensor) -> Tensor:
         weights = copy.deepcopy(self.fc.state_dict())
         return self.fc(x) + weights["bias"]
 
 
 @case((4,))
-class FunctionalCall(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class FunctionalCall(Fc):
     def forward(self, x: Tensor) -> Tensor:
         doubled = {name: 2 * p for name, p in self.fc.named_parameters()}
         return torch.func.functional_call(self.fc, doubled, (x,))
@@ -281,12 +235,8 @@ class LooseTensors(nn.Module):
 
 
 @case((4,))
-class AsksQuestions(nn.Module):
+class AsksQuestions(Fc):
     """Reads dtypes, devices and types, as careful code does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         weight = next(self.parameters())

@@ -79,3 +79,19 @@ def case(*sizes: tuple[int, ...], **known: Any) -> Callable[[Any], Any]:
         return builder
 
     return add
+
+
+class Fc(nn.Module):
+    """The base of cases with one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+
+class Narrow(nn.Module):
+    """The base of cases with one layer of two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)

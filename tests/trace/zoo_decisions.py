@@ -7,31 +7,16 @@ import random
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.trace.zoo_case import case
+from tests.trace.zoo_case import Fc, case
 from tests.trace.zoo_wrappers import _small
 
 # --- decisions ----------------------------------------------------------------------------------------------
 
 
-@case((4,), real_only="an `if` on the data")
-class Decides(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.low, self.high = nn.Linear(4, 2), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.high(x) if x.abs().sum() >= 0 else self.low(x)
-
-
 @case((4,), real_only="a number read from the data")
-class ReadsItem(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class ReadsItem(Fc):
     def forward(self, x: Tensor) -> Tensor:
         for _ in range(1 + int((x * 0).max().item())):
             x = self.fc(x)
@@ -39,33 +24,15 @@ class ReadsItem(nn.Module):
 
 
 @case((4,), real_only="the shape is the data's")
-class PicksRows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class PicksRows(Fc):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x[x[:, 0] >= 0])
 
 
 @case((4,), real_only="numpy computes")
-class ThroughNumpy(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class ThroughNumpy(Fc):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(torch.from_numpy(x.detach().numpy() * 2))
-
-
-@case((4,), real_only="a list of the data")
-class ThroughLists(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(torch.tensor(x.tolist()))
 
 
 @case((4,), volatile="a coin is tossed")
@@ -94,28 +61,6 @@ class FourierAndInverse(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.rfft(x).abs() @ torch.linalg.inv(self.w)
-
-
-@case((3, 8, 8))
-class Transposed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 3, 2, stride=2)
-        self.bilinear = nn.Bilinear(3, 3, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = self.up(F.relu(self.down(x))).mean((2, 3))
-        return self.bilinear(pooled, pooled)
-
-
-@case((2, 5))
-class Einsum(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(2, 5, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("bhi,hio->bho", x, self.w)
 
 
 # --- state kept by the model --------------------------------------------------------------------------------

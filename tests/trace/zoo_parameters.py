@@ -83,17 +83,6 @@ class SharedModule(nn.Module):
 
 
 @case((4,))
-class TwoParents(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        core = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-        self.left, self.right = nn.Sequential(core, nn.ReLU()), nn.Sequential(nn.Tanh(), core)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.left(x) + self.right(x)
-
-
-@case((4,))
 class CalledOutsideItsParent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -137,12 +126,6 @@ class Buffers(nn.Module):
 
 
 @case((4,))
-class NoParameters(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.cumsum(1)
-
-
-@case((4,))
 def no_parameters_inside() -> nn.Module:
     return nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Softmax(1))
 
@@ -150,16 +133,6 @@ def no_parameters_inside() -> nn.Module:
 @case((4,))
 def one_linear() -> nn.Module:
     return nn.Linear(4, 2)
-
-
-@case((3, 8, 8))
-def one_conv() -> nn.Module:
-    return nn.Conv2d(3, 6, 3, groups=3)
-
-
-@case((4,))
-def one_identity() -> nn.Module:
-    return nn.Identity()
 
 
 @case((4,))
@@ -175,16 +148,6 @@ def weight_norm_by_hook() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)), nn.ReLU())
-
-
-@case((4,))
-def weight_norm() -> nn.Module:
-    return nn.Sequential(P.weight_norm(nn.Linear(4, 3)), nn.ReLU())
-
-
-@case((3, 6, 6))
-def spectral_norm() -> nn.Module:
-    return nn.Sequential(P.spectral_norm(nn.Conv2d(3, 4, 3)), nn.Flatten())
 
 
 @case((3, 6, 6))
@@ -220,11 +183,6 @@ def dynamically_quantized_linear() -> nn.Module:
     return _quantized(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), {nn.Linear})
 
 
-@case((5, 4), params=4 * (4 * 6 + 6 * 6 + 6 + 6), real_only="quantized kernels compute for real only")
-def dynamically_quantized_lstm() -> nn.Module:
-    return _quantized(nn.Sequential(nn.LSTM(4, 6, batch_first=True)), {nn.LSTM})
-
-
 @case((3, 6, 6), params=3 * 4 * 9 + 4, real_only="quantized kernels compute for real only")
 def statically_quantized() -> nn.Module:
     quantization = torch.ao.quantization
@@ -243,16 +201,6 @@ def statically_quantized() -> nn.Module:
 @case((3, 8, 8), params=(3 * 4 * 9 + 4) + 2 * 4 + (4 * 36 * 5 + 5))
 def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(5))
-
-
-@case((4,), params=4 * 3 + 3 + 5)
-class LazyInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.scale = nn.LazyLinear(3), nn.Parameter(torch.rand(5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x)
 
 
 @case((3, 8, 8), fake_only="nothing to compute with")

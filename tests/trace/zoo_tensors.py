@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
-from tests.trace.zoo_case import case
+from tests.trace.zoo_case import Narrow, case
 from tests.trace.zoo_values import _ids
 
 # --- kinds of tensors ---------------------------------------------------------------------------------------
@@ -35,11 +35,6 @@ class EmptyTensors(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.fc(x[:0]), self.keep(x[:, 4:])
-
-
-@case(data=lambda: torch.rand(0, 4))
-def empty_batch() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
 
 
 @case(data=lambda: torch.tensor(2.0))
@@ -87,14 +82,6 @@ class NestedTensorInside(nn.Module):
         return self.fc(ragged).to_padded_tensor(0.0)
 
 
-@case(
-    data=lambda: torch.nested.nested_tensor([torch.rand(2, 4), torch.rand(3, 4)]),
-    real_only="nested tensors are real only",
-)
-def nested_tensor_input() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
-
-
 @case((4,), real_only="sparse kernels are real only")
 class SparseGraph(nn.Module):
     """A sparse adjacency matrix as a buffer."""
@@ -108,55 +95,9 @@ class SparseGraph(nn.Module):
         return self.fc(torch.sparse.mm(self.adjacency, x.T).T)
 
 
-@case(data=lambda: torch.eye(4).to_sparse(), real_only="sparse kernels are real only")
-class SparseInput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(4, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sparse.mm(x, self.w)
-
-
-@case((4,), real_only="sparse kernels are real only")
-class SparseOutput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.thin = nn.Linear(4, 4), Thin()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.thin(self.fc(x))
-
-
-class Thin(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.to_sparse()
-
-
-@case((5,), dtypes=[torch.int64])
-def sparse_gradients() -> nn.Module:
-    return nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Linear(4, 2))
-
-
 @case(data=lambda: (_ids(7), torch.tensor([0, 3])))
 def embedding_bag() -> nn.Module:
     return nn.EmbeddingBag(11, 4, mode="mean")
-
-
-@case((4,), real_only="quantized kernels compute for real only")
-class QuantizedValues(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.quantize = Quantize()
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.quantize(x).dequantize())
-
-
-class Quantize(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
 
 
 # --- dtypes -------------------------------------------------------------------------------------------------
@@ -167,19 +108,9 @@ def complex_numbers() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3, dtype=torch.complex64), nn.Tanh())
 
 
-@case((4,), dtypes=[torch.float16])
-def half() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 3), nn.ReLU()).half()
-
-
 @case((3, 6, 6), dtypes=[torch.bfloat16])
 def bfloat16() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).bfloat16()
-
-
-@case((4,), dtypes=[torch.float64])
-def double() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).double()
 
 
 @case((4,))
@@ -194,17 +125,6 @@ class Float8Weights(nn.Module):
         return F.linear(x, self.w.to(x.dtype))
 
 
-@case((4,))
-class Int8Weights(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("w", torch.randint(-8, 8, (3, 4), dtype=torch.int8))
-        self.scale = nn.Parameter(torch.rand(3, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.w * self.scale)
-
-
 @case((3, 6, 6), dtypes=[torch.uint8])
 class ByteImages(nn.Module):
     def __init__(self) -> None:
@@ -216,23 +136,9 @@ class ByteImages(nn.Module):
 
 
 @case((5, 4), (5,), dtypes=[torch.float32, torch.bool])
-class BoolMask(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
+class BoolMask(Narrow):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return self.fc(x.masked_fill(mask.unsqueeze(-1), 0.0))
-
-
-@case((4,))
-class MixedDtypes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.narrow = nn.Linear(4, 4), nn.Linear(4, 2, dtype=torch.bfloat16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(self.wide(x).to(torch.bfloat16))
 
 
 @case((8,))
@@ -250,12 +156,8 @@ class Autocast(nn.Module):
 
 
 @case((5, 4))
-class BatchFoldedIntoTime(nn.Module):
+class BatchFoldedIntoTime(Narrow):
     """The leading axis of the inner call is batch times 5."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x.reshape(-1, 4)).reshape(x.size(0), 5, 2)
@@ -300,11 +202,7 @@ class BatchFreeBranch(nn.Module):
 
 
 @case((1, 4))
-class Squeezes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
+class Squeezes(Narrow):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x.squeeze())
 

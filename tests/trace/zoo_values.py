@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tests.trace.zoo_case import case
+from tests.trace.zoo_case import Fc, Narrow, case
 
 # --- tuples in tuples ---------------------------------------------------------------------------------------
 
@@ -22,23 +22,6 @@ def lstm() -> nn.Module:
 @case((5, 4))
 def lstm_projected_bidirectional() -> nn.Module:
     return nn.LSTM(4, 6, num_layers=2, batch_first=True, bidirectional=True, proj_size=3)
-
-
-@case((5, 4))
-def gru_batch_second() -> nn.Module:
-    return nn.GRU(4, 6, num_layers=2, dropout=0.5)
-
-
-@case((5, 4))
-class ElmanTagger(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.RNN(4, 6, batch_first=True)
-        self.tag = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        states, last = self.rnn(x)
-        return self.tag(states), last
 
 
 @case((4,))
@@ -68,11 +51,7 @@ class NestedOutput(nn.Module):
         return self.inner(x)
 
 
-class NestedInner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
+class NestedInner(Fc):
     def forward(self, x: Tensor) -> Any:
         y = self.fc(x)
         return y, (y[:, :3], [y[:, :2], (y[:, :1],)])
@@ -128,11 +107,6 @@ class BoxReader(nn.Module):
 @case((4,))
 def dataclass_between_modules() -> nn.Module:
     return nn.Sequential(Boxer(), BoxReader())
-
-
-@case(data=lambda: (Boxes(torch.rand(3, 4), torch.rand(3, 1)),))
-def dataclass_input() -> nn.Module:
-    return nn.Sequential(BoxReader(), BoxReader(2))
 
 
 class Pair(NamedTuple):
@@ -202,18 +176,6 @@ class SlottedObjectOutput(nn.Module):
         return SlottedPoint(x, self.fc(x))
 
 
-@case((4,), needs="transformers")
-class ModelOutputOutput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Any:
-        from transformers.modeling_outputs import SequenceClassifierOutput
-
-        return SequenceClassifierOutput(logits=self.fc(x), hidden_states=(x, x))
-
-
 # --- no tensor at all ---------------------------------------------------------------------------------------
 
 
@@ -242,11 +204,7 @@ class PlainOutputs(nn.Module):
 
 
 @case((4,))
-class NoOutput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
+class NoOutput(Narrow):
     def forward(self, x: Tensor) -> None:
         self.fc(x)
 
@@ -309,11 +267,7 @@ def root_called_with_nothing() -> nn.Module:
 
 
 @case((4,), (4,), (4,))
-class VariableInputs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
+class VariableInputs(Narrow):
     def forward(self, *xs: Tensor) -> list[Tensor]:
         return [self.fc(x) for x in xs]
 
@@ -349,26 +303,12 @@ def dict_as_keywords() -> nn.Module:
     return Masked()
 
 
-@case(data=lambda: (_ids(3, 5), torch.ones(3, 5)))
-def tuple_as_positional() -> nn.Module:
-    return Masked()
-
-
 @case(data=lambda: ((_ids(3, 5),), {"mask": torch.ones(3, 5)}))
 def positional_and_keywords() -> nn.Module:
     return Masked()
 
 
-@case(data=lambda: _ids(3, 5))
-def one_tensor() -> nn.Module:
-    return Masked()
-
-
 @case(data=lambda: ({"points": [torch.rand(2, 4), torch.rand(2, 4)], "meta": ("name", 3)},))
-class DictAsOneArgument(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
+class DictAsOneArgument(Narrow):
     def forward(self, batch: dict[str, Any]) -> Tensor:
         return sum(self.fc(p) for p in batch["points"]) * batch["meta"][1]

@@ -36,11 +36,6 @@ class CrossAttention(nn.Module):
         return self.attention(x, memory, memory)
 
 
-@case((6, 8))
-def attention_in_eval() -> nn.Module:
-    return SelfAttention().eval()
-
-
 def _encoder() -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     return nn.TransformerEncoder(layer, 2)
@@ -64,11 +59,6 @@ def encoder_with_padding() -> nn.Module:
     return _encoder().eval()
 
 
-@case((6, 8), (4, 8))
-def whole_transformer() -> nn.Module:
-    return nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
-
-
 @case((2, 6, 8))
 class FunctionalAttention(nn.Module):
     def __init__(self) -> None:
@@ -86,14 +76,6 @@ def gpt2() -> nn.Module:
 
     sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
     return GPT2LMHeadModel(GPT2Config(vocab_size=11, bos_token_id=0, eos_token_id=0, **sizes))
-
-
-@case(data=lambda: {"input_ids": torch.arange(10).reshape(2, 5)}, needs="transformers")
-def llama() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=11, num_key_value_heads=1, **sizes))
 
 
 # --- wrappers -----------------------------------------------------------------------------------------------
@@ -130,11 +112,6 @@ def traced() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.jit.trace(_small(), torch.rand(2, 4))
-
-
-@case((4,), opaque="the interpreter runs the calls")
-def scripted_inside() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), _script(_small()))
 
 
 def _script(model: nn.Module) -> nn.Module:
