@@ -29,7 +29,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tests.truth.kernel_truth import described, measured, predicted
+from benchmarks.cpu.kernel_truth import described, measured, predicted
 from torchsummary_plus.ops.scratch.registry import UNMODELLED
 from torchsummary_plus.step.workspace import Workspaces
 

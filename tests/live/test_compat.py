@@ -115,15 +115,6 @@ def test_a_missing_name_has_a_stand_in_or_an_older_place() -> None:
             probing._probed.pop(name)
 
 
-def test_a_name_with_two_uses_says_what_both_lose() -> None:
-    try:
-        for loss in ("tables", "estimates", "tables"):
-            probing.probe("torch:_C._of_no_release", loss)
-        assert [name.loss for name in probing.missing_names() if "of_no_release" in name.name] == ["tables; estimates"]
-    finally:
-        probing._probed.pop("torch._C._of_no_release")
-
-
 def test_every_name_is_found_on_the_newest_releases() -> None:
     """Of those that a build for the CPU has as well; ``ranks``' own names have a test beside it."""
     of_cuda = {

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsummary_plus import summary
-from torchsummary_plus.live import compat, fakes, meta_storages
+from torchsummary_plus.live import compat
 from torchsummary_plus.live.fakes import (
     CPU,
     DataDependentError,
@@ -22,11 +20,9 @@ from torchsummary_plus.live.fakes import (
     new_fake,
     standing_in_for,
 )
-from torchsummary_plus.live.meta_storages import MetaStorages
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
-from torchsummary_plus.trace import kernels
-from torchsummary_plus.trace.kernels import FakeKernels, View, from_recipe
+from torchsummary_plus.trace.kernels import FakeKernels
 
 CUDA = torch.device("cuda", 0)
 
@@ -92,52 +88,6 @@ def test_models_are_told_of_the_card_that_is_meant() -> None:
     with standing_in_for(CUDA, capability=(9, 0)):
         assert (torch.cuda.get_device_capability(0), torch.cuda.current_device()) == ((9, 0), 0)
     assert torch.cuda.get_device_capability is capability_query
-
-
-def test_the_switch_by_which_tensors_reach_the_mode_is_put_back() -> None:
-    with standing_in_for(CUDA):
-        assert torch._C._only_lift_cpu_tensors()
-    assert not torch._C._only_lift_cpu_tensors()
-
-
-class Seen(TorchDispatchMode):
-    """Notes operators, as a user's mode does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[Any] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-MAKERS: dict[str, Callable[[Fake], Any]] = {
-    "fake_like": lambda fake: fake_like(torch.ones(2), CPU),
-    "of a storage": lambda fake: MetaStorages().fake(torch.ones(2), CPU),
-    "from a recipe": lambda fake: from_recipe(((2,), (1,), torch.float32, CPU), []),
-    "a view": lambda fake: from_recipe(View((2,), (1,), 0), [fake]),
-    "new_fake": lambda fake: new_fake((2,), torch.float32, CPU),
-}
-
-
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_an_error_where_a_fake_is_made_leaves_torch_as_it_was(
-    make: Callable[[Fake], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the error is kept, with its frames, the user's dispatch modes and autograd still see operators."""
-
-    def failing(*_: Any) -> Any:
-        raise RuntimeError("no fake")
-
-    fake = new_fake((4,), torch.float32, CPU)
-    for place in (fakes, meta_storages, kernels):
-        monkeypatch.setattr(place, "wrap", failing)
-    with pytest.raises(RuntimeError, match="no fake") as caught:
-        make(fake)
-    with Seen() as seen:
-        assert nn.Linear(2, 2)(torch.ones(2)).requires_grad
-    assert seen.operators and caught.value is not None
 
 
 def test_an_operator_on_thousands_of_tensors_takes_time_in_a_straight_line(fake_cuda: FakeKernels) -> None:

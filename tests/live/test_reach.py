@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchsummary_plus.live.copying import is_library
-from torchsummary_plus.live.fakes import CPU, dress, fake_like
 from torchsummary_plus.live.reach import Reached
-from torchsummary_plus.live.stored import stored
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
@@ -32,21 +30,6 @@ from torchsummary_plus.trace.kernels import run_really
 )
 def test_code_that_is_installed_anywhere_is_a_librarys(path: str | None, expected: bool) -> None:
     assert is_library(path) is expected
-
-
-class Told(Tensor):
-    """A class whose ``__torch_function__`` sees every function, including attribute access."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise AssertionError(f"{func} was called")
-
-
-def test_a_fake_of_a_users_class_is_stored_as_any_other_and_its_class_is_not_told() -> None:
-    scale = fake_like(torch.ones(3), CPU)
-    fake = dress(fake_like(torch.ones(4), CPU), Told, {"scale": scale})
-
-    assert [id(part) for part in stored(fake)] == [id(fake), id(scale)]
 
 
 def test_objects_that_refer_to_each_other_are_searched_once() -> None:

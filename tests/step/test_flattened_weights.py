@@ -36,11 +36,6 @@ def test_weights_of_a_recurrent_layer_are_one_block() -> None:
     assert sizes == [LAYER, 10_240, 40]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_layers_of_cudnns_dtypes_are_flattened(dtype: torch.dtype) -> None:
-    assert len(flattened(nn.LSTM(4, 4).to(dtype))) == 4
-
-
 def test_other_layers_are_not_flattened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tied or bfloat16 weights, other modules, and any layer without cuDNN."""
     tied = nn.RNN(4, 4)

@@ -489,11 +489,30 @@ LOOPS = {
     ),
 }  # fmt: skip
 
+ASSIGNED = {
+    "a weight that is emptied and put back": Program(  # As FSDP1 keeps a parameter whose shard is on other ranks.
+        "",
+        "weight, data = model.weight, model.weight.data; weight.data = torch.empty(0); weight.detach().clone()\n"
+        "    assert weight.view(-1).shape == (0,); weight.data = data",
+    ),
+    "a weight": Program("", "model.weight.data = torch.full((200, 200), 0.1)"),
+    "a bias, whose part is used": Program(
+        "", "model.bias.data = model.bias.detach().clone() + 1; model.bias[2:4].sum().backward()"
+    ),
+    "an input": Program("", "x.data = torch.zeros(2, 200); x = x[:1]"),
+    "weights, as descended by hand": Program(
+        "",
+        "model(x).sum().backward()\n    for p in model.parameters(): p.data = p.data - 0.1 * p.grad\n"
+        "    model.zero_grad()",
+    ),
+}  # fmt: skip
+
 PROGRAMS = {
     f"{group}: {name}": program
     for group, programs in (
         *(("replaced", REPLACED), ("reached", REACHED), ("history", HISTORIES)),
         *(("copied", COPIED), ("outside", OUTSIDE), ("loop", LOOPS)),
+        ("assigned", ASSIGNED),
     )
     for name, program in programs.items()
 }

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable
-from types import MethodType
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.step.step_parts import WIDTH, rows
-from tests.told import Told
 from tests.truth.memory_truth import storage_bytes
 from torchsummary_plus import estimate_memory
 
@@ -38,34 +35,6 @@ def test_a_traced_module_holds_the_inputs_it_was_traced_with() -> None:
     traced = torch.jit.trace(plain, torch.zeros(7, WIDTH))
     alone, beside = (estimate_memory(model, input_data=rows(), mode="eval") for model in (plain, traced))
     assert beside.peak_bytes == alone.peak_bytes + 4 * 7 * WIDTH
-
-
-class Kept(nn.Module):
-    """A module with a forward of the instance's own, and a state of the class's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
-        self.forward = MethodType(lambda self, x: self.inner(x).exp(), self)  # type: ignore[method-assign]
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "forward"} | {"was_copied": True}
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)  # type: ignore[no-any-return]
-
-
-def test_what_a_class_says_of_its_copies_holds() -> None:
-    model = nn.Sequential(Kept())
-    facts = Told()
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        clone = copy.deepcopy(model)
-        facts.put((vars(clone[0])["was_copied"], "forward" in vars(clone[0]), clone(x).grad_fn.name()))
-
-    estimate_memory(model, input_data=rows(), train_step=step)
-    assert set(facts.all()) == {(True, False, "AddmmBackward0")}
-    assert pickle.loads(pickle.dumps(model))[0].was_copied
 
 
 def test_a_copied_parameter_takes_its_own_bytes_only_on_a_gpu() -> None:

@@ -59,19 +59,9 @@ def test_the_range_covers_other_draws(drawn: str) -> None:
     assert sum(low <= peak <= high for peak in peaks) >= 5
 
 
-@pytest.mark.parametrize("drawn", KEEPS)
-def test_the_range_covers_other_draws_on_a_gpu(drawn: str) -> None:
-    estimate = estimate_memory(LayerDrop(KEEPS[drawn]), (64,), 128, gpu="A100 80GB", progress=False)
+def test_the_range_covers_other_draws_on_a_gpu() -> None:
+    estimate = estimate_memory(LayerDrop(KEEPS["numpy"]), (64,), 128, gpu="A100 80GB", progress=False)
     assert estimate.peak_range[0] < estimate.peak_range[1] and any(LINE in line for line in estimate.assumptions)
-
-
-def test_a_branch_that_no_draw_took_is_mentioned() -> None:
-    class Rare(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x.repeat(8, 1) if torch.rand(1).item() > 1 else x)
-
-    estimate = estimate_memory(Rare(64, 64), (64,), 128, mode="eval", progress=False)
-    assert any("random numbers may decide what runs: 3 draws" in line for line in estimate.assumptions)
 
 
 def test_draws_that_change_no_peak_are_not_mentioned() -> None:
@@ -113,9 +103,8 @@ def test_a_real_pass_is_repeated_with_other_draws_if_it_drew(mode: str) -> None:
     assert sum(low <= peak <= high for peak in peaks) >= 5
 
 
-@pytest.mark.parametrize("drawn", ["torch"])
-def test_a_limit_holds_for_other_draws_and_is_the_same_in_each_call(drawn: str) -> None:
-    model, limits = LayerDrop(KEEPS[drawn]), []
+def test_a_limit_holds_for_other_draws_and_is_the_same_in_each_call() -> None:
+    model, limits = LayerDrop(KEEPS["torch"]), []
     model.layers = model.layers[:2]
     for seed in (1, 2):
         seed_all(seed)
@@ -129,16 +118,6 @@ def test_a_limit_holds_for_other_draws_and_is_the_same_in_each_call(drawn: str) 
         real = measure_memory(model, (64,), limit.batch_size, optimizer="sgd")
         fits.append(real.peak_bytes <= limit.memory_bytes)
     assert sum(fits) >= 9
-
-
-def test_draws_that_skip_few_layers_of_many_are_in_the_range_of_a_deep_model() -> None:
-    class Deep(LayerDrop):
-        def __init__(self) -> None:
-            super().__init__(lambda: bool(torch.rand([]) < 0.97))
-            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(48))
-
-    low, high = estimate_memory(Deep(), (64,), 128, progress=False).peak_range
-    assert low < high
 
 
 def test_draws_of_other_allocations_are_told_apart_even_if_peaks_are_equal() -> None:

@@ -10,8 +10,6 @@ import numpy
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils import dlpack
-from torch.utils.dlpack import to_dlpack
 
 from tests.told import Told
 from torchsummary_plus import estimate_memory, measure_memory
@@ -19,16 +17,13 @@ from torchsummary_plus import estimate_memory, measure_memory
 TO_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "from_dlpack": torch.from_dlpack,
     "a capsule": lambda y: torch.from_dlpack(torch.to_dlpack(y)),
-    "a capsule, by the module": lambda y: dlpack.from_dlpack(dlpack.to_dlpack(y)),
     "a device": lambda y: torch.from_dlpack(y, device=y.device),
     "a copy": lambda y: torch.from_dlpack(y, copy=True),
 }
 ELSEWHERE: dict[str, Callable[[Tensor], Any]] = {
     "NumPy": lambda y: torch.from_numpy(numpy.from_dlpack(y) * 2),
     "a method": lambda y: torch.from_dlpack(y.__dlpack__()) + 1,
-    "a function that was imported": lambda y: torch.from_dlpack(to_dlpack(y)) + 1,
     "another process": lambda y: y.share_memory_(),
-    "another process, the storage": lambda y: y.untyped_storage().share_memory_(),
 }
 HAS_OPTIONS = "copy" in inspect.signature(torch.from_dlpack).parameters
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,27 +88,6 @@ def test_autocast_casts_what_products_keep() -> None:
     assert agrees(Multiplied(), torch.randn(64, 48), "train")
 
 
-WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
-    "pinv": torch.linalg.pinv,
-    "pinv of a batch, transposed": lambda x: torch.linalg.pinv(x.view(2, 12, 20)).mT.contiguous(),
-    "pinv of a Hermitian matrix": lambda x: torch.linalg.pinv(x[:20], hermitian=True),
-    "pinverse, which autocast runs in float32": torch.pinverse,
-    "bilinear": lambda x: functional.bilinear(x[:, :5], x[:, 5:11], x[:6].reshape(4, 5, 6)),
-}
-"""Operators that multiply inside their kernels, where autocast reaches the products."""
-
-
-@pytest.mark.parametrize("name", WITHIN)
-def test_autocast_reaches_products_inside_kernels(name: str) -> None:
-    class Model(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return WITHIN[name](x)
-
-    x = torch.randn(24, 20)
-    model, argument = Model(), (x[:20] if "Hermitian" in name else x)
-    assert agrees(model, argument, "eval")
-
-
 @from_release("2.8", "autocast of the fast path's attention")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_autocast_casts_inside_the_fused_encoder_layer(norm_first: bool) -> None:
@@ -184,7 +161,7 @@ def test_cudnns_batch_norm_copies_a_slice_also_if_this_build_has_no_cudnn(trains
 
 
 @from_release("2.13", "attention that returns zeros where there are no keys")
-@pytest.mark.parametrize("card", ["A100 80GB", "T4", "H100 SXM"])
+@pytest.mark.parametrize("card", ["T4", "H100 SXM"])
 @pytest.mark.parametrize(
     ("dtype", "autocast"), [(torch.float32, None), (torch.float32, torch.half), (torch.half, None)]
 )

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from torchsummary_plus import estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.data.memory_records import WITHOUT_GRAPH
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
-from torchsummary_plus.step.autograd import functions
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -52,22 +50,6 @@ def test_at_any_batch_size_and_in_a_table() -> None:
 
     assert summary(Told(), input_data=(x, [x]), verbose=0).total_mult_adds == 4 * 16 * 64
     assert limit.peak_bytes == measure_memory(Told(), input_data=(grown, [grown]), mode="eval").peak_bytes
-
-
-def test_booking_a_backward_calls_no_functions_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[Any] = []
-    kind: type[TorchFunctionMode] = functions.StepFunctions
-    run: Any = kind.__torch_function__
-    monkeypatch.setattr(kind, "__torch_function__", lambda *arguments: called.append(arguments[1]) or run(*arguments))
-    counts = []
-    for length in (10, 10, 20):
-        events = estimate_memory(nn.GRU(8, 8, batch_first=True), (length, 8), batch_size=2).log.events
-        counts.append((len(called), len(events)))
-        called.clear()
-    _, (few, short), (many, long) = counts
-
-    assert many == few
-    assert long > short
 
 
 def test_an_input_with_a_graph_is_said_to_be_used_without_it() -> None:

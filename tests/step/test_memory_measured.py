@@ -90,12 +90,8 @@ class Padded(nn.Module):
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "COO": (lambda: Graph(adjacency().to_sparse()), "train"),
     "COO with duplicates": (lambda: Graph(duplicated()), "train"),
-    "COO, coalesced": (lambda: Graph(duplicated().coalesce()), "train"),
     "CSR": (lambda: Graph(adjacency().to_sparse_csr()), "eval"),
-    "CSR of COO": (lambda: Graph(duplicated().to_sparse_csr()), "train"),
-    "CSC": (lambda: Graph(adjacency().to_sparse_csc()), "eval"),
     "made in the forward": (Pooled, "train"),
     "an adapter": (Adapted, "train"),
     "jagged": (Ragged, "train"),

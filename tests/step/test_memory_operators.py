@@ -104,6 +104,55 @@ IN_PYTHON: dict[str, Callable[..., Tensor]] = {
     "pca_lowrank": lambda x: torch.pca_lowrank(x * 2, q=3)[1].sum(),
 }
 """Functions of Python in torch, which free their tensors as without a mode."""
+
+
+def written(x: Tensor, write: Callable[[Tensor], object]) -> Tensor:
+    """A part of a tensor is written to in place, and both are used."""
+    y = x * x
+    view = write(y)
+    return y.exp() + view.sum() if isinstance(view, Tensor) else y.exp()
+
+
+def item(y: Tensor) -> None:
+    y[..., 1:3] *= 2.5
+
+
+def two_views(y: Tensor) -> Tensor:
+    first, second = y[:2], y[2:]
+    first.mul_(2)
+    second.div_(3.0)
+    return first
+
+
+def filled(x: Tensor) -> Tensor:
+    """A factory's tensor that is filled, and multiplied through a view that nobody holds."""
+    full = torch.zeros(len(x), SIDE)
+    full[:, :10] = x[:, :10]
+    full[:, ::2].mul_(2)
+    return full[:, :].exp()
+
+
+def handed(x: Tensor, again: bool) -> Tensor:
+    """A view whose node torch must replace while it is passed to code that no mode sees."""
+    view = x[:, ::2]
+    x[:, 1:].mul_(x[:, 1:].detach().clone())
+    return checkpoint(lambda part: part.sigmoid() * 2, view, use_reentrant=again) + view.sum()
+
+
+VIEWS: dict[str, Callable[..., Tensor]] = {
+    "an item": lambda x: written(x, item),
+    "two views": lambda x: written(x, two_views),
+    "a view of a view": lambda x: written(x, lambda y: y.view(-1)[SIDE:].unflatten(0, (-1, 8)).mul_(2).add_(1)),
+    "a tensor's product": lambda x: written(x, lambda y: y[:2].mul_(y[:2].detach().clone())),
+    "a copy": lambda x: written(x, lambda y: y[:1].copy_(y[1:2])),
+    "a fill": lambda x: written(x, lambda y: y[:1].fill_(0.5)),
+    "a mask": lambda x: written(x, lambda y: y[:2].masked_fill_(y[:2].detach() == 7, 0.0)),
+    "an activation": lambda x: written(x, lambda y: F.leaky_relu(y.reshape(-1), 0.1, inplace=True)),
+    "an activation of a norm": lambda x: F.hardswish(F.instance_norm(x.view(4, 16, -1)), inplace=True),
+    "a view that is dropped": filled,
+    "a view that a checkpoint gets": lambda x: handed(x, again=False),
+    "a view that a checkpoint gets, which is entered again": lambda x: handed(x, again=True),
+}
 PARTS: dict[str, Callable[..., Tensor]] = {
     "slice_scatter": lambda x: torch.slice_scatter(x[:, :16], x[:2, :16] * 2, 0, 0, 2),
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x[1:5, :4], x[0, :4] * 2),
@@ -118,6 +167,7 @@ CASES = {
         "loss": LOSSES,
         "turned": TURNED,
         "in Python": IN_PYTHON,
+        "view": VIEWS,
         "part": PARTS,
     }.items()
     for name, function in cases.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +77,6 @@ def test_they_are_tried_on_narrower_processors(limit: str) -> None:
     assert f"{2 * len(MODELS)} passed" in done.stdout
 
 
-def test_half_precision_is_tried() -> None:
-    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).bfloat16()
-    request: dict[str, Any] = {"input_size": (32,), "batch_size": 6, "dtypes": torch.bfloat16}
-    estimate = estimate_memory(model, **request)
-    assert not estimate.unknown
-    assert estimate.peak_bytes == measure_memory(model, **request).peak_bytes
-
-
 @pytest.mark.parametrize("is_available", [True, False])
 def test_half_precision_without_onednn_runs_on_fakes(is_available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the expanded gradient of a sum nor a build without oneDNN needs a real step."""
@@ -101,28 +92,3 @@ def test_half_precision_without_onednn_runs_on_fakes(is_available: bool, monkeyp
         processor.multiplies.cache_clear()
     assert not any("real step" in line for line in estimate.assumptions)
     assert estimate.peak_bytes == measured.peak_bytes
-
-
-@pytest.fixture(params=["high", "medium"])
-def lower_precision(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-LOWERED = {
-    "linear": (lambda: nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64)), (64,)),
-    "encoder": (lambda: nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True), (10, 64)),
-    "gated": (lambda: nn.GRU(64, 32), (5, 64)),
-}
-
-
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("name", LOWERED)
-@pytest.mark.usefixtures("lower_precision")
-def test_products_in_a_lower_precision_take_the_scratch_memory_of_conversions(name: str, mode: str) -> None:
-    make, size = LOWERED[name]
-    model = make()
-    estimate = estimate_memory(model, size, 4, mode=mode)
-    assert estimate.peak_bytes == measure_memory(model, size, 4, mode=mode).peak_bytes

@@ -109,7 +109,6 @@ CONFIGS = [
     "Int8WeightOnlyConfig",
     "Int8DynamicActivationInt8WeightConfig",
     "Float8WeightOnlyConfig",
-    "IntxWeightOnlyConfig",
 ]
 
 

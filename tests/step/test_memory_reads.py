@@ -16,13 +16,9 @@ READS: dict[str, Callable[[Tensor], int]] = {
     "item": lambda counts: int(counts[3].item()),
     "tolist": lambda counts: int(counts.tolist()[3]),
     "numpy": lambda counts: int(counts.numpy()[3]),
-    "cpu, then numpy": lambda counts: int(counts.cpu().numpy()[3]),
     "an array of NumPy": lambda counts: int(numpy.asarray(counts)[3]),
-    "detached and forced": lambda counts: int(counts.numpy(force=True)[3]),
     "an iteration": lambda counts: [int(count) for count in counts][3],
     "an integer": lambda counts: int(counts[3]),
-    "unpacking": lambda counts: int([*counts][3]),
-    "a list's list": lambda counts: int(counts.reshape(4, -1).tolist()[0][3]),
 }
 
 
@@ -46,10 +42,10 @@ class Reader(nn.Module):
         return total
 
 
-@pytest.mark.parametrize("times", [2, 3, 4])
 @pytest.mark.parametrize("how", READS)
-def test_each_read_gets_its_own_answer(how: str, times: int) -> None:
+def test_each_read_gets_its_own_answer(how: str) -> None:
     torch.manual_seed(0)
+    times = 3
     model, x = Reader(READS[how], times), torch.randn(256, 32)
     LENGTHS.all()
     model(x)

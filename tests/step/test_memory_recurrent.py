@@ -41,10 +41,7 @@ LAYERS: dict[str, tuple[Any, ...]] = {
     "packed bidirectional ReLU": ("RNN", SORTED, {"nonlinearity": "relu", "bidirectional": True}),
     "packed tanh, batch first, unsorted": ("RNN", MIXED, {"batch_first": True, "num_layers": 2, "dropout": 0.2}),
     "packed LSTM": ("LSTM", SORTED, {"batch_first": True, "bidirectional": True, "num_layers": 2}),
-    "packed GRU without biases": ("GRU", MIXED, {"bias": False}),
-    "packed LSTM with projections": ("LSTM", SORTED, {"proj_size": 8, "num_layers": 2}),
     "GRU, batch first": ("GRU", None, {"batch_first": True}),
-    "LSTM without biases": ("LSTM", None, {"bias": False}),
     "LSTM with projections": ("LSTM", None, {"proj_size": 8, "batch_first": True, "bidirectional": True}),
 }
 
@@ -65,7 +62,6 @@ def as_half(tensor: Tensor) -> Tensor:
 
 
 HOOKS: dict[str, Callable[[], Any]] = {
-    "pinned": lambda: graph.save_on_cpu(pin_memory=True),
     "not pinned": graph.save_on_cpu,
     "half": lambda: graph.saved_tensors_hooks(as_half, lambda packed: packed.float()),
     "copied": lambda: graph.saved_tensors_hooks(torch.clone, lambda packed: packed * 1.0),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 
-from tests.step.wrapped_tensors import Both, Scaled, Scaling, Slotted, Tagged
+from tests.step.wrapped_tensors import Both, Scaled, Scaling, Tagged
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.weights_truth import agree, everything, rows
 from torchsummary_plus import summary
@@ -32,13 +32,6 @@ class Times(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return F.linear(self.first(x).relu(), self.weight)
-
-
-class Tied(Times):
-    """The weight used twice: its gradients are added up."""
-
-    def forward(self, x: Tensor) -> Any:
-        return F.linear(F.linear(self.first(x), self.weight).sin(), self.weight)
 
 
 class Bias(nn.Module):
@@ -90,12 +83,9 @@ def two(inner: Callable[[], Tensor] = drawn) -> Tensor:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "two": lambda: Times(two(), True),
-    "two, tied": lambda: Tied(two(), True),
     "two of two": lambda: Times(two(two), True),
     "scaled": lambda: Times(Scaled.of(drawn()), False),
-    "scaled of two": lambda: Times(Scaled(two(lambda: torch.ones(WIDTH, WIDTH, dtype=torch.int8)), two()), False),
     "without flattening": lambda: Times(Both(drawn(), drawn()), True),
-    "with slots": lambda: Times(Slotted(drawn(), drawn()), True),
     "a buffer": Bias,
     "attributes": Beside,
     "a class that stays": Tags,
@@ -107,21 +97,11 @@ def test_a_class_of_its_own(name: str) -> None:
     agree(MODELS[name], rows(8, WIDTH), "train", torch.optim.SGD)
 
 
-def test_a_wrapper_as_the_input() -> None:
-    agree(lambda: nn.Linear(WIDTH, WIDTH), lambda: TwoTensor(torch.rand(8, WIDTH), torch.rand(8, WIDTH)), "train")
-
-
 def test_a_jagged_input() -> None:
     def ragged() -> Tensor:
         return torch.nested.nested_tensor([torch.rand(n, WIDTH) for n in (3, 5)], layout=torch.jagged)
 
     agree(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH)), ragged, "eval")
-
-
-def test_optimizer_state_of_a_class_of_its_own() -> None:
-    agree(MODELS["two"], rows(8, WIDTH), "train", torch.optim.Adam)
-    state = estimate_memory(MODELS["two"](), (WIDTH,), optimizer="adam").at_peak["optimizer_state"]
-    assert state > 2 * 2 * 4 * WIDTH**2
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,9 +1,14 @@
 """Estimates with an optimizer do not import torch's compiler, and leave torch's optimizers unchanged."""
+
 from __future__ import annotations
+
 import subprocess
+
 import pytest
+
 from tests.truth.releases import without_compiler
 from tests.truth.warm import python
+
 PROGRAM = """
 import sys
 import torch

@@ -73,12 +73,6 @@ class Both(Tensor):
         return first
 
 
-class Slotted(Both):
-    """The same with slots."""
-
-    __slots__ = ("first", "second")
-
-
 class Tagged(Tensor):
     """A tensor with its own storage and an attribute; results of operators are of its class."""
 

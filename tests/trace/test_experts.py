@@ -27,7 +27,6 @@ SWITCH = {
 }  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
     "mixtral": ("MixtralForCausalLM", {**BASE, "num_local_experts": 4}, 4, 2, 2 * 4 * 3 * 32 * 64),
-    "qwen2": ("Qwen2MoeForCausalLM", {**EIGHT, "shared_expert_intermediate_size": 16}, 8, 2, 2 * 8 * 3 * 32 * 16),
     "qwen3": ("Qwen3MoeForCausalLM", {**EIGHT, "head_dim": 8}, 8, 2, 2 * 8 * 3 * 32 * 16),
     "deepseek": ("DeepseekV3ForCausalLM", LATENT, 8, 3, 8 * 3 * 32 * 8),
     "switch": ("SwitchTransformersForConditionalGeneration", SWITCH, 4, 1, 2 * 4 * 2 * 32 * 32),

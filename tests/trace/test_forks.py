@@ -1,9 +1,14 @@
 """Processes that are forked while a call runs, or after one."""
+
 from __future__ import annotations
+
 import os
 import subprocess
+
 import pytest
+
 from tests.truth.warm import python
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 FORKS_DURING_A_CALL = """
 import os, signal, threading

@@ -1,15 +1,20 @@
 """Globals, classes and closures of installed packages are left unchanged."""
+
 from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory, summary
+
 STORE = """
 LAST, STORE = None, {}
 def remember(y):
@@ -96,16 +101,22 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     yield import_module("installed_library")
     sys.path.remove(str(folder.parent))
     del sys.modules["installed_library"], sys.modules["installed_library.store"]
+
+
 def tensors_of(library: Any) -> list[Any]:
     """Everything that the package's code keeps."""
     holders = [library.STATE, library.BOX, library.Base.shared, library.note.__defaults__[0]]
     holders += [library.put.__closure__[0].cell_contents, library.store.LAST, library.store.STORE]
     return [*map(repr, holders), *(repr(vars(getattr(library, name)).get("last")) for name in NAMES)]
+
+
 CALLS: list[Callable[[nn.Module, Tensor], Any]] = [
     lambda model, x: summary(model, input_data=x, verbose=0),
     lambda model, x: estimate_memory(model, input_data=x, optimizer="sgd"),
     lambda model, x: measure_memory(model, input_data=x, optimizer="sgd"),
 ]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: Any) -> None:
     model, x, before = getattr(library, name)(), torch.randn(4, 8), tensors_of(library)
@@ -114,6 +125,8 @@ def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: A
     assert predicted.peak_bytes == measured.peak_bytes
     with torch.no_grad():
         assert type(model(x)) is Tensor
+
+
 SIZES = {"Table": (256, 512), "Slices": (256, 512), "Unused": (0, 0)}
 """Bytes that the package holds from before the steps and that count: on the CPU, and on a GPU."""
 

@@ -1,25 +1,32 @@
 """A call that a signal interrupts, at whatever line, leaves everything as if it had not been made."""
+
 from __future__ import annotations
+
 import gc
 import os
 import signal
 import subprocess
 from collections.abc import Callable
 from itertools import cycle
+
 import pytest
 import torch
 from torch import nn
+
 from tests.truth.interrupted_models import CALLS
 from tests.truth.interrupts import EXCEPTIONS, FAULTS, Instant, run
 from tests.truth.snapshot import changes
 from tests.truth.surroundings import fakes_reachable_from, surroundings
 from tests.truth.warm import python
 from torchsummary_plus.live.fakes import new_fake
+
 FIRST, STEP = 2000, 661
 """One in so many of a call's first lines is tried; ``python -m benchmarks.fire interrupts --lines 2000`` tries all."""
 
 SPREAD = {"summary": 12, "graph": 8, "estimate_memory": 4, "measure_memory": 2, "max_batch_size": 2}
 """How many instants are spread over all lines of each call: more for those that take milliseconds."""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 def test_an_interrupt_leaves_everything_as_it_was() -> None:
     """The handler's own exception comes out, nothing has changed, and training goes on to the same numbers."""
@@ -31,6 +38,8 @@ def test_an_interrupt_leaves_everything_as_it_was() -> None:
     ]
     faults = [str(outcome) for outcome in run("hooked", instants, python()) if outcome.verdict in FAULTS]
     assert not faults, "\n".join([f"{len(faults)} of {len(instants)}", *faults])
+
+
 LEFT_BEHIND: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "functions of torch.cuda": lambda patch: patch.setattr(torch.cuda, "synchronize", lambda: None),
     "attributes of Tensor": lambda patch: patch.setattr(torch.Tensor, "new_name", 1, raising=False),
@@ -38,6 +47,8 @@ LEFT_BEHIND: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "garbage collection": lambda patch: gc.disable(),
     "determinism": lambda patch: torch.use_deterministic_algorithms(True),
 }
+
+
 @pytest.mark.parametrize("where", LEFT_BEHIND)
 def test_the_law_sees_what_is_left_behind(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The measuring instrument itself: still if nothing happens, and moved by one change."""
@@ -51,11 +62,15 @@ def test_the_law_sees_what_is_left_behind(where: str, monkeypatch: pytest.Monkey
         signal.signal(signal.SIGUSR1, handler)
         torch.use_deterministic_algorithms(False)
     assert len(found) == 1 and found[0].startswith(where)
+
+
 def test_the_law_sees_a_fake_in_a_hook() -> None:
     model, fake = nn.Linear(2, 2), new_fake((3,), torch.float32, torch.device("cpu"))
     assert fakes_reachable_from(model) == []
     model.register_forward_hook(lambda *_: [fake])
     assert fakes_reachable_from(model) == ["a fake of shape (3,) in a cell"]
+
+
 SLEEPS = """
 import signal, time
 from torch import nn

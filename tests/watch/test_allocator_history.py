@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchsummary_plus import compare, estimate_memory, measure_memory
+from torchsummary_plus import compare, estimate_memory
 from torchsummary_plus.data.memory_records import StepInfo
 from torchsummary_plus.live import compat
 from torchsummary_plus.memory.allocator import CachingAllocator
@@ -91,12 +91,6 @@ def test_blocks_are_taken_as_they_stand_and_requests_as_they_were_made() -> None
     assert max(point.total_bytes for point in estimate.timeline) == estimate.peak_bytes
 
 
-def test_what_the_history_does_not_tell_was_asked_for_as_a_block() -> None:
-    blocks, _ = as_on_a_card(on_the_cpu())
-    estimate, _ = measured(blocks, [])
-    assert estimate.requested_bytes == estimate.peak_bytes
-
-
 def test_a_peak_that_the_profile_did_not_see_is_told() -> None:
     blocks, trace = as_on_a_card(on_the_cpu())
     _, reader = measured(blocks, trace)
@@ -161,19 +155,6 @@ def test_a_failing_step_ends_the_recording(card: StandIn) -> None:
     with pytest.raises(ZeroDivisionError), AllocatorHistory(CARD):
         1 / 0  # noqa: B018
     assert card.recording == was_on
-
-
-def test_a_cpu_has_no_history() -> None:
-    with AllocatorHistory(torch.device("cpu")) as history:
-        products()
-    assert (history.requests, history.blocks, history.peak_bytes) == ({}, {}, None)
-
-
-def test_on_the_cpu_as_much_is_taken_as_is_asked_for() -> None:
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
-    for call in (estimate_memory, measure_memory):
-        result = call(model, (64,), 3, optimizer="adamw")
-        assert result.requested_bytes == result.peak_bytes
 
 
 def test_from_what_is_asked_for_to_what_is_allocated() -> None:

@@ -24,7 +24,6 @@ from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.data.tracking_records import TensorGroup
 from torchsummary_plus.data.units import in_unit
 from torchsummary_plus.render.figure import in_units
-from torchsummary_plus.watch.population import watched_objects
 
 matplotlib.use("agg")
 
@@ -72,15 +71,6 @@ def test_a_tensor_that_gets_another_storage_is_followed(tracker: MemTracker, kin
     del tensor, backup
 
 
-def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: MemTracker) -> None:
-    result = torch.zeros(10)
-    rest = tracker.track().tensor_bytes
-    backup = result.detach()
-    result.data = torch.zeros(1000)
-    assert tracker.track().tensor_bytes - rest == 4000
-    del result, backup
-
-
 def test_threads_are_followed() -> None:
     in_a_process_of_its_own("follow_threads()")
 
@@ -112,17 +102,6 @@ def test_nothing_waits_for_the_collector(
     del tensor
     assert ref() is None
     assert [group.nbytes for group in tracker.track().gone] == [4000]
-
-
-def test_a_list_of_young_objects_does_not_keep_itself_alive(collector: Callable[..., None]) -> None:
-    collector(0, 0, 0)
-    gc.collect()
-    tensor = torch.zeros(1000)
-    ref = weakref.ref(tensor)
-    count = len(watched_objects(0))
-    del tensor
-    assert count == 1
-    assert ref() is None
 
 
 def test_owners_are_named(tracker: MemTracker) -> None:
@@ -188,18 +167,6 @@ def test_odd_tensors(tracker: MemTracker, name: str) -> None:
     del tensor
 
 
-def test_odd_objects_do_no_harm(tracker: MemTracker) -> None:
-    class Liar:
-        __class__ = property(lambda self: torch.Tensor)  # type: ignore[assignment]
-
-        def __getattr__(self, name: str) -> object:
-            raise RuntimeError("do not touch")
-
-    objects = [Liar(), torch.vmap(lambda x: (tracker.track(), x)[1])(torch.zeros(3))]
-    assert tracker.track().tensor_bytes >= 0
-    del objects
-
-
 def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
     tracker = MemTracker(path=tmp_path, device="cpu")
     tracker.track()
@@ -219,26 +186,6 @@ def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
     assert "Mb" not in text
     assert re.search(r"At test_tracker\.py line \d+: test_the_layout_of_the_old_tool \(again\)", text)
     del features
-
-
-def test_rows_align_at_counts_of_ten_and_more(tmp_path: Path) -> None:
-    file = tmp_path / "track.txt"
-    tracker = MemTracker(path=file, device="cpu")
-    tracker.track()
-    many = [[torch.ones(4) for _ in range(12)], [torch.ones(1, 2, 3, 4, 5, 6, 7, 8) for _ in range(3)]]
-    many.append([torch.ones(4, 4) for _ in range(1234)])
-    tracker.track()
-    last = file.read_text().split("\nAt ")[1]
-    rows = [line for line in last.splitlines() if line.startswith("+ | ")]
-    assert len(rows) == 3 and any("1234 * Size" in row for row in rows) and len(many) == 3
-    for mark in (" * Size:", " | Memory: ", "| <class"):
-        assert len({row.index(mark) for row in rows}) == 1
-
-
-def test_totals_only() -> None:
-    tracker = quiet(detail=False)
-    tracker.track()
-    assert tracker._stream is not None and "float32" not in tracker._stream.getvalue()  # type: ignore[attr-defined]
 
 
 def test_it_prints_one_table_with_the_largest_groups(capsys: pytest.CaptureFixture[str]) -> None:
