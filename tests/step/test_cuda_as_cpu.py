@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.memory_records import IDLE_SCALER
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
 
@@ -75,20 +74,6 @@ def test_a_real_step_on_the_cpu_gets_the_workspace_of_cublas() -> None:
     assert estimate.assumptions[1].startswith("measured in a real step on the CPU")
     assert [spec.nbytes for spec in estimate.log.storages].count(32 << 20) == 1
     assert 32 << 20 < estimate.peak_bytes < 34 << 20
-
-
-@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_scaler_that_does_nothing_is_named(device: str) -> None:
-    scaler = torch.amp.GradScaler(device, enabled=False)
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        scaler.scale(model(x).sum()).backward()
-        model.zero_grad()
-
-    options: dict[str, Any] = {"gpu": "T4"} if device == "cuda" else {}
-    estimate = estimate_memory(nn.Linear(8, 8), (8,), 2, device, train_step=step, **options)
-    assert (IDLE_SCALER in estimate.assumptions) is (device == "cuda")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU, whose statistics are read")

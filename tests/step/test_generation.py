@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.truth.snapshot import snapshot
 from torchsummary_plus import InputError, UnsupportedError, estimate_memory, max_context, measure_memory
 from torchsummary_plus.step import generation
 from torchsummary_plus.step.generation import GROUPS, PAGES, SKIPPED, as_choice, generation_step
@@ -129,13 +128,6 @@ def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytes
     assert whole.peak_range == (whole.peak_bytes, whole.peak_bytes)
 
 
-def test_the_model_is_left_as_it_was() -> None:
-    model = built("llama")
-    before, own = snapshot(model), model.generation_config
-    estimate_memory(model, mode="generate", prompt=4, new_tokens=2)
-    assert snapshot(model) == before and model.generation_config is own
-
-
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """Sets the threads of a test: with two, attention's scratch memory on a CPU jumps at prompts of 192 and 768."""
@@ -156,13 +148,6 @@ def test_the_longest_context_fits_and_the_next_does_not(count: int, threads: Cal
     assert peaks[0] <= 1 << 20 < peaks[1]
     assert peaks == [limit.peak_bytes, limit.next_peak_bytes]
     assert str(limit).startswith(f"Longest context: {limit.context:,} tokens")
-
-
-def test_a_card_can_be_named_as_in_the_other_calls() -> None:
-    with pytest.raises(InputError, match="memory is '8GiB' and gpu is 'T4'; pass only one of them"):
-        max_context(built("qwen2"), "8GiB", gpu="T4")
-    with pytest.raises(InputError, match="gpu is 'T4' and device 'cpu'"):
-        max_context(built("qwen2"), gpu="T4", device="cpu")
 
 
 def test_bad_requests_say_what_is_accepted() -> None:

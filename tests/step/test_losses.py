@@ -164,14 +164,6 @@ def test_a_language_models_classes_are_its_last_axis() -> None:
     assert bare.peak_bytes == truth(Tokens(), ids, ids.clone(), flat)
 
 
-def test_pixels_have_their_classes_in_axis_1() -> None:
-    options: dict[str, Any] = {"batch_size": 2, "loss": "cross_entropy"}
-    model = nn.Conv2d(3, 5, 3, padding=1)
-    predicted = estimate_memory(model, (3, 12, 12), **options)
-    assert predicted.assumptions == ("targets of cross_entropy: int64 [2, 12, 12], of 5 classes (axis 1)",)
-    assert predicted.at_peak["inputs"] == 2 * 3 * 12 * 12 * 4 + 2 * 12 * 12 * 8
-
-
 class Weighted(nn.Module):
     """A loss with a parameter and a buffer."""
 

@@ -222,16 +222,6 @@ def test_predicted_and_measured_side_by_side() -> None:
     assert StepComparison.from_json(both.to_json()) == both
 
 
-def test_from_tensors_to_what_the_device_shows() -> None:
-    make, size = MODELS["mlp"]
-    steps = [estimate_memory(make(), size, batch, "cuda", optimizer="adamw") for batch in (2, 2048)]
-    rows = {row.path: row.cells for row in compare(*steps, names=["small", "large"]).tables()[0].rows}
-    for step, number in zip(steps, (0, 1)):
-        value = {path: cells[number].value for path, cells in rows.items()}
-        assert value["peak_bytes"] + value["cached_bytes"] == value["reserved_bytes"] == step.reserved_bytes
-        assert (value["device_bytes_low"], value["device_bytes_high"]) == step.device_bytes
-
-
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
 def test_fused_optimizers_copy_gradients_that_are_not_contiguous(optimizer: Any) -> None:
     model = nn.Sequential(nn.Conv2d(8, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).to(memory_format=torch.channels_last)

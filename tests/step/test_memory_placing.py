@@ -83,13 +83,6 @@ class Looked(nn.Module):
         return torch.relu(self.table(indices).to("cuda"))
 
 
-def test_a_model_that_is_partly_on_the_cpu_runs_on_its_gpu() -> None:
-    model = Looked()
-    assert ModuleTree(model).device().type == "cpu" and not ModuleTree(model).is_split()
-    model.register_buffer("scale", new_fake((1,), torch.float32, torch.device("cuda", 1)))
-    assert ModuleTree(model).device() == torch.device("cuda", 1) and ModuleTree(model).is_split()
-
-
 @pytest.mark.parametrize("is_split", [False, True])
 def test_what_is_on_the_cpu_beside_a_gpu_stays_there(is_split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """No build without CUDA has such a model, so the question is answered for it."""

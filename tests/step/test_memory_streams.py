@@ -80,30 +80,6 @@ def test_memory_given_to_another_stream_may_be_held_until_the_step_ends() -> Non
     assert marked.device_bytes[1] >= plain.device_bytes[1]
 
 
-class Piecewise(nn.Module):
-    """Copies pieces on another stream, one after the other."""
-
-    def __init__(self, hands_over: Callable[[Tensor], object]) -> None:
-        super().__init__()
-        self.layer, self.hands_over = nn.Linear(1024, 8), hands_over
-
-    def forward(self, x: Tensor) -> Tensor:
-        other = torch.cuda.Stream()
-        for _ in range(5):
-            with torch.cuda.stream(other):
-                piece = x.repeat(8, 1)
-            self.hands_over(piece)
-            del piece
-        out: Tensor = self.layer(x)
-        return out
-
-
-def test_pieces_that_follow_one_another_take_the_place_of_all_while_the_other_stream_is_behind() -> None:
-    plain, marked = (estimated(Piecewise(how), mode="eval", steps=1) for how in (unrecorded, recorded))
-    assert marked.device_bytes[0] == plain.device_bytes[0]
-    assert marked.device_bytes[1] - plain.device_bytes[1] == 4 * 8 * 512 * 1024 * 4
-
-
 def test_a_hook_in_the_backward_may_switch_to_a_stream() -> None:
     model, copies = nn.Sequential(nn.Linear(1024, 512), nn.Linear(512, 8)), []
 

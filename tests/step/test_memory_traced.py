@@ -83,14 +83,6 @@ def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.M
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 
 
-@needs_compiler
-def test_a_failing_pass_leaves_torchs_own_compilation_as_it_was() -> None:
-    model, x = Branching(), torch.randn(ROWS, WIDTH)
-    measure_memory(model, (WIDTH,), batch_size=ROWS)
-    model(x).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.first.parameters())
-
-
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_a_linearised_functions_constants_are_kept_until_they_are_collected(mode: str) -> None:
     model, x = Linearised(), torch.randn(ROWS, WIDTH)

@@ -215,20 +215,6 @@ def test_a_pool_with_a_tangent_makes_indices(has_tangent: bool) -> None:
     assert estimate.assumptions == ()
 
 
-class OfAPart(nn.Module):
-    """A tangent beside a part of a tensor: torch makes one of zeros as long as the whole."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        part = torch.complex(x, x).real
-        return jvp(torch.tanh, (part,), (torch.ones_like(x),))[1]
-
-
-def test_a_repeated_estimate_is_the_same() -> None:
-    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), OfAPart()), torch.randn(16, WIDTH)
-    first, second = (estimate_memory(model, input_data=x).peak_bytes for _ in range(2))
-    assert first == second == measure(model, (x,)).peak_bytes
-
-
 class WithSkeleton(nn.Module):
     """A module that keeps another on ``meta`` in a plain list."""
 

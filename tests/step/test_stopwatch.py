@@ -91,13 +91,6 @@ def test_a_training_steps_laps_belong_to_phases_and_modules() -> None:
     assert MemoryEstimate.from_json(measured.to_json()).time() == time
 
 
-def test_inference_and_micro_batches() -> None:
-    assert timed(mode="eval").time().by_phase == {"forward": 1 + 4 + 16 + 64 + 128 + 512}
-    one, two = (timed(gradient_accumulation_steps=count).time() for count in (1, 2))
-    assert two.seconds == 2 * one.seconds
-    assert two.samples_per_second == one.samples_per_second
-
-
 def test_the_run_in_the_middle_counts_and_the_first_ones_do_not() -> None:
     seconds = iter([900.0, 800, 700, 5, 1, 7, 3, 2, 6, 4])
 

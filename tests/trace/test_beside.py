@@ -75,20 +75,3 @@ def test_a_call_draws_nothing_from_the_callers_numbers(call: str) -> None:
     before = torch.get_rng_state()
     CALLS[call](model)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_forward_may_seed_and_read_the_random_state() -> None:
-    class Seeding(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            torch.manual_seed(7)
-            first, state = torch.rand(2), torch.get_rng_state()
-            second = torch.rand(2)
-            torch.set_rng_state(state)
-            assert torch.equal(torch.rand(2), second) and not torch.equal(first, second)
-            return x + first
-
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    for run in ("fake", "real"):
-        summary(Seeding(), (2,), verbose=0, run=run)
-    assert torch.equal(torch.get_rng_state(), before)

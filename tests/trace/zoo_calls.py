@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict, deque
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.trace.zoo_case import Fc, Narrow, case
+from tests.trace.zoo_case import Fc, case
 from tests.trace.zoo_wrappers import _small
 
 # --- how modules are called ---------------------------------------------------------------------------------
@@ -182,29 +181,6 @@ class _Double(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad * 2
-
-
-@case((4,))
-class CustomFunction(Narrow):
-    def forward(self, x: Tensor) -> Tensor:
-        return _Double.apply(self.fc(x))
-
-
-@case((4,))
-class Vmapped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(4, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.vmap(lambda row: row @ self.w)(x)
-
-
-@case((4,))
-class CopiesItsLayer(Fc):
-    def forward(self, x: Tensor) -> Tensor:
-        weights = copy.deepcopy(self.fc.state_dict())
-        return self.fc(x) + weights["bias"]
 
 
 @case((4,))

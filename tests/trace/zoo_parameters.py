@@ -126,16 +126,6 @@ class Buffers(nn.Module):
 
 
 @case((4,))
-def no_parameters_inside() -> nn.Module:
-    return nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Softmax(1))
-
-
-@case((4,))
-def one_linear() -> nn.Module:
-    return nn.Linear(4, 2)
-
-
-@case((4,))
 def empty_sequential() -> nn.Module:
     return nn.Sequential()
 

@@ -37,16 +37,6 @@ class EmptyTensors(nn.Module):
         return self.fc(x[:0]), self.keep(x[:, 4:])
 
 
-@case(data=lambda: torch.tensor(2.0))
-class ScalarInput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w * x
-
-
 @case((5, 4), real_only="the lengths of a packed sequence are numbers on the CPU")
 class PacksInside(nn.Module):
     def __init__(self) -> None:
@@ -135,12 +125,6 @@ class ByteImages(nn.Module):
         return self.conv(x.float() / 255)
 
 
-@case((5, 4), (5,), dtypes=[torch.float32, torch.bool])
-class BoolMask(Narrow):
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.fc(x.masked_fill(mask.unsqueeze(-1), 0.0))
-
-
 @case((8,))
 class Autocast(nn.Module):
     def __init__(self) -> None:
@@ -186,19 +170,6 @@ class PairwiseBatch(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.fc(x)
         return self.keep(y @ y.T)
-
-
-@case((2, 4))
-class BatchFreeBranch(nn.Module):
-    """A size of 2, and a branch that the batch never enters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("anchors", torch.rand(2, 4))
-        self.project, self.fc = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x + self.project(self.anchors))
 
 
 @case((1, 4))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tests.trace.zoo_case import Fc, Narrow, case
+from tests.trace.zoo_case import Fc, case
 
 # --- tuples in tuples ---------------------------------------------------------------------------------------
 
@@ -203,12 +203,6 @@ class PlainOutputs(nn.Module):
         return self.fc(self.talk(x)[0]), nothing
 
 
-@case((4,))
-class NoOutput(Narrow):
-    def forward(self, x: Tensor) -> None:
-        self.fc(x)
-
-
 # --- how inner modules are called ---------------------------------------------------------------------------
 
 
@@ -266,12 +260,6 @@ def root_called_with_nothing() -> nn.Module:
     return Queries()
 
 
-@case((4,), (4,), (4,))
-class VariableInputs(Narrow):
-    def forward(self, *xs: Tensor) -> list[Tensor]:
-        return [self.fc(x) for x in xs]
-
-
 @case((3, 8, 8), (5,), dtypes=[torch.float32, torch.float32])
 class TwoInputs(nn.Module):
     def __init__(self) -> None:
@@ -306,9 +294,3 @@ def dict_as_keywords() -> nn.Module:
 @case(data=lambda: ((_ids(3, 5),), {"mask": torch.ones(3, 5)}))
 def positional_and_keywords() -> nn.Module:
     return Masked()
-
-
-@case(data=lambda: ({"points": [torch.rand(2, 4), torch.rand(2, 4)], "meta": ("name", 3)},))
-class DictAsOneArgument(Narrow):
-    def forward(self, batch: dict[str, Any]) -> Tensor:
-        return sum(self.fc(p) for p in batch["points"]) * batch["meta"][1]

@@ -107,13 +107,6 @@ def scripted() -> nn.Module:
     return _script(_small())
 
 
-@case((4,), opaque="the interpreter runs the calls")
-def traced() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.trace(_small(), torch.rand(2, 4))
-
-
 def _script(model: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -154,9 +147,3 @@ def fully_sharded_2() -> nn.Module:
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=init_device_mesh("cpu", (1,)))
     return model
-
-
-@case((4,), opaque="the wrapper is taken off")
-def distributed_data_parallel() -> nn.Module:
-    _one_process_group()
-    return nn.parallel.DistributedDataParallel(_small())
