@@ -282,3 +282,11 @@ def test_the_shell_takes_a_loss_and_a_card(command: list[str], capsys: pytest.Ca
     assert main([*words, "--gpu", "T4", "--device", "cpu"]) == 2
     assert "accepted with a GPU: device='cuda'" in capsys.readouterr().err
     assert main([*words[:-1], "cross"]) == 2
+
+
+def test_pixels_have_their_classes_in_axis_1() -> None:
+    options: dict[str, Any] = {"batch_size": 2, "loss": "cross_entropy"}
+    model = nn.Conv2d(3, 5, 3, padding=1)
+    predicted = estimate_memory(model, (3, 12, 12), **options)
+    assert predicted.assumptions == ("targets of cross_entropy: int64 [2, 12, 12], of 5 classes (axis 1)",)
+    assert predicted.at_peak["inputs"] == 2 * 3 * 12 * 12 * 4 + 2 * 12 * 12 * 8

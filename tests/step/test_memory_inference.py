@@ -200,3 +200,11 @@ def test_views_of_outer_tensors_work_in_inference_mode(device: str) -> None:
     estimate = estimate_memory(Positioned().to(device), input_data=x.to(device), device="cpu", mode="eval")
     assert estimate.peak_bytes == measure(Positioned(), (x,), "eval").peak_bytes
     assert not estimate.assumptions
+
+
+def test_the_tangent_of_cudnns_batch_norm_is_in_doubt_also_if_this_build_has_no_cudnn() -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        torch.func.jvp(model.eval(), (x,), (x,))
+
+    estimate = estimate_memory(nn.BatchNorm2d(4), (4, 8, 8), 2, "cuda", train_step=step, progress=False)
+    assert any("forward-mode differentiation" in note for note in estimate.assumptions)

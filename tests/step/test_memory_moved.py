@@ -98,25 +98,6 @@ def test_a_parameter_of_two_modules_stays_one() -> None:
     assert _peak(nn.Sequential(first, second), x)[1]["parameters"] == apart - first.weight.nbytes
 
 
-def test_a_moved_buffer_keeps_its_values() -> None:
-    """Each copy of a small buffer knows its values, which a forward may read."""
-
-    class Steered(nn.Module):
-        def __init__(self, turns: Tensor) -> None:
-            super().__init__()
-            self.register_buffer("turns", turns)
-
-        def forward(self, x: Tensor) -> Tensor:
-            """Repeat the input as often as the buffer says."""
-            return torch.cat([x] * int(self.turns.sum()))
-
-    turns = torch.tensor([1, 2, 1000])[:2]
-    model, x = nn.Sequential(Steered(turns), Steered(turns)), torch.zeros(8, 64)
-    estimate = estimate_memory(model, input_data=x, device="cuda", mode="eval")
-    assert estimate.by_module[0].inclusive.output_bytes == (3 + 9) * x.nbytes
-    assert not estimate.assumptions
-
-
 def test_batches_that_a_step_brings_itself_are_said_to_be_on_the_gpu() -> None:
     """A step on a GPU may move them one by one; where the model is on the CPU, nothing tells."""
     batches, numbers = [torch.zeros(256, 64) for _ in range(4)], torch.zeros(4)
@@ -153,3 +134,41 @@ def test_inputs_move_without_the_rest_of_their_storage(parts: Callable[[Tensor],
     assert _peak(model, views) == _peak(model, tuple(map(_dense, views)))
     one = views[0]
     assert _peak(model, (one, one))[1]["inputs"] == one.numel() * 4
+
+
+class Scaled(nn.Module):
+    """A layer whose output is multiplied by a learned number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(64, 64), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled output."""
+        out: Tensor = self.linear(x) * self.scale.exp()
+        return out
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad], ids=lambda kind: kind.__name__)
+def test_the_state_of_a_single_number_moves_with_it(kind: type[torch.optim.Optimizer]) -> None:
+    """As if the optimizer were made on the GPU."""
+
+    def make(steps: int) -> Callable[[nn.Module, Tensor], None]:
+        optimizer = kind(model.parameters())  # type: ignore[call-arg]
+
+        def step(model: nn.Module, x: Tensor) -> None:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        for _ in range(steps):
+            step(model, torch.zeros(16, 64))
+        return step
+
+    model = Scaled()
+    unused, used = (
+        estimate_memory(model, (64,), 16, train_step=make(steps), device="cuda", steps=2) for steps in (0, 2)
+    )
+    assert used.peak_bytes == unused.peak_bytes
+    blocks = 64 * 64 * 4 + 512 + 512
+    assert used.at_peak["optimizer_state"] == (2 if kind is torch.optim.Adam else 1) * blocks

@@ -477,3 +477,14 @@ def test_a_class_of_tensors_is_still_told_of_functions() -> None:
 
     estimate_memory(nn.Linear(8, 8), (8,), 4, loss=loss)
     assert Noting.called.all()[0] == "mse_loss"
+
+
+def pooled(x: Tensor) -> Tensor:
+    samples = torch.zeros(1, 8, 3)
+    return F.fractional_max_pool3d(x.reshape(1, 8, 8, 8, 8), 2, output_ratio=0.5, _random_samples=samples)
+
+
+def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
+    estimate = estimate_memory(Through(pooled), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
+    (told,) = estimate.assumptions
+    assert told == "fractional_max_pool3d_backward in the step, 2 times: sizes computed on zeros"

@@ -183,17 +183,25 @@ def test_lbfgs_iterates_as_in_a_real_step(scale: float, iterations: int, search:
     assert "LBFGS in the step, 2 times: iterates as often as in a real step on the CPU" in predicted.assumptions
 
 
-def test_optimizers_that_step_in_the_backward_are_measured() -> None:
-    model, x = block(), rows()
-    optimizers = {p: torch.optim.Adam([p]) for p in model.parameters()}
+class Unregistered(nn.Module):
+    """Most of its parameters are in plain lists, so that ``parameters()`` lists only 401 of them."""
 
-    def step_and_drop(parameter: Tensor) -> None:
-        optimizers[parameter].step()
-        optimizers[parameter].zero_grad()
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.scale = [nn.Linear(400, 400), nn.BatchNorm1d(400)], [nn.Parameter(torch.ones(400))]
+        self.last = nn.Linear(400, 1)
 
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(step_and_drop)
-    predicted, measured = both(model, input_data=x, loss=squared)
-    assert predicted.phase_peaks == measured.phase_peaks
-    assert measured.at_peak["optimizer_state"] > 0
-    assert not any(optimizer.state for optimizer in optimizers.values())
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x * self.scale[0])
+
+
+@pytest.mark.parametrize("given", ["name", "instance"])
+def test_optimizers_get_the_registered_parameters(given: str) -> None:
+    model = Unregistered()
+    optimizer = "adam" if given == "name" else torch.optim.Adam(model.parameters())
+    predicted = estimate_memory(model, (400,), 4, optimizer=optimizer)
+    assert predicted.at_peak == measure_memory(model, (400,), 4, optimizer=optimizer).at_peak
+    assert predicted.at_peak["optimizer_state"] == 4 * (2 * 401 + 2)  # Two averages, and a count of steps for each.
+    assert predicted.at_peak["parameters"] == 4 * (401 + 400 * 401 + 800 + 400)

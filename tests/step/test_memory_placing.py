@@ -117,49 +117,6 @@ def test_what_is_besides_a_model_on_a_gpu_stays_on_the_cpu(is_there: bool, monke
     assert bool(copied) == is_there
 
 
-class Nested(nn.Module):
-    """A module with tensors of its own, whose last layer uses the table of its first one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scaled, self.table = Scaled(), nn.Embedding(300, 20)
-        self.last = nn.Linear(20, 300, bias=False)
-        self.last.weight = self.table.weight  # type: ignore[assignment]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scaled(x).mean() * self.last(self.table(torch.arange(4)))
-
-
-def test_an_average_lies_in_the_order_in_which_it_was_copied() -> None:
-    """As ``copy.deepcopy`` reaches its tensors: a module's own first, shared ones where they are first used."""
-    model = Nested()
-    average = copy.deepcopy(model).requires_grad_(False)
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        model(x).sum().backward()
-        model.zero_grad()
-        for mean, parameter in zip(average.parameters(), model.parameters()):
-            mean.lerp_(parameter.detach(), 0.01)
-
-    copied: list[Tensor] = []
-
-    class Noted(dict[int, object]):
-        """The memo of ``deepcopy``, which records the tensors in the order in which they are copied."""
-
-        def __setitem__(self, key: int, value: object) -> None:
-            if isinstance(value, Tensor) and key not in self:
-                copied.append(value)
-            super().__setitem__(key, value)
-
-    copy.deepcopy(average, Noted())
-    log = estimate_memory(model, (8,), 4, "cuda", train_step=step, progress=False).log
-    sizes = [-(-tensor.nbytes // 512) * 512 for tensor in copied]
-    first = [-(-nbytes // 512) * 512 for moment, _, nbytes in log.events if log.moments[moment].phase == "setup"]
-    of_model = len({tensor.data_ptr() for tensor in model.state_dict().values()})
-    assert first[of_model : of_model + len(sizes)] == sizes
-    assert sizes != sorted(sizes)
-
-
 class OnTwoGpus(nn.Module):
     """Split by hand; the second half runs on the GPU of this number."""
 

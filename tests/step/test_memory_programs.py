@@ -202,6 +202,23 @@ def train_step(model, x):
     model.zero_grad()
 options["train_step"] = train_step
 """,
+    "a number of a write to an unused view": f"""{HEAD}
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 12), nn.Linear(12, 48)
+    def forward(self, x):
+        unused, used = self.first(x), self.first(x)
+        unused[:, 1:].div_(2.0); used[0] += 1
+        return self.last(used)
+model, inputs = Model(), (torch.randn(16, 12),)
+def train_step(model, x):
+    value, push = torch.func.vjp(lambda given: model(given).square().mean(), x)
+    (slope,) = push(torch.ones_like(value))
+    model(x + slope.detach()).square().mean().backward()
+    model.zero_grad()
+options["train_step"] = train_step
+""",
     "a small random mask under a transform": f"""{HEAD}
 model, inputs = nn.Sequential(nn.Linear(8, 8), nn.Dropout1d(0.5), nn.AlphaDropout(0.1)), (torch.randn(4, 5, 8),)
 held = {{name: parameter.detach() for name, parameter in model.named_parameters()}}

@@ -188,3 +188,19 @@ def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
         summary(model, **options, verbose=0, run=run)
     assert everything(model) == before
     model(options["input_data"])
+
+
+@pytest.mark.skipif("qnnpack" not in torch.backends.quantized.supported_engines, reason="QNNPACK is not built in")
+def test_weights_that_do_not_unpack_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QNNPACK runs convolutions of volumes, but unpacks only those of images."""
+    monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
+    ao = torch.ao.quantization
+    plain = nn.Sequential(ao.QuantStub(), nn.Conv3d(3, 8, 3), ao.DeQuantStub()).eval()
+    plain.qconfig = ao.get_default_qconfig("qnnpack")  # type: ignore[assignment]
+    volumes = ao.prepare(plain)
+    volumes(torch.randn(2, 3, 8, 8, 8))
+    model = ao.convert(volumes)
+    assert dict(summary(model, (3, 8, 8, 8), verbose=0).unknown_ops) == {"quantized.conv3d.new": 1}
+    for call in (estimate_memory, measure_memory):
+        result = call(model, (3, 8, 8, 8), 2, mode="eval")
+        assert any("cannot unpack" in assumption for assumption in result.assumptions)

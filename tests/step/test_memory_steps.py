@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,24 +60,6 @@ def test_a_kept_output_is_there_until_the_next_one_is_made(mode: str) -> None:
                 model.zero_grad()
 
     assert predicted.peak_bytes == measure_run(loop, [*model.parameters(), x])
-
-
-@pytest.mark.parametrize("asks", [torch.isnan, torch.isinf, Tensor.isnan])
-def test_a_check_for_numbers_holds_one_mask(asks: Callable[[Tensor], Tensor]) -> None:
-    class Checked(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            if asks(x).any():
-                raise ValueError
-            return x
-
-    x = torch.randn(16, 64)
-    predicted = estimate_memory(Checked(), input_data=x, mode="eval")
-
-    def run() -> None:
-        for _ in range(2):
-            Checked()(x)
-
-    assert predicted.peak_bytes == measure_run(run, [x])
 
 
 @pytest.mark.parametrize("is_custom", [False, True])

@@ -307,3 +307,15 @@ def test_a_log_whose_kernels_contradict_it_is_refused() -> None:
     first = log.kernels[0]
     for wrong in (replace(first, kind="magic"), replace(first, moment=10**6), replace(first, flops=-1)):
         assert "kernel" in replace(log, kernels=(wrong,)).contradiction()
+
+
+def test_trials_of_convolutions_widen_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"gpu": "RTX 3090", "mode": "eval", "cudnn": "rule", "progress": False}
+    plain = estimated(512, mode="eval", optimizer=None, gpu="RTX 3090").time()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    tuned = estimate_memory(Net(), (3, 16, 16), 512, autocast=torch.float16, **options).time()
+    assert any("cudnn.benchmark" in line for line in tuned.assumptions) and not plain.assumptions
+    assert tuned.high / tuned.low > plain.high / plain.low
+    assert tuned.seconds == plain.seconds
+    linear = estimate_time(nn.Linear(2048, 2048), (2048,), 4096, autocast=torch.float16, **options)
+    assert not linear.assumptions

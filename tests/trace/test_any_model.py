@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from tests.trace.seen import calls_seen, parameter_counts
@@ -159,21 +158,6 @@ def test_result_is_frozen_plain_data(name: str) -> None:
 # --- cases that say more than the laws above ----------------------------------------------------------------
 
 
-def test_plain_list_of_modules_has_rows_and_parameters() -> None:
-    s = summarise("PlainList", batch_size=2)
-    assert [row.class_name for row in s.rows if row.called] == [
-        "PlainList",
-        "Linear",
-        "Sequential",
-        "ReLU",
-        "Linear",
-        "Linear",
-    ]
-    assert [(row.num_params, row.unregistered_params) for row in s.rows if row.path.startswith("layers")] == [
-        (0, 20), (0, 0), (0, 0), (0, 20),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["PlainList", "Unregistered"])
 def test_unregistered_layers_are_marked_and_in_no_total(name: str) -> None:
     sized, static = summarise(name), summary(ready(name).build(), verbose=0)
@@ -186,19 +170,6 @@ def test_unregistered_layers_are_marked_and_in_no_total(name: str) -> None:
         for depth in (0, 1, None):
             text = sized.render(style=style, depth=depth, col_names=["num_params"], repeats="show")
             assert sum(int(count) for count in re.findall(r"\((\d+)\)", text)) == counted
-
-
-def test_lazy_layers_in_a_plain_list_take_shape() -> None:
-    class Lazy(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(8, 1)
-            self.layers = [nn.LazyLinear(8)]
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(self.layers[0](x))
-
-    table = summary(Lazy(), (4,), verbose=0)
-    assert (table.total_params, [item.params for item in table.unregistered]) == (9, [40])
 
 
 def test_attributes_with_unregistered_layers_are_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import re
 import subprocess
 import weakref
@@ -254,20 +253,3 @@ def test_the_report_has_all_views() -> None:
     with pytest.raises(InputError, match="nothing has been tracked"):
         quiet().report().plot()
     del output
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_the_example_of_the_old_tool_on_cuda() -> None:
-    device = torch.device("cuda:0")
-    tracker = MemTracker(stream=io.StringIO())
-    rest = tracker.track().tensor_bytes
-    net = vgg19_features().to(device).eval()
-    small = [torch.randn(n, 3, 512, 512).float().to(device) for n in (30, 40, 60)]
-    large = [torch.randn(n, 3, 512, 512).float().to(device) for n in (120, 80)]
-    assert (tracker.track().tensor_bytes - rest) / 2**20 == pytest.approx(1066.4, abs=0.06)
-    large[0], small[1] = large[0].cpu(), small[1].cpu()
-    tracker.clear_cache()
-    point = tracker.track()
-    assert (point.tensor_bytes - rest) / 2**20 == pytest.approx(586.4, abs=0.06)
-    assert point.memory.allocated_bytes is not None and point.memory.allocated_bytes >= point.tensor_bytes
-    del net, small, large
