@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live import compat
-from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
 
 
 class Picks(nn.Module):
@@ -34,20 +32,6 @@ def test_a_forward_that_names_cuda_gets_its_values(device: Any) -> None:
     estimate = estimate_memory(Picks(device), (8,), 16, device="cuda", optimizer="sgd")
     taken = [line for line in estimate.assumptions if "taken from a real step" in line]
     assert [line.split()[0] for line in taken] == ["_local_scalar_dense", "nonzero"]
-
-
-def test_names_of_cuda_mean_the_cpu_only_inside() -> None:
-    with cuda_as_cpu():
-        assert torch.zeros(2, device="cuda:1").device.type == "cpu"
-        assert torch.zeros(2).to("cuda").cuda().pin_memory().device.type == "cpu"
-        assert nn.Linear(2, 2).to("cuda").weight.device.type == "cpu"
-        assert torch.zeros(2, device="meta").device.type == "meta"
-    before = compat.count_function_modes()
-    with cuda_as_cpu(False):
-        assert compat.count_function_modes() == before
-    with cuda_as_cpu():
-        assert compat.count_function_modes() == before + 1
-    assert compat.count_function_modes() == before
 
 
 class Padded(nn.Module):

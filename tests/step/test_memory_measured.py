@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -143,18 +142,3 @@ def test_a_step_that_is_too_large_to_measure_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(real_steps, "MOST_BYTES", 1000)
     with pytest.raises(StepError, match=r"\(Ragged\) failed(.|\n)*more than 1,000 bytes"):
         estimate_memory(Ragged(), (WIDTH,), ROWS)
-
-
-def test_the_model_is_not_blamed_for_what_the_step_does() -> None:
-    def failing(model: nn.Module, x: Tensor) -> None:
-        model(x).view(7, 11)
-
-    def ragged_then_failing(y: Tensor) -> Any:
-        torch.nested.as_nested_tensor(list(y), layout=torch.jagged)
-        raise OSError("the disk is full")
-
-    x = torch.randn(ROWS, WIDTH)
-    with pytest.raises(StepError, match=r"the train_step failed: RuntimeError: shape '\[7, 11\]' is invalid"):
-        estimate_memory(nn.Linear(WIDTH, WIDTH), input_data=x, train_step=failing)
-    with pytest.raises(StepError, match=r"the loss failed: OSError: the disk is full"):
-        estimate_memory(nn.Linear(WIDTH, WIDTH), input_data=x, loss=ragged_then_failing)

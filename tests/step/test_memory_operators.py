@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils import checkpoint as checkpoints
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from tests.told import Told
@@ -32,7 +35,7 @@ class Through(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
-        count = self.function.__code__.co_argcount
+        count = 1 if isinstance(self.function, partial) else self.function.__code__.co_argcount
         return self.function(*(y, self.places, self.weights)[:count])
 
 
@@ -153,6 +156,44 @@ VIEWS: dict[str, Callable[..., Tensor]] = {
     "a view that a checkpoint gets": lambda x: handed(x, again=False),
     "a view that a checkpoint gets, which is entered again": lambda x: handed(x, again=True),
 }
+
+
+class Listening(TorchDispatchMode):
+    """Lets every operator pass."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_mode(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with Listening():  # type: ignore[no-untyped-call]
+        return function(x)
+
+
+def products() -> Any:
+    """Selective checkpointing that keeps matrix products."""
+    saved, choice = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default), checkpoints.CheckpointPolicy
+    return checkpoints.create_selective_checkpoint_contexts(
+        lambda ctx, operator, *args, **kwargs: choice.MUST_SAVE if operator in saved else choice.PREFER_RECOMPUTE
+    )
+
+
+def selectively(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    out: Tensor = checkpoint(function, x, use_reentrant=False, context_fn=products)
+    return out
+
+
+INSIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear of a view": lambda x: (x.view(8, 8, SIDE).mT @ x[:8]).tanh().sum(1),
+    "one-hot": lambda x: F.one_hot(x.argmax(-1), 400).float() @ x.mean().expand(400, 4) + x[:, :4],
+    "pool": lambda x: F.max_pool1d(x.detach(), 2) + x[:, :32],
+}
+WITHIN: dict[str, Callable[..., Tensor]] = {
+    f"{name} {way}": partial(run, function)
+    for name, function in INSIDE.items()
+    for way, run in (("in a mode", in_a_mode), ("in selective checkpointing", selectively))
+}
+"""Functions that run otherwise in a dispatch mode of the user's own."""
 PARTS: dict[str, Callable[..., Tensor]] = {
     "slice_scatter": lambda x: torch.slice_scatter(x[:, :16], x[:2, :16] * 2, 0, 0, 2),
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x[1:5, :4], x[0, :4] * 2),
@@ -168,6 +209,7 @@ CASES = {
         "turned": TURNED,
         "in Python": IN_PYTHON,
         "view": VIEWS,
+        "within": WITHIN,
         "part": PARTS,
     }.items()
     for name, function in cases.items()
