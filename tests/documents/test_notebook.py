@@ -31,7 +31,7 @@ CELLS = {
     "two of a list": ("[summary(model, (8,)), 1]", ["display_data", "execute_result"]),
     "an estimate": ("estimate_memory(model, (8,), device='cpu', progress=False)", ["execute_result"]),
     "in progress": (
-        "from torchsummary_plus import max_batch_size\nfrom torchsummary_plus.api import progress\n"
+        "from torchsummary_plus import max_batch_size\nfrom torchsummary_plus.api import public as progress\n"
         "progress.SECONDS = 0\nprint('first')\nmax_batch_size(model, (8,), '1MiB', device='cpu')",
         ["stream", "display_data", "execute_result"],
     ),
