@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsummary_plus import summary
-from torchsummary_plus.live import compat
+from torchsummary_plus.live import compat, fakes, meta_storages
 from torchsummary_plus.live.fakes import (
     CPU,
     DataDependentError,
@@ -20,9 +22,11 @@ from torchsummary_plus.live.fakes import (
     new_fake,
     standing_in_for,
 )
+from torchsummary_plus.live.meta_storages import MetaStorages
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
-from torchsummary_plus.trace.kernels import FakeKernels
+from torchsummary_plus.trace import kernels
+from torchsummary_plus.trace.kernels import FakeKernels, View, from_recipe
 
 CUDA = torch.device("cuda", 0)
 
@@ -109,3 +113,43 @@ def test_an_average_over_all_batches_needs_no_real_pass(device: str) -> None:
     result = summary(model, (4,), 3, device=device, run="fake", verbose=0)
     assert result.run.kind == "fake" and result.rows[-1].outputs.shape == (3, 4)
     assert int(model[1].num_batches_tracked) == 0
+
+
+class Seen(TorchDispatchMode):
+    """Notes operators, as a user's mode does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+MAKERS: dict[str, Callable[[Fake], Any]] = {
+    "fake_like": lambda fake: fake_like(torch.ones(2), CPU),
+    "of a storage": lambda fake: MetaStorages().fake(torch.ones(2), CPU),
+    "from a recipe": lambda fake: from_recipe(((2,), (1,), torch.float32, CPU), []),
+    "a view": lambda fake: from_recipe(View((2,), (1,), 0), [fake]),
+    "new_fake": lambda fake: new_fake((2,), torch.float32, CPU),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_an_error_where_a_fake_is_made_leaves_torch_as_it_was(
+    make: Callable[[Fake], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the error is kept, with its frames, the user's dispatch modes and autograd still see operators."""
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("no fake")
+
+    fake = new_fake((4,), torch.float32, CPU)
+    for place in (fakes, meta_storages, kernels):
+        monkeypatch.setattr(place, "wrap", failing)
+    with pytest.raises(RuntimeError, match="no fake") as caught:
+        make(fake)
+    with Seen() as seen:
+        assert nn.Linear(2, 2)(torch.ones(2)).requires_grad
+    assert seen.operators and caught.value is not None

@@ -146,3 +146,19 @@ def test_the_driver_is_asked_by_its_name_on_each_platform(
     monkeypatch.setattr(cuda_driver, "cuda_driver", cuda_driver.cuda_driver.__wrapped__)
     assert cuda_driver.capability_of.__wrapped__(0) == (8, 9)
     assert opened == [name]
+
+
+@pytest.mark.parametrize(("platform", "name"), [("darwin", "libc10.dylib"), ("win32", "c10.dll")])
+def test_the_registry_of_guards_is_looked_for_on_each_platform(
+    platform: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def missing(path: str) -> None:
+        opened.append(path)
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert cuda_guard.Slot.find() is None
+    assert opened[0].endswith(name)

@@ -282,3 +282,12 @@ def test_an_inputs_copy_has_its_strides_and_storage(x: torch.Tensor) -> None:
         truth = measure(model, (x,), mode).peak_bytes
         assert measure_memory(model, input_data=x, mode=mode).peak_bytes == truth
         assert estimate_memory(model, input_data=x, mode=mode).peak_bytes == truth
+
+
+def test_what_cannot_be_compared_is_an_error() -> None:
+    make, size = MODELS["mlp"]
+    estimate = estimate_memory(make(), size)
+    with pytest.raises(InputError, match="accepted: only estimates, or only models"):
+        compare(estimate, make())  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="only one estimate was given; accepted: 2 or more"):
+        compare(estimate)

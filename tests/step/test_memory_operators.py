@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -530,3 +531,39 @@ def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
     estimate = estimate_memory(Through(pooled), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     (told,) = estimate.assumptions
     assert told == "fractional_max_pool3d_backward in the step, 2 times: sizes computed on zeros"
+
+
+def repeated(count: int) -> Callable[[Tensor], Tensor]:
+    """Define an operator, again if it is there, that repeats its argument beside its result."""
+
+    @torch.library.custom_op("torchsummary_plus_tests::repeated", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def operator(x: Tensor) -> Tensor:
+        return x.repeat(count, 1)[: len(x)] * 1
+
+    operator.register_fake(torch.empty_like)
+    operator.register_autograd(lambda ctx, grad: grad)
+    return lambda x: operator(x)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_an_operator_that_is_defined_again(count: int) -> None:
+    """As by a notebook's cell: what its earlier kernel took says nothing, and calling that ends the process."""
+    for used in (1, count):
+        model = Through(repeated(used))
+        gc.collect()
+        predicted, measured = (call(model, (SIDE,), SIDE, mode="eval") for call in (estimate_memory, measure_memory))
+        assert predicted.peak_bytes == measured.peak_bytes
+
+
+def test_known_masks_of_one_shape_have_memory_of_their_own() -> None:
+    def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
+        torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()
+        model.zero_grad()
+
+    model, x = nn.Linear(SIDE, SIDE), torch.randn(300, SIDE)
+    peaks = []
+    for least in (0, 100, -100, 1):
+        data = [x, x > least]
+        peaks.append(estimate_memory(model, input_data=data, train_step=step).peak_bytes)
+        assert peaks[-1] == measure_memory(model, input_data=data, train_step=step).peak_bytes
+    assert len(set(peaks)) == 4

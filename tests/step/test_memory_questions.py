@@ -245,3 +245,9 @@ def test_numbers_that_are_not_finite_in_a_real_step_are_not_assumed_to_be() -> N
         run(model, input_data=torch.ones(8, 64), train_step=step) for run in (estimate_memory, measure_memory)
     )
     assert predicted.peak_bytes == measured.peak_bytes
+
+
+def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
+    estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
+    assert "assumed to be False" in estimate.assumptions[0]
