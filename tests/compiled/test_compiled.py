@@ -100,6 +100,14 @@ def test_the_peak_on_a_gpu_is_that_of_the_no_op_runtime(name: str) -> None:
 
 
 @needs_release
+def test_recurrent_layers_on_cuda_are_refused_by_name() -> None:
+    """Their kernel is chosen in a step of eager code only; the truth is the eager peak, which the range contains."""
+    result = estimate_memory(nn.LSTM(8, 8), (5, 8), 4, gpu="A100 80GB", compiled=True)
+    assert f"{NOT_COMPILED}recurrent layers on CUDA, which torch.compile does not compile" in result.assumptions
+    assert result.peak_bytes == estimate_memory(nn.LSTM(8, 8), (5, 8), 4, gpu="A100 80GB").peak_bytes
+
+
+@needs_release
 @needs_fork
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
 def test_without_bfloat16_torch_compiles_nothing() -> None:

@@ -47,6 +47,8 @@ def as_compiled(
 
     key, known = key_of(step), ANSWERS.setdefault(step.tree.modules[0], {})
     try:
+        if any(moment.operator == "aten::_cudnn_rnn" for moment in source.moments):
+            raise UnsupportedError("recurrent layers on CUDA, which torch.compile does not compile")
         log = known[key] if key in known else in_subprocess(work, SECONDS, tick)
     except UnsupportedError as error:
         return replace(source, assumptions=(*source.assumptions, f"{NOT_COMPILED}{error}"))
