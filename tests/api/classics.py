@@ -149,5 +149,3 @@ class FullyConvolutional(nn.Module):
             x = F.relu(stage(x))
         y = self.score(self.norm(x))
         return y, F.interpolate(y, scale_factor=4)
-
-

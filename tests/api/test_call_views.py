@@ -89,5 +89,3 @@ def test_functions_in_call_order_in_both_styles() -> None:
     (attention,) = [row for row in s.rows if row.class_name == "scaled_dot_product_attention"]
     assert attention.mult_adds == 2 * 10 * 10 * 4
     assert [spec.shown for spec in tensors(attention.outputs)] == [[-1, 10, 4]]
-
-

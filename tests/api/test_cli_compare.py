@@ -78,5 +78,3 @@ def test_what_is_not_understood_exits_with_2(words: list[str], told: str, capsys
     assert main(["compare", *words]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and told in captured.err
-
-

@@ -133,5 +133,3 @@ def test_eight_bit_states_are_those_of_bitsandbytes(name: str, kind: str) -> Non
         library = pytest.importorskip("bitsandbytes")
         measured = measure_memory(net(), (256,), 8, optimizer=getattr(library.optim, kind))
         assert measured.at_peak["optimizer_state"] == state_bytes
-
-

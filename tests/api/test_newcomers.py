@@ -166,5 +166,3 @@ def test_what_holds_the_peak_may_be_code_outside_the_modules() -> None:
     assert step == "Training step: Sequential, no optimizer, float32, cross_entropy, on the CPU, in 2GiB"
     assert largest == "  Largest part   the inputs, loss and optimizer"
     assert assumed == ["Assumed: 50,000 classes."] and repr(limit) == str(limit)
-
-

@@ -85,5 +85,3 @@ def test_another_batch_for_the_step_keeps_the_arguments_of_the_forward() -> None
     assert table.memory is not None and table.memory.info.batch_size == 4 and table.row_memory[0].peak_bytes
     with pytest.raises(InputError, match="batch_size is -1"):
         summary(net(), (64,), memory={"batch_size": -1}, verbose=0)
-
-

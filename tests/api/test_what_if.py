@@ -108,5 +108,3 @@ def test_the_figure_has_a_line_for_each_gpu_on_its_scale(result: WhatIf) -> None
     ax = result.plot()
     labels = {text.get_text() for text in ax.texts}
     assert "RTX 4060" in labels and "H100 SXM" not in labels
-
-

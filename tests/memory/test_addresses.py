@@ -25,5 +25,3 @@ def test_allocations_never_overlap_and_freed_addresses_serve_again(steps: list[t
     for start, size in live.items():
         addresses.give(start, size)
     assert addresses.take(RESERVATION) == -RESERVATION
-
-

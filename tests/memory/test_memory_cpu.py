@@ -104,6 +104,7 @@ MODES: dict[str, tuple[str, OptimizerMaker | None]] = {
     "adamw": ("train", lambda parameters: torch.optim.AdamW(parameters, lr=0.001)),
 }
 
+
 def estimate_of(name: str, mode_name: str, steps: int = 2) -> tuple[MemoryEstimate, int]:
     """The estimate of a case, and the measured peak in bytes."""
     case, (mode, optimizer) = CASES[name], MODES[mode_name]

@@ -254,5 +254,3 @@ def test_a_convolution_begins_with_the_plan_that_ran_before(lesser: int, fits: b
     options = estimate_memory(nn.ReLU(), (1,), 1, "cuda", mode="eval", progress=False).options
     context = context_range(1 << 40, uses_libraries=False)[1]
     assert log_fits(log, "cuda", options, (120 << 20) + context) is fits
-
-

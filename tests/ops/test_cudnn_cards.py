@@ -47,5 +47,3 @@ def test_a_handle_of_the_gpu_takes_what_cudnn_says_without_it_or_in_its_range(pa
         assert low <= real <= high
         same += real == said
     assert 0.7 < same / len(recording["plans"]) < 1
-
-

@@ -103,5 +103,3 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
     reserved = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
     assert reserved == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
-
-

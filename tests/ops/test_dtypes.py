@@ -32,5 +32,3 @@ def test_result_type_is_torchs() -> None:
             expected = torch.result_type(first, second)
             assert result_type(first, second) is expected, (first, second)
             assert result_type(second, first) is expected, (second, first)
-
-

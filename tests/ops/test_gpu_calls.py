@@ -86,5 +86,3 @@ def test_operators_with_only_a_bound_are_named_and_a_real_gpu_allocated_no_more(
         low, high = prediction["range"]
         assert BOUNDED & prediction["unknown"].keys(), record["name"]
         assert low <= record["peak_bytes"] <= high, record["name"]
-
-

@@ -177,5 +177,3 @@ def test_einsum_seen_whole_costs_what_it_is_made_of(drawn: tuple[str, list[tuple
     parts = count(lambda: torch.einsum(equation, *operands))
     assert count(lambda: torch.einsum(equation, *operands), torch.inference_mode) == parts
     assert torchs_own(lambda: torch.einsum(equation, *operands)) == parts
-
-

@@ -144,5 +144,3 @@ def test_an_axis_of_one_element_keeps_its_stride_of_0() -> None:
     assert one.index_fill(0, index, 0.0).stride() == (0,)
     for value in (0.0, torch.zeros(())):
         assert_alike("index_fill", lambda x, index, value=value: x.index_fill(0, index, value), one, index)
-
-

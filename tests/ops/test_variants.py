@@ -50,5 +50,3 @@ def test_a_variant_that_copies_a_result_of_its_own_is_named() -> None:
     assert spaces.lasting("aten::mv.out", args, {"out": out}, out)
     spaces.scratch("aten::mv.out", args, {"out": out}, out)
     assert list(spaces.unknown) == ["aten::mv.out"] and spaces.take_doubt()[0] > 0
-
-

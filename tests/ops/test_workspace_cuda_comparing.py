@@ -59,5 +59,3 @@ def test_ctc_moves_lengths_and_offsets_to_the_gpu() -> None:
     assert course("aten::_ctc_loss", args, (meta(16), table)) == [128, 128, 128, "result 1", "result 0"]
     taken = course("aten::_ctc_loss_backward", (meta(16), *args, meta(16), table, 0), scores)
     assert taken == [128, 128, 128, 188_800]
-
-

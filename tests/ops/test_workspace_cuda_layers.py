@@ -259,5 +259,3 @@ def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
     ]
     arguments = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
     assert ruled(aten.batch_norm_backward_elemt.default, arguments, {}) == alike
-
-

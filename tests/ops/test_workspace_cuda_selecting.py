@@ -157,5 +157,3 @@ def test_repetitions_are_added_up_and_checked(
     )
     sizes = [step.nbytes if isinstance(step, Alloc) else None for step in course if isinstance(step, (Alloc, Result))]
     assert sizes == [*ends, *checks, None]
-
-

@@ -120,5 +120,3 @@ def test_a_model_is_freed_after_its_estimate() -> None:
     estimated(build)
     gc.collect()
     assert references[-1]() is None, "the first build of a process imports what holds on to it"
-
-

@@ -134,5 +134,3 @@ def test_what_scripts_do_on_gpus(build: Callable[[], nn.Module]) -> None:
     estimate = estimate_memory(build, (8,), 2, world_size=WORLD, gpu="H100", optimizer="adamw", progress=False)
     assert estimate.peak_bytes > 0
     assert not estimate.unknown or not since("2.11")  # CUDA rules were measured on 2.11.
-
-

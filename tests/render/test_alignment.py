@@ -132,5 +132,3 @@ def test_like_stands_beside_like() -> None:
     )
     assert align([[conv, relu, fc], [wide, gelu, fc]]) == [(0, 0), (1, 1), (2, 2)]
     assert align([[conv, fc], [conv, relu]]) == [(0, 0), (1, None), (None, 1)]
-
-

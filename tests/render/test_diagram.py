@@ -201,5 +201,3 @@ def test_static_summaries_have_classes_and_no_flow() -> None:
         result.to_mermaid("sequence")
     with pytest.raises(InputError, match="depth is -1"):
         result.to_mermaid(depth=-1)
-
-

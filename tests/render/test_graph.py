@@ -302,5 +302,3 @@ def test_a_direction_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UnsupportedError, match="`dot` is not on PATH"):
         graph(Skip(), (8,)).to_svg(direction="LR")
-
-

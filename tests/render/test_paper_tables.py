@@ -159,5 +159,3 @@ def test_layers_are_shown_where_they_match_or_are_asked_for() -> None:
     assert len(asked.tables()) == 2 and len(asked.tables(layers=False)) == 1
     near = compare(network(4), network(8), input_size=(3, 14, 14))
     assert len(near.tables()) == 2 and "layers=True" not in str(near)
-
-

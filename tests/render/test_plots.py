@@ -349,5 +349,3 @@ def test_figures_name_their_batch() -> None:
         "FLOPs per sample (M)",
         "Mult-adds per sample (M)",
     ]
-
-
