@@ -51,8 +51,11 @@ Random programs on the no-op runtime (``benchmarks.gpu_programs``) were up to 23
 
 COMPILED_BAND = 0.01
 """How far the peak of a step predicted as compiled may be off on CUDA, as a share of it: up to 0.001 was measured."""
-RESERVED_BAND = 0.06
-"""How far its reserved bytes may be off: up to 0.05 was measured, without what the timing of kernels leaves."""
+RESERVED_BAND = 0.12
+"""How far its reserved bytes may be off, without what the timing of kernels leaves.
+
+Up to 0.05 was measured, and 0.1 where cuDNN's workspaces come from a table (ResNet-18 on a T4).
+"""
 TIMED_BYTES = 128 << 20
 """The most that torch's timing of kernels leaves reserved; 100 MiB was measured."""
 
