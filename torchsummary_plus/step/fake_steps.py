@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -229,8 +229,11 @@ def _recorded(task: Task) -> MemoryLog:
     if task.step.optimizer is not None:
         import_for_hooked()
     while True:
+        imported, fakes = len(sys.modules), Misrepresented()
+        watched = replace(task, listeners=(*task.listeners, fakes))
         try:
-            return _completed(task)
+            log = record_once(watched)
+            return _completed(task, log if len(sys.modules) == imported else record_once(watched), fakes.seen)
         except (ForwardError, StepError) as error:
             setback: Setback = error
         except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
@@ -246,17 +249,12 @@ def _recorded(task: Task) -> MemoryLog:
         task = following
 
 
-def _completed(task: Task) -> MemoryLog:
-    """Record a task on fakes, with the logs under other guesses and draws, or measure it if fakes misrepresent it."""
-    imported = len(sys.modules)
-    fakes = Misrepresented()
-    watched = replace(task, listeners=(*task.listeners, fakes))
-    log = record_once(watched)
-    log = log if len(sys.modules) == imported else record_once(watched)
-    measured = _measured_because(task, min(fakes.seen)) if fakes.seen else None  # Either is reason enough.
+def _completed(task: Task, log: MemoryLog, misrepresented: Collection[str]) -> MemoryLog:
+    """Return the log with those under other guesses and draws, or a measured one if fakes misrepresent the step."""
+    measured = _measured_because(task, min(misrepresented)) if misrepresented else None  # Either is reason enough.
     if measured is not None:
         return measured
-    if OTHER_TANGENTS in fakes.seen:
+    if OTHER_TANGENTS in misrepresented:
         log = in_wide_bands(log, f"tensors may differ by half: {OTHER_TANGENTS}")
     if any(line.endswith(OTHER_FORMULA) for line in log.assumptions):
         log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
