@@ -31,8 +31,7 @@ from torchsummary_plus import (
 from torchsummary_plus.api import step_request
 from torchsummary_plus.api.step_options import StepOptions
 from torchsummary_plus.api.step_request import StepRequest
-from torchsummary_plus.compiled.answers import key_of
-from torchsummary_plus.compiled.request import CompiledStep
+from torchsummary_plus.compiled.answers import CompiledStep, key_of
 from torchsummary_plus.data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog, without
 from torchsummary_plus.table.inputs import make_example
 

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from benchmarks.cuda.truth import unguarded
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live import cuda_driver, cuda_guard
+from torchsummary_plus.live import cuda_guard
+from torchsummary_plus.live import cuda_guard as cuda_driver
 from torchsummary_plus.live.unguarded import _policies
 
 pytestmark = [

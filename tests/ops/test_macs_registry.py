@@ -12,9 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_fl
 
 from tests.ops.counting import count, rand, unknown
 from torchsummary_plus.data.errors import InputError
-from torchsummary_plus.ops.macs import register_mult_adds
+from torchsummary_plus.ops.macs import register_mult_adds, user_flop_formula
 from torchsummary_plus.ops.macs import registry as macs_registry
-from torchsummary_plus.ops.macs.flops import user_flop_formula
 
 
 @torch.library.custom_op("macs_test::thrice", mutates_args=(), schema="(Tensor x) -> Tensor")

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchsummary_plus.data.rounding import MIN_BLOCK, SMALL_REQUEST
-from torchsummary_plus.data.units import MIB
+from torchsummary_plus.data.units import MIB, MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.watch.history import free_blocks_taken, requests_that_fill
 
 SEGMENTS = st.lists(

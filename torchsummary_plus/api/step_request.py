@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..compiled.answers import CompiledStep
 from ..compiled.estimate import as_compiled, is_known_release
-from ..compiled.request import CompiledStep
 from ..data.capability import Capability
 from ..data.collection import no_collection
 from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, TUNED, MemoryLog
-from ..live.compiled import has_compiled
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..ops.scratch.cuda.chips import Chip
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
+from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, record_step
 from ..table.attempts import read

@@ -22,9 +22,8 @@ from ..table.attempts import PassOptions, read, trace
 from ..table.chosen import row_view
 from ..table.columns import check_view
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
-from ..table.modules import ModuleTree
+from ..table.modules import ModuleTree, unwrapped
 from ..table.rows import build_report, row_memory
-from ..table.wrappers import unwrapped
 from .habits import FOR_GRAPHS, FOR_TEXTS, check_model, forward_arguments
 from .public import public, show
 

@@ -1,7 +1,6 @@
 """The memory of a step that ``torch.compile`` compiles, predicted without kernels.
 
-- ``estimate`` decides whether a step can be predicted as compiled, and remembers the answers of this process.
-- ``request`` is what to predict.
+- ``estimate`` decides whether a step can be predicted as compiled; ``answers`` keeps what this process has been told.
 - ``subprocess`` runs it in a forked copy of the process, with a time limit: everything below changes torch there.
 - ``step`` compiles the step on torch's own fake tensors, then records what the compiled code allocates.
 - ``kernels`` puts kernels that do nothing in place of those that g++ or Triton would compile.

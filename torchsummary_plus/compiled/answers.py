@@ -1,4 +1,4 @@
-"""The answers of this process, kept for as long as their models live: compiling takes longer than all else."""
+"""What is asked, and this process's answers, kept while their models live: compiling takes longer than all else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import marshal
 import pickle
 import sys
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,9 +16,26 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ..data.capability import Capability
 from ..data.memory_records import MemoryLog
 from ..live.copying import is_library
-from .request import CompiledStep
+from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..step.step import Step
+from ..table.inputs import Example
+from ..table.modules import ModuleTree
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A step, and the device with its kernels; the tree knows the compiled model around its modules."""
+
+    tree: ModuleTree
+    example: Example
+    step: Step
+    device: torch.device
+    capability: Capability | None
+    cudnn: Cudnn
+
 
 ANSWERS: MutableMapping[nn.Module, dict[bytes, MemoryLog]] = WeakKeyDictionary()
 CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"

@@ -14,8 +14,7 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
 from ..live.versions import parsed
 from ..table.forward import Listener
-from .answers import ANSWERS, key_of
-from .request import CompiledStep
+from .answers import ANSWERS, CompiledStep, key_of
 from .subprocess import Report, in_subprocess
 
 RELEASES = (2, 13), (2, 15)

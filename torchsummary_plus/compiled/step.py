@@ -28,11 +28,11 @@ from ..data.capability import AMPERE
 from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..live import compat
-from ..live.compiled import has_compiled
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.offloading import AS_THEY_ARE
 from ..ops.scratch.cuda.cudnn.cards import known_cards
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
+from ..step.compiling import has_compiled
 from ..step.fake_steps import Task, record_once
 from ..step.step_copy import Surroundings, with_loss
 from ..table.attempts import NeedsIntegerError
@@ -44,7 +44,7 @@ from ..trace.global_state import global_state_kept, gradients
 from ..trace.kernels import run_really
 from . import compat as names
 from . import gpu, kernels
-from .request import CompiledStep
+from .answers import CompiledStep
 
 PACKAGE = __name__.partition(".")[0]
 _TIMED = "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import compat
-from .cuda_answers import captures_undone, statistics_answered
-from .device_indices import numbers_named
+from .cuda_answers import captures_undone, numbers_named, statistics_answered
 from .streams import streams_alone
 from .threads import all_in_pass
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ..data.capability import Capability
 from . import compat
 
 _CUDA = 1
@@ -178,3 +179,33 @@ def wrappers_reported() -> Iterator[None]:
         yield
     finally:
         del kind._make_wrapper_subclass
+
+
+_CAPABILITY = (75, 76)
+"""``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR``."""
+
+
+@cache
+def cuda_driver() -> Any:
+    """Return the driver's library, initialised; None without a driver or a GPU."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+    return None if driver.cuInit(0) else driver
+
+
+@cache
+def capability_of(index: int) -> Capability | None:
+    """Return a GPU's compute capability, for which nothing is allocated on it; None if there is no such GPU.
+
+    Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.
+    """
+    driver = cuda_driver()
+    if driver is None:
+        return None
+    card, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    failed = driver.cuDeviceGet(ctypes.byref(card), index)
+    for value, attribute in zip(values, _CAPABILITY):
+        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, card)
+    return None if failed else (values[0].value, values[1].value)

@@ -31,8 +31,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..data.errors import InputError
-from ..data.rounding import MIN_BLOCK, SMALL_REQUEST, round_up
-from ..data.units import MIB
+from ..data.units import MIB, MIN_BLOCK, SMALL_REQUEST, round_up
 from ..live.versions import since
 from .allocator_options import AllocatorOptions
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..data.errors import InputError, UnsupportedError, choice_error
-from ..data.rounding import MIN_BLOCK, round_up
-from ..data.units import MIB, describe
+from ..data.units import MIB, MIN_BLOCK, describe, round_up
 
 INTERVALS = 16
 """Number of intervals of ``roundup_power2_divisions``: below 2 MiB, [2, 4) MiB, ... from 32 GiB up."""

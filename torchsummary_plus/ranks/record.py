@@ -20,12 +20,12 @@ from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import COMPILED, HELD_FOR_GATHERS, MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
-from ..live.compiled import has_compiled
-from ..live.device_indices import NumberedGpus
+from ..live.cuda_answers import NumberedGpus
 from ..live.exports import exporting
 from ..live.fakes import Fake, standing_in_for
 from ..live.stored import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
+from ..step.compiling import has_compiled
 from ..step.deep_steps import FEWEST, Cut, takes_all_layers_alike
 from ..step.growth import NotRepeatingError, Proved, UnprovedError, grown
 from ..step.optimizers import fakes_in_foreach, optimizer_maker

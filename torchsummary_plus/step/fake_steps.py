@@ -22,7 +22,7 @@ from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
-from ..live.cuda_driver import capability_of
+from ..live.cuda_guard import capability_of
 from ..live.exports import exporting
 from ..live.fakes import CPU, DataDependentError, standing_in_for
 from ..live.offloading import Away, is_complete
@@ -30,10 +30,9 @@ from ..live.own_random import own_random
 from ..live.own_random import seed as seed_own
 from ..live.stored import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..table.attempts import Embeddings, NeedsIntegerError, eager, read
+from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised, read
 from ..table.experts import numbers_of_experts
 from ..table.forward import Listener, Pass, deep_stack
-from ..table.growing import GrewError, materialised
 from ..table.hints import forward_error, has_same_text, is_about_shards, with_real_step
 from ..table.inputs import Example
 from ..table.mode_setting import set_mode

@@ -26,7 +26,7 @@ from ..data.memory_records import (
     returned,
     there_from_the_start,
 )
-from ..data.rounding import MIN_BLOCK
+from ..data.units import MIN_BLOCK
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.stored import all_stored

@@ -9,8 +9,7 @@ from ..data.arguments import RULE
 from ..data.capability import AMPERE, Capability
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
-from ..data.rounding import MIN_BLOCK, round_up
-from ..data.units import MIB
+from ..data.units import MIB, MIN_BLOCK, round_up
 from ..live.fakes import in_kernel
 from ..live.structures import all_tensors, held_bytes
 from ..live.versions import since

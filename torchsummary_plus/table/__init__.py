@@ -1,8 +1,8 @@
 """The table, from a model and its inputs to rows and columns. It knows nothing of memory, time or ranks.
 
-Read it in this order. What comes in: ``inputs``, ``wrappers``, ``modules``, ``experts``. One pass: ``attempts``
-chooses it, ``environments`` and ``mode_setting`` prepare the copy that it runs on, ``growing`` completes lazy models,
-``forward`` runs it, ``recorder`` and ``flow`` note what it does, ``hints`` explains where it failed. What comes out,
-without torch: ``rows``, folded to ``lines``, of which ``chosen`` are shown; ``columns``, ``totals``, and the table that
-``build`` makes of them.
+Read it in this order. What comes in: ``inputs``, ``modules``, ``experts``. One pass: ``attempts`` chooses it and
+completes lazy models, ``environments`` and ``mode_setting`` prepare the copy that it runs on, ``forward`` runs it,
+``recorder`` and ``flow`` note what it does, ``hints`` explains where it failed. What comes out, without torch:
+``rows``, folded to ``lines``, of which ``chosen`` are shown; ``columns``, ``totals``, and the table that ``build``
+makes of them.
 """

@@ -1,4 +1,4 @@
-"""A model and its arguments -> a Trace: fake if possible, else real; the model is restored."""
+"""A model and its arguments -> a Trace: fake if possible, else real; for lazy models, after a forward on a copy."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.global_state import global_state_kept, names_replaced, one_pass
 from ..trace.kernels import Kernel, run_really
-from .environments import Environment, FakeEnvironment, RealEnvironment
+from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree
 from .experts import Routing, find_adapters, find_experts, numbers_of_experts
 from .flow import Provenance
-from .forward import Listener, Pass, deep_stack
-from .growing import GrewError, materialised
+from .forward import Listener, Pass, deep_stack, originals_of, put_back
 from .hints import forward_error
 from .inputs import Example, realise
 from .mode_setting import set_mode
-from .modules import ModuleTree, tensors_in
+from .modules import ModuleTree, hooks_around, tensors_in, unwrapped, wrapped
 from .recorder import Functions, Recorder
-from .wrappers import hooks_around, unwrapped, wrapped
 
 
 @dataclass(frozen=True)
@@ -392,3 +390,37 @@ _EMBEDDINGS = frozenset(
     )
 )
 """Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
+
+
+def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
+    """Copy a model with lazy parameters and run one real forward on the copy; the original stays as it is.
+
+    Parameters that already have a shape are shared with the copy; buffers are not.
+    """
+
+    def replacement(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+
+    copied = ModuleTree(copied_tree(tree, replacement, replacement)[0].modules[0])
+    known = {id(tensor) for tensor in copied.tensors()}
+    environment = RealEnvironment(tree.device())
+    watch = Pass(copied, run_really, [])
+    originals = [originals_of(module) for module in copied.modules]
+    try:
+        convert = partial(remade, change=environment.convert)
+        args, kwargs, _ = realise(example, example.batch_size or 2, tree, environment.make, convert)
+        watch.install()
+        with global_state_kept(), own_random(), deep_stack(), torch.no_grad(), watch:
+            copied.modules[0](*args, **kwargs)
+    except Exception as error:
+        raise forward_error(error, watch, ()) from error
+    for module, original in zip(copied.modules, originals):
+        put_back(module, original)
+    grown = ModuleTree(copied.modules[0])
+    grown.before = tree
+    grown.late = frozenset(id(tensor) for tensor in grown.tensors() if isinstance(tensor, nn.Parameter)) - known
+    return grown
+
+
+class GrewError(Exception):
+    """The forward registered new modules."""

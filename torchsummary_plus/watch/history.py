@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..data.rounding import SMALL_REQUEST
+from ..data.units import SMALL_REQUEST
 from ..live import compat
 
 Requests = dict[int, deque[int]]

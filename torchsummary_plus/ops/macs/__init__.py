@@ -3,19 +3,19 @@
 The convention is that of torch's flop counter and of fvcore, in multiply-adds (flops / 2): convolutions, matrix
 products, attention, bilinear forms and recurrent cells count; biases and everything else do not. Formulas are in
 ``products.py`` and ``layers.py``, free operators in ``free.py``; :func:`register_mult_adds` adds third-party
-operators, as does torch's own ``register_flop_formula`` (``flops.py``).
+operators, as does torch's own ``register_flop_formula``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from torch._ops import HigherOrderOperator, OpOverload
 
 from . import layers, products  # noqa: F401 - their formulas register themselves
-from .flops import user_flop_formula
 from .free import is_free
 from .registry import FORMULAS, base_name, register_mult_adds
 
@@ -53,3 +53,20 @@ def _classify(func: OpOverload | HigherOrderOperator) -> tuple[str, bool]:
     if isinstance(func, OpOverload):
         return base_name(func._schema.name), is_free(func)
     return f"higher_order::{func.name()}", False
+
+
+COUNTER = "torch.utils.flop_counter"
+
+
+def user_flop_formula(func: OpOverload | HigherOrderOperator) -> Callable[..., Any] | None:
+    """Return the formula that a user registered for an operator with torch's ``register_flop_formula``, or None.
+
+    It is called as torch calls it, with ``out_val`` for the result, and returns flops. torch's own formulas do not
+    count, because they exist only once something has imported that module.
+    """
+    counter = sys.modules.get(COUNTER)
+    if counter is None:
+        return None
+    registry: dict[Any, Callable[..., Any]] = counter.flop_registry
+    formula = registry.get(getattr(func, "overloadpacket", func), registry.get(func))
+    return None if getattr(formula, "__module__", COUNTER) == COUNTER else formula

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...data.rounding import round_up
+from ...data.units import round_up
 from ..backends import MAX, SUM, takes_fbgemm
 from ..strides import contiguous
 from .norms import statistics_of

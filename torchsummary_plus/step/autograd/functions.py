@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.autocast import cast_functions
-from ...live.device_indices import on_numbered_gpus
+from ...live.cuda_answers import on_numbered_gpus
 from ...live.fakes import Fake
 from ...live.real_inputs import MASK
 from ...live.structures import CLASSES

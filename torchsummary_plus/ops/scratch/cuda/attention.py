@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ....data.rounding import ceil_div, round_up
+from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
 from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, at_peak, reserve, scratch

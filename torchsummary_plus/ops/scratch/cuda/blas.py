@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ....data.rounding import round_up
-from ....data.units import MIB
+from ....data.units import MIB, round_up
 from ....live.versions import since
 from ...shapes.registry import is_dense
 from ..registry import Alloc, AtMost, Course, Result, lasting, scratch

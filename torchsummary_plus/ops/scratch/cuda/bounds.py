@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from ....data.rounding import MIN_BLOCK, round_up
-from ....data.units import MIB
+from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
 from ..registry import DOUBT, OLDEST, AtMost, Register, lasting, reserve, scratch
 from ..sizes import INT64, NATIVE, elements, itemsize, nbytes

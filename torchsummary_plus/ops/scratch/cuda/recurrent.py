@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ....data.rounding import round_up
-from ....data.units import MIB
+from ....data.units import MIB, round_up
 from ..registry import Alloc, Course, Result, lasting, reserve, scratch
 from .allocations import copies
 from .chips import Chip

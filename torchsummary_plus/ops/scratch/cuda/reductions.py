@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ....data.rounding import ceil_div, power_of_two_below
+from ....data.units import ceil_div, power_of_two_below
 from ...dtypes import HALVES
 from ...strides import strides_of_copy
 from ..registry import Alloc, Course, Result, scratch

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import ceil, log, log2
 from typing import Any
 
-from ....data.rounding import ceil_div, round_up
+from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, scratch

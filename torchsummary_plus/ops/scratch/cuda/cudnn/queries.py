@@ -13,7 +13,7 @@ import torch
 from .....data.arguments import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....data.units import MIB
-from .....live.cuda_driver import capability_of
+from .....live.cuda_guard import capability_of
 from ....backends import allows_tf32
 from . import worker_client
 from .backend import CudnnError, Kind, cudnn_library, missing_kernels, version_text

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .....data.capability import Capability
-from .....data.rounding import round_up
-from .....data.units import KIB, MIB
+from .....data.units import KIB, MIB, round_up
 from .backend import Kind
 from .heuristics import Question
 
