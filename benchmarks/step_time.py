@@ -29,9 +29,9 @@ import torch
 from benchmarks import trained_steps
 from benchmarks.zoo.torchvision_on_cpu import import_torchvision
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.data.memory_records import DEPTHWISE, LAYOUT, Kernel
+from torchsummary_plus.data.memory_records import Kernel
 from torchsummary_plus.memory.gpus import find_gpu
-from torchsummary_plus.timing.step_time import CONSTANTS, RANGES, Constants, roofline
+from torchsummary_plus.timing.step_time import CONSTANTS, RANGES, Constants, kernel_seconds
 
 DATA = Path(__file__).parent / "data"
 FITTED_ON = "RTX 3090"
@@ -118,13 +118,13 @@ def kernels_of(row: Row) -> Counter[Kernel]:
 def seconds(recording: Recording, gpu: str, constants: Constants, is_last: bool, is_compiled: bool) -> float:
     """Return the seconds per sample; in NHWC no layout is converted, and depthwise channels are computed in pairs."""
     batch, kernels = recording
-    time = roofline(find_gpu(gpu), constants, is_compiled)
-
-    def in_layout(kernel: Kernel) -> Kernel:
-        return replace(kernel, n=2) if is_last and kernel.kind == DEPTHWISE else kernel
-
-    used = ((kernel, n) for kernel, n in kernels.items() if not (is_last and kernel.kind == LAYOUT))
-    return sum(n * time(in_layout(kernel)) for kernel, n in used) / batch
+    card, total = find_gpu(gpu), 0.0
+    for kernel, n in kernels.items():
+        if kernel.kind == "layout" and (is_last or is_compiled):
+            continue
+        paired = replace(kernel, n=2) if is_last and kernel.kind == "depthwise_convolution" else kernel
+        total += n * (max(kernel_seconds(paired, card, constants, is_compiled)) + constants.launch)
+    return total / batch
 
 
 def errors(rows: Iterable[Row], records: Mapping[str, Recording], constants: Constants) -> Iterator[tuple[Row, float]]:

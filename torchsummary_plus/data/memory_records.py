@@ -7,19 +7,21 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress, groupby
 from math import prod
+from typing import Literal, get_args
 
 from .arguments import GENERATE
 
-MATMUL, CONVOLUTION, DEPTHWISE = "matmul", "convolution", "depthwise_convolution"
-GROUPED, GROUPED_BACKWARD = "grouped_convolution", "grouped_convolution_backward"
-ATTENTION, RECURRENT, LAYOUT, NORM, NORM_BACKWARD = "attention", "recurrent", "layout", "norm", "norm_backward"
-COPY, POOLING, ELEMENTWISE = "copy", "pooling", "elementwise"
-PRODUCTS = (MATMUL, CONVOLUTION, DEPTHWISE, GROUPED, GROUPED_BACKWARD, ATTENTION, RECURRENT)
-KERNEL_KINDS = (*PRODUCTS, LAYOUT, NORM, NORM_BACKWARD, COPY, POOLING, ELEMENTWISE)
+ProductKind = Literal[
+    "matmul", "convolution", "depthwise_convolution", "grouped_convolution", "grouped_convolution_backward",
+    "attention", "recurrent",
+]  # fmt: skip
+KernelKind = Literal[ProductKind, "layout", "norm", "norm_backward", "copy", "pooling", "elementwise"]
 """Kinds of kernels: those of one kind reach the same share of a GPU's peaks.
 
 "layout" is a convolution's conversion between NCHW and NHWC, in which cuDNN computes 16-bit convolutions.
 """
+PRODUCTS: tuple[ProductKind, ...] = get_args(ProductKind)
+KERNEL_KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 
 TF32 = "tf32"  # The dtype of a float32 product in tensor cores, where torch's switches allow that.
 

@@ -19,23 +19,7 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..data.arguments import names_cures
-from ..data.memory_records import (
-    ATTENTION,
-    CONVOLUTION,
-    COPY,
-    DEPTHWISE,
-    ELEMENTWISE,
-    GROUPED,
-    GROUPED_BACKWARD,
-    LAYOUT,
-    MATMUL,
-    NORM,
-    NORM_BACKWARD,
-    POOLING,
-    RECURRENT,
-    TF32,
-    Kernel,
-)
+from ..data.memory_records import TF32, Kernel, KernelKind
 from ..data.registered import Registered
 from .backends import allows_tf32
 from .dtypes import HALVES
@@ -52,7 +36,7 @@ class Work:
     ``passes`` times. ``dtype`` is what a product computes in.
     """
 
-    kind: str
+    kind: KernelKind
     m: int = 0
     n: int = 0
     k: int = 0
@@ -63,7 +47,7 @@ class Work:
     dtype: torch.dtype | None = None
 
 
-Formula = Callable[..., Union[str, Work, Iterable[Work]]]
+Formula = Callable[..., Union[KernelKind, Work, Iterable[Work]]]
 """``formula(result, *args, **kwargs)`` -> a kind, or one or several kernels."""
 
 F = TypeVar("F", bound=Formula)
@@ -119,13 +103,13 @@ def kernels_of(
         return
     read, written = _operands(traits, args, kwargs, out)
     here = [tensor for tensor in read if tensor.device.type == device]
-    if not any(tensor.device.type == device for tensor in written) or (traits.kind == COPY and len(here) < len(read)):
+    if not any(tensor.device.type == device for tensor in written) or (traits.kind == "copy" and len(here) < len(read)):
         return
     formula = KERNELS.get(traits.name)
     works = traits.kind if formula is None else formula(out, *args, **kwargs)
     if isinstance(works, str):
-        kind = MATMUL if mult_adds and works == ELEMENTWISE else works
-        works = Work(kind, passes=2 if kind == NORM_BACKWARD or (kind == COPY and _turns(here, written)) else 1)
+        kind = "matmul" if mult_adds and works == "elementwise" else works
+        works = Work(kind, passes=2 if kind == "norm_backward" or (kind == "copy" and _turns(here, written)) else 1)
     for work in (works,) if isinstance(works, Work) else works:
         dtype = work.dtype or (here or written)[0].dtype
         yield Kernel(
@@ -152,12 +136,12 @@ def _turns(read: Sequence[Tensor], written: Sequence[Tensor]) -> bool:
     return sorted(axes, key=source.__getitem__) != sorted(axes, key=target.__getitem__)
 
 
-def _computed_in(dtype: torch.dtype, kind: str) -> str:
+def _computed_in(dtype: torch.dtype, kind: KernelKind) -> str:
     """Return the dtype that a product computes in, by torch's switches for TF32."""
     name = str(dtype).removeprefix("torch.")
     if dtype is not torch.float32:
         return name
-    return TF32 if allows_tf32("cuda" if kind in (MATMUL, ATTENTION) else "cudnn") else name
+    return TF32 if allows_tf32("cuda" if kind in ("matmul", "attention") else "cudnn") else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +150,7 @@ class _Traits:
 
     name: str
     is_free: bool
-    kind: str = ELEMENTWISE
+    kind: KernelKind = "elementwise"
     written: tuple[tuple[int, str], ...] = ()
     """Places and names of the arguments that it changes in place."""
     overwritten: frozenset[int | str] = frozenset()
@@ -187,13 +171,13 @@ _CREATES = f"{free.FACTORIES} rand_like randint_like randn_like"
 _READS_NO_FIRST = frozenset([*_OVERWRITES.split(), *_CREATES.split()])
 """Operators that do not read their first argument: they overwrite it, or take its shape alone."""
 
-_GROUPS = {
-    NORM: (free.NORMALISATION, free.SOFTMAX),
-    POOLING: (free.POOLING, free.RESAMPLING),
-    COPY: (free.MOVEMENT, free.INDEXING),
+_GROUPS: dict[KernelKind, tuple[str, ...]] = {
+    "norm": (free.NORMALISATION, free.SOFTMAX),
+    "pooling": (free.POOLING, free.RESAMPLING),
+    "copy": (free.MOVEMENT, free.INDEXING),
 }
 _KIND_OF = {name: kind for kind, groups in _GROUPS.items() for group in groups for name in group.split()}
-_KIND_OF |= {"clone": COPY, "contiguous": COPY}
+_KIND_OF |= {"clone": "copy", "contiguous": "copy"}
 
 
 @cache
@@ -216,8 +200,8 @@ def _traits(func: Any) -> _Traits:
         overwritten.add(0)
     plain = base_name(name).removeprefix("_foreach_")
     forward, backward, _ = plain.partition("_backward")
-    kind = _KIND_OF.get(plain) or _KIND_OF.get(forward, ELEMENTWISE)
-    kind = NORM_BACKWARD if kind == NORM and backward else kind
+    kind = _KIND_OF.get(plain) or _KIND_OF.get(forward, "elementwise")
+    kind = "norm_backward" if kind == "norm" and backward else kind
     written = () if schema.returns else tuple(changed)
     return _Traits(base_name(schema.name), False, kind, written, frozenset(overwritten))
 
@@ -242,34 +226,30 @@ def _distinct(values: Sequence[Any]) -> list[Tensor]:
     return list({id(tensor): tensor for value in values for tensor in _tensors(value)}.values())
 
 
-def _product(left: Tensor, right: Tensor) -> Work:
+@_kernels_of("aten:: mm bmm mv dot vdot matmul _int_mm _scaled_mm")
+def _product(result: Any, left: Tensor, right: Tensor, *_: Any, **__: Any) -> Work:
     """A matrix product, whose rows and columns are the left side's and the right side's."""
     rows = left.shape[-2] if left.dim() > 1 else 1
     columns = right.shape[-1] if right.dim() > 1 else 1
-    return Work(MATMUL, rows, columns, left.shape[-1], dtype=left.dtype)
-
-
-@_kernels_of("aten:: mm bmm mv dot vdot matmul _int_mm _scaled_mm")
-def _left_right(result: Any, left: Tensor, right: Tensor, *_: Any, **__: Any) -> Work:
-    return _product(left, right)
+    return Work("matmul", rows, columns, left.shape[-1], dtype=left.dtype)
 
 
 @_kernels_of("aten:: addmm _addmm_activation baddbmm addmv")
 def _added(result: Any, added: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> Work:
-    return _product(left, right)
+    return _product(result, left, right)
 
 
 @_kernels_of("aten:: linear")
 def _linear(result: Any, x: Tensor, weight: Tensor, *_: Any, **__: Any) -> Work:
-    return Work(MATMUL, prod(x.shape[:-1]), weight.shape[0], x.shape[-1], dtype=x.dtype)
+    return Work("matmul", prod(x.shape[:-1]), weight.shape[0], x.shape[-1], dtype=x.dtype)
 
 
-def _groups(weight: Tensor, groups: int, is_transposed: bool) -> tuple[str, int, int, int]:
+def _groups(weight: Tensor, groups: int, is_transposed: bool) -> tuple[KernelKind, int, int, int]:
     """Return a convolution's kind, and of a group the channels out and in, and the taps."""
     wide, deep = weight.shape[0] // groups, weight.shape[1]
     if is_transposed:
         wide, deep = deep, wide
-    kind = CONVOLUTION if groups == 1 else DEPTHWISE if deep == 1 else GROUPED
+    kind: KernelKind = "convolution" if groups == 1 else "depthwise_convolution" if deep == 1 else "grouped_convolution"
     return kind, wide, deep, prod(weight.shape[2:])
 
 
@@ -278,20 +258,20 @@ def _is_last(x: Tensor, weight: Tensor) -> bool:
     return any(t.dim() > 3 and t.shape[1] > 1 and t.stride(1) == 1 and not t.is_contiguous() for t in (x, weight))
 
 
-def _width(kind: str, channels: int, x: Tensor, weight: Tensor) -> int:
+def _width(kind: KernelKind, channels: int, x: Tensor, weight: Tensor) -> int:
     """Return the columns of a convolution's product: channels; of a depthwise one, those in an instruction.
 
     In NHWC, neighbours in memory are channels, which 16-bit arithmetic computes in pairs.
     """
-    return channels if kind != DEPTHWISE else 2 if x.dtype in HALVES and _is_last(x, weight) else 1
+    return channels if kind != "depthwise_convolution" else 2 if x.dtype in HALVES and _is_last(x, weight) else 1
 
 
-def _turned(kind: str, x: Tensor, weight: Tensor, tensors: Sequence[Tensor]) -> list[Work]:
+def _turned(kind: KernelKind, x: Tensor, weight: Tensor, tensors: Sequence[Tensor]) -> list[Work]:
     """Return the conversion between layouts around a convolution in NCHW that computes in tensor cores."""
     in_cores = x.dtype in HALVES or (x.dtype is torch.float32 and allows_tf32("cudnn"))
-    if kind == DEPTHWISE or _is_last(x, weight) or not in_cores:
+    if kind == "depthwise_convolution" or _is_last(x, weight) or not in_cores:
         return []
-    return [Work(LAYOUT, share=0, reads=tensors, writes=())]
+    return [Work("layout", share=0, reads=tensors, writes=())]
 
 
 @_kernels_of("aten:: convolution _convolution convolution_overrideable")
@@ -310,7 +290,7 @@ def _convolution_backward(
     """The gradients of the input and of the weight are kernels of their own, as is the bias's, a sum."""
     *_, is_transposed, _, groups, (of_input, of_weight, of_bias) = rest
     kind, wide, deep, taps = _groups(weight, groups, is_transposed)
-    kind = GROUPED_BACKWARD if kind == GROUPED else kind
+    kind = "grouped_convolution_backward" if kind == "grouped_convolution" else kind
     share = 1 / max(1, of_input + of_weight)
     positions = prod((grad.shape[0], *grad.shape[2:]))
     if of_input:
@@ -318,73 +298,62 @@ def _convolution_backward(
         yield Work(kind, positions, width, wide * taps, share, reads=(grad, weight), writes=(x,), dtype=x.dtype)
         yield from _turned(kind, x, weight, (grad, weight, x))
     if of_weight:
-        width, rows = _width(kind, deep * taps, x, weight), positions if kind == DEPTHWISE else wide
+        width, rows = _width(kind, deep * taps, x, weight), positions if kind == "depthwise_convolution" else wide
         yield Work(kind, rows, width, positions, share, reads=(grad, x), writes=(weight,), dtype=x.dtype)
         yield from _turned(kind, x, weight, (grad, x, weight))
     if of_bias:
-        yield Work(ELEMENTWISE, share=0, reads=(grad,), writes=())
-
-
-_IS_CAUSAL = {
-    "aten::scaled_dot_product_attention": 5,
-    "aten::_scaled_dot_product_flash_attention": 4,
-    "aten::_scaled_dot_product_efficient_attention": 6,
-    "aten::_scaled_dot_product_cudnn_attention": 6,
-    "aten::_scaled_dot_product_flash_attention_backward": 11,
-    "aten::_scaled_dot_product_efficient_attention_backward": 11,
-    "aten::_scaled_dot_product_cudnn_attention_backward": 14,
-}
-"""Fused attention, and the place of its argument ``is_causal``."""
+        yield Work("elementwise", share=0, reads=(grad,), writes=())
 
 
 def _attention(place: int, result: Any, query: Tensor, *args: Any, is_causal: bool = False, **__: Any) -> Work:
     """A causal mask halves the work; a sum of products is as long as a head is wide."""
-    is_causal = is_causal or (len(args) >= place and args[place - 1] is True)
-    return Work(ATTENTION, k=query.shape[-1], share=0.5 if is_causal else 1.0, dtype=query.dtype)
+    is_causal = is_causal or args[place - 1 : place] == (True,)
+    return Work("attention", k=query.shape[-1], share=0.5 if is_causal else 1.0, dtype=query.dtype)
 
 
-KERNELS |= {name: partial(_attention, place) for name, place in _IS_CAUSAL.items()}
-
-
-@_kernels_of("""
-    aten:: _flash_attention_forward _flash_attention_backward _efficient_attention_forward
-    _efficient_attention_backward _scaled_dot_product_fused_attention_overrideable
-    higher_order:: flex_attention flex_attention_backward
-""")
-def _other_attention(result: Any, query: Tensor, *_: Any, **__: Any) -> Work:
-    return Work(ATTENTION, k=query.shape[-1], dtype=query.dtype)
+for _name in names("""
+    aten:: scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_backward _efficient_attention_forward
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
+    _efficient_attention_backward _flash_attention_forward _flash_attention_backward
+    _scaled_dot_product_fused_attention_overrideable
+"""):
+    _schema = getattr(torch.ops.aten, _name.removeprefix("aten::")).default._schema
+    _places = [place for place, argument in enumerate(_schema.arguments) if argument.name == "is_causal"]
+    KERNELS[_name] = partial(_attention, (*_places, 0)[0])
+_kernels_of("higher_order:: flex_attention flex_attention_backward")(partial(_attention, 0))
 
 
 @_kernels_of("aten:: _cudnn_rnn _cudnn_rnn_backward lstm gru rnn_tanh rnn_relu")
-def _recurrent(result: Any, *_: Any, **__: Any) -> str:
-    return RECURRENT
+def _recurrent(result: Any, *_: Any, **__: Any) -> KernelKind:
+    return "recurrent"
 
 
 @_kernels_of("aten:: native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit")
 def _batch_norm(result: Any, *args: Any, **__: Any) -> Work:
     """In training, the statistics are a pass of their own."""
-    return Work(NORM, passes=2 if args[5] is True else 1)
+    return Work("norm", passes=2 if args[5] is True else 1)
 
 
 @_kernels_of("aten:: _batch_norm_with_update native_group_norm")
 def _statistics_first(result: Any, *_: Any, **__: Any) -> Work:
-    return Work(NORM, passes=2)
+    return Work("norm", passes=2)
 
 
 @_kernels_of("aten:: embedding")
 def _embedding(result: Tensor, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Work:
     """Only the rows that are looked up are read; their number is that of tokens."""
-    return Work(COPY, m=indices.numel(), n=weight.shape[-1], reads=(result,))
+    return Work("copy", m=indices.numel(), n=weight.shape[-1], reads=(result,))
 
 
 @_kernels_of("aten:: index_select index gather take")
 def _lookup(result: Tensor, *args: Any, **__: Any) -> Work:
     """Only the elements that are looked up are read."""
-    return Work(COPY, reads=(result,))
+    return Work("copy", reads=(result,))
 
 
 @_kernels_of("aten:: index_put index_copy index_add scatter scatter_add slice_scatter select_scatter")
 def _update(result: Any, target: Tensor, *args: Any, **__: Any) -> Work:
     """Only the elements that are updated are read and written."""
     values = [tensor for tensor in _tensors(args) if tensor.is_floating_point()] or _tensors(args)
-    return Work(COPY, reads=values, writes=values)
+    return Work("copy", reads=values, writes=values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..data.answers import assumed
@@ -19,15 +19,7 @@ from ..data.errors import InputError
 from ..data.memory_records import (
     AS_COMPILED,
     COMPILED,
-    COPY,
-    DEPTHWISE,
-    ELEMENTWISE,
-    GROUPED_BACKWARD,
-    LAYOUT,
-    NORM,
-    NORM_BACKWARD,
     PRODUCTS,
-    RECURRENT,
     TF32,
     TUNED,
     Kernel,
@@ -42,7 +34,7 @@ from ..memory.attribution import inclusive
 from ..memory.gpus import GPU, Peaks, find_gpu
 from ..memory.other_devices import other_device
 
-FUSIBLE = (ELEMENTWISE, NORM, COPY)
+FUSIBLE = ("elementwise", "norm", "copy")
 """Kinds that torch's compiler fuses."""
 HALVES, FLOAT8 = ("float16", "bfloat16"), "float8"
 
@@ -81,47 +73,29 @@ class Constants:
 CONSTANTS = Constants()
 
 
-def roofline(gpu: GPU, constants: Constants = CONSTANTS, is_compiled: bool = False) -> Callable[[Kernel], float]:
-    """Return the function from a kernel to its seconds on a GPU with peaks."""
+def kernel_seconds(
+    kernel: Kernel, gpu: GPU, constants: Constants = CONSTANTS, is_compiled: bool = False
+) -> tuple[float, float]:
+    """Return the seconds of a kernel's arithmetic, and of its traffic; it takes the longer of the two, and a launch."""
     peaks = gpu.peaks
     assert peaks is not None
-
-    def seconds(kernel: Kernel) -> float:
-        arithmetic, memory = parts(kernel, gpu, peaks, constants, is_compiled)
-        if kernel.kind == LAYOUT and is_compiled:
-            return 0.0
-        return max(arithmetic, memory) / peaks.realised + constants.launch
-
-    return seconds
-
-
-def parts(
-    kernel: Kernel, gpu: GPU, peaks: Peaks, constants: Constants = CONSTANTS, is_compiled: bool = False
-) -> tuple[float, float]:
-    """Return the seconds of a kernel's arithmetic, and of its traffic; it takes the longer of the two."""
     nbytes: float = kernel.nbytes
-    if kernel.kind == LAYOUT:
+    if kernel.kind == "layout":
         nbytes *= constants.layout
     elif is_compiled and kernel.kind in FUSIBLE:
         nbytes *= constants.fused
-    reached = constants.norm_backward if kernel.kind == NORM_BACKWARD else constants.bandwidth
-    memory = nbytes / (1e9 * peaks.gb_per_s * reached)
+    reached = constants.norm_backward if kernel.kind == "norm_backward" else constants.bandwidth
+    memory = nbytes / (1e9 * peaks.gb_per_s * reached * peaks.realised)
     if kernel.kind not in PRODUCTS or not kernel.flops:
         return 0.0, memory
-    return kernel.flops / (1e12 * _rate(kernel, gpu, peaks, constants)), memory
-
-
-def _rate(kernel: Kernel, gpu: GPU, peaks: Peaks, constants: Constants) -> float:
-    """Return the TFLOPS of a product, at most the peak of its dtype."""
-    if kernel.kind == DEPTHWISE:
-        return peaks.fp32_tflops * constants.depthwise * (kernel.n or 1)
-    share = constants.product * (constants.grouped_backward if kernel.kind == GROUPED_BACKWARD else 1.0)
-    narrow = min(kernel.m, kernel.n)
-    if narrow:
-        share *= narrow / (narrow + constants.half_n)
-    if kernel.k:
-        share *= kernel.k / (kernel.k + constants.half_k)
-    return share * peak_tflops(kernel.dtype, gpu, peaks)
+    if kernel.kind == "depthwise_convolution":
+        rate = peaks.fp32_tflops * constants.depthwise * (kernel.n or 1)
+    else:
+        rate = peak_tflops(kernel.dtype, gpu, peaks) * constants.product
+        rate *= constants.grouped_backward if kernel.kind == "grouped_convolution_backward" else 1.0
+        for width, half in ((min(kernel.m, kernel.n), constants.half_n), (kernel.k, constants.half_k)):
+            rate *= width / (width + half) if width else 1.0
+    return kernel.flops / (1e12 * rate * peaks.realised), memory
 
 
 def peak_tflops(dtype: str, gpu: GPU, peaks: Peaks) -> float:
@@ -281,21 +255,27 @@ def step_time(
     if info.measured:
         raise InputError("the step ran for real, so its kernels are unknown; measure_memory(time=True) adds its time")
     card = gpu_with_peaks(gpu or info.gpu)
-    _check_recorded(log, backend, card)
+    if backend != "cuda":
+        raise InputError(
+            f"the step runs on the {backend.upper()}, whose time is not modelled; measure_memory(time=True) measures "
+            f"it, and an estimate with gpu={describe(card.name)} has the time there"
+        )
+    if not log.kernels:
+        raise InputError("no kernel was recorded: the step was estimated by running it, or computes nothing")
     is_compiled = not {COMPILED, AS_COMPILED}.isdisjoint(log.assumptions)
-    seconds_of = roofline(card, is_compiled=is_compiled)
     own: defaultdict[int, float] = defaultdict(float)
     own_memory: defaultdict[int, float] = defaultdict(float)
     by_phase: defaultdict[str, float] = defaultdict(float)
     by_kind: defaultdict[str, float] = defaultdict(float)
     decode = launches = 0.0
-    assert card.peaks is not None
     for kernel, (is_decoded, times) in zip(log.kernels, _passes(log, info)):
+        if is_compiled and kernel.kind == "layout":
+            continue
+        arithmetic, memory = kernel_seconds(kernel, card, is_compiled=is_compiled)
+        seconds = (max(arithmetic, memory) + CONSTANTS.launch) * times
         moment = log.moments[kernel.moment]
-        seconds = seconds_of(kernel) * times
         decode += seconds if is_decoded else 0.0
         launches += times
-        arithmetic, memory = parts(kernel, card, card.peaks, is_compiled=is_compiled)
         module = max(0, moment.module)
         own[module] += seconds
         own_memory[module] += seconds if memory >= arithmetic else 0.0
@@ -379,16 +359,6 @@ def gpu_with_peaks(name: str | None) -> GPU:
     return card
 
 
-def _check_recorded(log: MemoryLog, backend: str, card: GPU) -> None:
-    if backend != "cuda":
-        raise InputError(
-            f"the step runs on the {backend.upper()}, whose time is not modelled; measure_memory(time=True) measures "
-            f"it, and an estimate with gpu={describe(card.name)} has the time there"
-        )
-    if not log.kernels:
-        raise InputError("no kernel was recorded: the step was estimated by running it, or computes nothing")
-
-
 def _factor(measured: float | StepTime | None, total: float) -> float:
     if isinstance(measured, StepTime):
         return measured.factor if measured.gpu else measured.seconds / total
@@ -431,7 +401,7 @@ def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, mean: float) -> Iterator[st
         yield "torch.compile: element-wise kernels, copies and normalisations are assumed to be fused"
     if any("group_norm" in name for name in operators):
         yield "group normalisation: its kernels vary more than others"
-    if any(kernel.kind == RECURRENT for kernel in log.kernels):
+    if any(kernel.kind == "recurrent" for kernel in log.kernels):
         yield "recurrent layers: their steps run one after another, and are counted as one product"
     if log.uncounted:
         yield f"{', '.join(name for name, _ in log.uncounted[:3])}: arithmetic unknown, only the traffic is counted"
