@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.truth.releases import without_compiler
 from tests.truth.warm import python
+from torchsummary_plus import ForwardError, summary
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.pointwise import writes_alike
@@ -170,6 +171,12 @@ ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 )
 def test_mismatching_sizes_get_no_answer(func: OpOverload, args: Sequence[Sequence[int]]) -> None:
     assert ruled(func, tuple(meta(shape, torch.float32) for shape in args), {}) is None
+
+
+@pytest.mark.parametrize("layer", [nn.GELU("left"), nn.LeakyReLU(1j), nn.ELU(1j), nn.CELU(1j)], ids=repr)  # type: ignore[arg-type]
+def test_options_that_a_kernel_refuses_are_refused(layer: nn.Module) -> None:
+    with pytest.raises(ForwardError):
+        summary(layer, (3, 8), verbose=0)
 
 
 COLD = """

@@ -35,6 +35,9 @@ from .registry import (
 
 Operand: TypeAlias = "Tensor | float | int | bool"
 
+WORDS = ("none", "tanh", "floor", "trunc")
+"""The options of element-wise operators that are words: how gelu approximates, and how a quotient is rounded."""
+
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the broadcast shape."""
@@ -146,7 +149,9 @@ def _elementwise(
     def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
         operands = args[:count]
         common = dtype_of(promoted(operands) if casts else _of_one_dtype(operands))
-        sure(common in FLOATS or not any(isinstance(value, (float, str)) for value in (*args[count:], *options)))
+        for value in (*args[count:], *options):
+            sure(not isinstance(value, complex) and (not isinstance(value, str) or value in WORDS))
+            sure(common in FLOATS or not isinstance(value, (float, str)))
         return common
 
     def apart(*args: Any, **options: Any) -> Out:
