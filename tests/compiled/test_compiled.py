@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.cpu.compiled import CASES
 from benchmarks.cpu.truth import DATA, isa, load, loss_of
@@ -79,6 +80,37 @@ def check(name: str) -> None:
     recorded = load(DATA / f"cpu_compiled_{isa().lower()}.json")
     if recorded:  # Of this processor and torch.
         assert result.peak_bytes == recorded[f"{name}/sgd"]["measured"]
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward. It has no norms, of which compiled code saves other tensors than eager code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.feed = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        x = x + self.out(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.feed(x)  # type: ignore[no-any-return]
+
+
+@needs_release
+@needs_fork
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_saved_activations_belong_to_the_modules_that_compute_them(by_layer: bool) -> None:
+    """As in the eager step, which saves the same tensors; two blocks compiled one by one share their code."""
+    model, shape = (Block().feed, (16,)) if not by_layer else (nn.Sequential(Block(), Block()), (6, 16))
+    eager = estimate_memory(model, shape, 4, optimizer="sgd")
+    for layer in model if by_layer else ():
+        layer.compile()
+    compiled = estimate_memory(model, shape, 4, optimizer="sgd", compiled=True)
+    assert AS_COMPILED in compiled.assumptions
+    saved = {module.path: module.own.saved_bytes for module in compiled.by_module}
+    assert saved == {module.path: module.own.saved_bytes for module in eager.by_module}
+    assert saved["1.feed.0" if by_layer else "0"] > 0
+    assert sum(module.own_bytes for module in compiled.by_module) == compiled.peak_bytes
 
 
 @needs_release

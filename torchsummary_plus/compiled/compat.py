@@ -44,6 +44,7 @@ CONTEXT: Any = probe("torch._dynamo.eval_frame:_TorchDynamoContext", _ALL)
 CONTEXT_INIT: Place = place("torch._dynamo.eval_frame:_TorchDynamoContext.__init__", _ALL)
 INDUCTOR: Any = probe("torch:_TorchCompileInductorWrapper", _ALL)
 COMPILE: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
+COMPILE_FORWARD: Place = place("torch._inductor.compile_fx:compile_fx_forward", _ALL)
 IS_RECOMPILED: Place = place("torch._dynamo.convert_frame:has_tensor_in_frame", _ALL)
 """Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
 compiled_code: Any = probe("torch._dynamo.eval_frame:_debug_get_cache_entry_list", _ALL)
@@ -54,6 +55,7 @@ skip_package: Any = probe("torch._dynamo.trace_rules:add", _ALL)
 innermost_backend: Any = probe("torch._dynamo.eval_frame:innermost_backend", _ALL)
 pop_function_mode: Any = probe("torch.overrides:_pop_mode", _ALL)
 push_function_mode: Any = probe("torch.overrides:_push_mode", _ALL)
+innermost_mode: Any = probe("torch.utils._python_dispatch:_get_current_dispatch_mode", _ALL)
 FakeTensorMode: Any = probe("torch._subclasses.fake_tensor:FakeTensorMode", _ALL)
 
 # Configurations.

@@ -45,6 +45,7 @@ from ..trace.kernels import run_really
 from . import compat as names
 from . import gpu, kernels
 from .answers import CompiledStep
+from .owners import with_owners
 
 PACKAGE = __name__.partition(".")[0]
 _TIMED = "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"
@@ -105,6 +106,7 @@ def _install(request: CompiledStep, notes: dict[str, None]) -> None:
     for context in gc.get_objects():
         if issubclass(type(context), names.CONTEXT):
             _prepare(context)
+    names.COMPILE_FORWARD.set(with_owners(names.COMPILE_FORWARD.value))
     names.COMPILE.set(_without_timing(names.COMPILE.value, notes))
     Pass.ignore_compile_internals = lambda *_: True  # type: ignore[method-assign]
     Fake.__coerce_same_metadata_as_tangent__ = lambda self, *_: self  # type: ignore[attr-defined]
