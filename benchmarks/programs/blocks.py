@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from benchmarks.programs.scope import Scope, Value, grow, production
+from benchmarks.programs.scope import Scope, Value, grow, of_value
 
 MOST_DEPTH = 2
 
 
-@production(2)
-def checkpointed(scope: Scope) -> str | None:
+@of_value(2)
+def checkpointed(scope: Scope, x: Value) -> str | None:
     """Checkpoint a function of one value."""
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None or scope.depth >= MOST_DEPTH:
+    if scope.depth >= MOST_DEPTH:
         return None
     values, foreign, saved = list(scope.values), set(scope.foreign), set(scope.saved)
     function, inner = scope.name("block"), _inside(scope, x)
@@ -39,11 +38,10 @@ def _inside(scope: Scope, x: Value) -> str:
     return indent("\n".join(inner), "    ")
 
 
-@production(1.2)
-def block(scope: Scope) -> str | None:
+@of_value(1.2, 2, 3)
+def block(scope: Scope, x: Value) -> str | None:
     """Draw statements under a context: without gradients, or in half precision."""
-    x = scope.pick(lambda value: len(value.shape) in (2, 3))
-    if x is None or scope.depth >= MOST_DEPTH:
+    if scope.depth >= MOST_DEPTH:
         return None
     values, foreign, saved = list(scope.values), set(scope.foreign), set(scope.saved)
     half = not scope.autocast and scope.chance(0.5)
@@ -122,11 +120,8 @@ class Kept(torch.autograd.Function):
 }
 
 
-@production(2)
-def custom_function(scope: Scope) -> str | None:
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
+@of_value(2)
+def custom_function(scope: Scope, x: Value) -> str | None:
     name = scope.helper(*scope.choose(list(FUNCTIONS.items())))
     argument = f"{x.name}.clone()" if name == "Doubled" else x.name
     scope.keep(x)
@@ -138,10 +133,9 @@ QUESTIONS = (
     "if torch.isnan({0}).any():\n    raise ValueError('not a number')",
     "if ({0} > 1e9).any():\n    raise ValueError('too large')",
     "if {0}.abs().sum() > 0:\n    {1} = {0} * 2\nelse:\n    {1} = {0}",
-    "{1} = {0} * (2 if {0}.numel() > 3 else 1)",
-    "{1} = {0} / max({0}.abs().max().item(), 1e-3)",
+    "{1} = {0} * (2 if {0}.numel() > 3 else 1)", "{1} = {0} / max({0}.abs().max().item(), 1e-3)",
     "assert torch.isfinite({0}).all()\n{1} = {0} + 1",
-)
+)  # fmt: skip
 OF_THE_INPUT = (
     "{1} = {0} * x.mean().item()",
     "if x.sum() > 1e9:\n    {1} = {0}\nelse:\n    {1} = {0} * 3",
@@ -149,17 +143,14 @@ OF_THE_INPUT = (
     "kept = x.flatten(1).sum(1) > 0\n{1} = torch.zeros_like({0})\n{1}[kept] = {0}[kept]",
     "{1} = {0} + {0}[x.flatten(1).sum(1) > 0].sum()",
     "kept = x.flatten(1).argmax(1) % 2\n{1} = torch.zeros_like({0})\nfor e in range(2):\n"
-    "    rows = torch.where(kept == e)[0]\n    {1}.index_add_(0, rows, {0}[rows] * (e + 1))",
+        "    rows = torch.where(kept == e)[0]\n    {1}.index_add_(0, rows, {0}[rows] * (e + 1))",
     "{1} = {0} + {0}.flatten()[:len(torch.unique(x.flatten(1).argmax(1)))].sum()",
-)
+)  # fmt: skip
 
 
-@production(2)
-def question(scope: Scope) -> str | None:
+@of_value(2)
+def question(scope: Scope, x: Value) -> str | None:
     """Draw a statement that depends on values: of any tensor if the result is certain, otherwise only of the input."""
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
     form = scope.choose(QUESTIONS + OF_THE_INPUT)
     scope.keep(x)
     if "{1}" not in form:
@@ -168,12 +159,9 @@ def question(scope: Scope) -> str | None:
     return form.format(x.name, out.name)
 
 
-@production(1.5)
-def experts(scope: Scope) -> str | None:
+@of_value(1.5, 2)
+def experts(scope: Scope, x: Value) -> str | None:
     """Draw a mixture of experts: each row of the batch goes to the layer that the input selects."""
-    x = scope.of_rank(2)
-    if x is None:
-        return None
     name = scope.name("e")
     scope.layers[name] = f"self.{name} = nn.ModuleList(nn.Linear({x.shape[1]}, {x.shape[1]}) for _ in range(3))"
     scope.keep(x)
@@ -187,12 +175,9 @@ def experts(scope: Scope) -> str | None:
     )
 
 
-@production(1)
-def functional_call(scope: Scope) -> str | None:
+@of_value(1, 2, 3)
+def functional_call(scope: Scope, x: Value) -> str | None:
     """Draw a call of a layer with other parameters than its own."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     width = x.shape[-1]
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.6)
     scope.keep(x)
@@ -206,12 +191,9 @@ def functional_call(scope: Scope) -> str | None:
     return scope.make(f"torch.func.functional_call({name}, {parameters}, ({x.name},))", x, learns=True)
 
 
-@production(1)
-def looped(scope: Scope) -> str | None:
+@of_value(1, 2, 3)
+def looped(scope: Scope, x: Value) -> str | None:
     """Draw a layer that is called repeatedly."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     name = scope.layer(f"nn.Linear({x.shape[-1]}, {x.shape[-1]})")
     scope.keep(x)
     out = scope.add(x, x.shape, learns=True)
@@ -227,11 +209,10 @@ def looped(scope: Scope) -> str | None:
     return f"{out.name} = {x.name}\nfor _ in range({times}):\n    {line}"
 
 
-@production(0.5)
-def gradient_inside(scope: Scope) -> str | None:
+@of_value(0.5, 2, 3)
+def gradient_inside(scope: Scope, x: Value) -> str | None:
     """Draw a gradient that the forward computes and that is trained through."""
-    x = scope.of_rank(2, 3)
-    if x is None or scope.depth:
+    if scope.depth:
         return None
     name = scope.layer(f"nn.Linear({x.shape[-1]}, {x.shape[-1]})", share=0.5)
     scope.keep(x)

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.programs.layers import WIDTHS
-from benchmarks.programs.scope import Scope, Shape, Value, production
+from benchmarks.programs.scope import Scope, Shape, Value, of_value
 
 Form = tuple[str, Shape]
-
-
-def _chosen(scope: Scope, x: Value, forms: list[Form], learns: bool | None = None) -> str | None:
-    """Draw one of several expressions of a value, which the backward may keep."""
-    if not forms:
-        return None
-    text, shape = scope.choose(forms)
-    scope.keep(x)
-    return scope.make(text.format(x.name), x, shape, learns)
-
 
 RARE = (
     "F.glu(torch.cat([{0}, {0}], -1), -1)", "F.celu({0})", "F.selu({0})", "F.rrelu({0}, training=self.training)",
@@ -36,36 +26,30 @@ RARE = (
 )  # fmt: skip
 
 
-@production(4)
-def rare_unary(scope: Scope) -> str | None:
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    return None if x is None else _chosen(scope, x, [(form, x.shape) for form in RARE])
+@of_value(4)
+def rare_unary(scope: Scope, x: Value) -> str | None:
+    return scope.draw(x, [(form, x.shape) for form in RARE])
 
 
-@production(1.5)
-def signal(scope: Scope) -> str | None:
+@of_value(1.5, 2, 3, 4)
+def signal(scope: Scope, x: Value) -> str | None:
     """Draw a spectrum and its inverse transform."""
-    x = scope.of_rank(2, 3, 4)
-    if x is None:
-        return None
     n = x.shape[-1]
     half = (*x.shape[:-1], n // 2 + 1)
     forms: list[Form] = [
-        ("torch.fft.rfft({0}).abs()", half),
-        ("torch.fft.rfft({0}, norm='ortho').real", half),
+        ("torch.fft.rfft({0}).abs()", half), ("torch.fft.rfft({0}, norm='ortho').real", half),
         ("torch.fft.fft({0}).real", x.shape),
         (f"torch.fft.irfft(torch.fft.rfft({{0}}) * 0.5, n={n})", x.shape),
         ("torch.fft.fftshift(torch.fft.fft({0}), -1).imag", x.shape),
         (f"torch.fft.irfft2(torch.fft.rfft2({{0}}), s={x.shape[-2:]})", x.shape),
         ("torch.view_as_real(torch.fft.fft({0})).flatten(-2)", (*x.shape[:-1], 2 * n)),
-    ]
-    return _chosen(scope, x, forms)
+    ]  # fmt: skip
+    return scope.draw(x, forms)
 
 
-@production(2)
-def contraction(scope: Scope) -> str | None:
-    x = scope.of_rank(2, 3, 4)
-    if x is None or max(x.shape[1:]) > 128 * scope.scale:
+@of_value(2, 2, 3, 4)
+def contraction(scope: Scope, x: Value) -> str | None:
+    if max(x.shape[1:]) > 128 * scope.scale:
         return None
     shape = x.shape
     forms: list[Form]
@@ -73,15 +57,14 @@ def contraction(scope: Scope) -> str | None:
         b, i = shape
         forms = [
             ("torch.einsum('bi,bj->bij', {0}, {0})", (b, i, i)) if i <= 40 else ("{0} @ {0}.t() @ {0}", shape),
-            ("torch.einsum('bi,ci->bc', {0}, {0}) @ {0}", shape),
-            ("torch.cdist({0}, {0}) @ {0}", shape),
+            ("torch.einsum('bi,ci->bc', {0}, {0}) @ {0}", shape), ("torch.cdist({0}, {0}) @ {0}", shape),
             ("torch.cdist({0}, {0}, p=1) @ {0}", shape),
             ("torch.tensordot({0}, {0}, ([0], [0]))[:len({0})]", (min(b, i), i)),
             ("F.cosine_similarity({0}.unsqueeze(1), {0}.unsqueeze(0), dim=-1) @ {0}", shape),
             ("torch.outer({0}[:, 0], {0}[0])", shape),
             ("torch.addmm({0}, {0} @ {0}.t(), {0}, beta=0.5, alpha=2)", shape),
             ("torch.linalg.multi_dot([{0}, {0}.t(), {0}])", shape),
-        ]
+        ]  # fmt: skip
     elif len(shape) == 3:
         b, i, j = shape
         forms = [
@@ -89,7 +72,8 @@ def contraction(scope: Scope) -> str | None:
             ("torch.einsum('bij,bij->i', {0}, {0}).expand(len({0}), -1)", (b, i)),
             ("torch.einsum('bij,cij->bc', {0}, {0})", (b, b)), ("torch.einsum('bij->bji', {0}) * 2", (b, j, i)),
             ("torch.bmm({0}, {0}.mT)", (b, i, i)), ("torch.baddbmm({0}, {0} @ {0}.mT, {0})", shape),
-            ("torch.cdist({0}, {0})", (b, i, i)), ("torch.addbmm({0}[0], {0} @ {0}.mT, {0}).expand_as({0}) + 0", shape),
+            ("torch.cdist({0}, {0})", (b, i, i)),
+            ("torch.addbmm({0}[0], {0} @ {0}.mT, {0}).expand_as({0}) + 0", shape),
             ("torch.linalg.matrix_power({0} @ {0}.mT / 100, 3)", (b, i, i)),
         ]  # fmt: skip
     else:
@@ -100,41 +84,39 @@ def contraction(scope: Scope) -> str | None:
             ("torch.einsum('bchw,bc->bhw', {0}, {0}.mean((2, 3)))", (b, h, w)),
             ("torch.tensordot({0}, {0}, dims=([2, 3], [2, 3]))[:, :, 0]", (b, c, c)),
             ("{0} @ {0}.mT", (b, c, h, h)),
-        ]
-    return _chosen(scope, x, forms)
+        ]  # fmt: skip
+    return scope.draw(x, forms)
 
 
-@production(1)
-def linear_algebra(scope: Scope) -> str | None:
+@of_value(1, 2, 3)
+def linear_algebra(scope: Scope, x: Value) -> str | None:
     """Draw a decomposition of a small positive definite matrix."""
-    x = scope.of_rank(2, 3)
-    if x is None or x.shape[-2] > 24 * scope.scale:
+    if x.shape[-2] > 24 * scope.scale:
         return None
     n = x.shape[-2]
     matrix = f"({{0}} @ {{0}}.mT / 100 + {2 * n} * torch.eye({n}))"
     square = (*x.shape[:-1], n)
     forms: list[Form] = [
-        (f"torch.linalg.cholesky({matrix})", square),
-        (f"torch.linalg.inv({matrix})", square),
+        (f"torch.linalg.cholesky({matrix})", square), (f"torch.linalg.inv({matrix})", square),
         (f"torch.linalg.solve({matrix}, {{0}})", x.shape),
         (f"torch.cholesky_solve({{0}}, torch.linalg.cholesky({matrix}))", x.shape),
         (f"torch.linalg.solve_triangular({matrix}.tril(), {{0}}, upper=False)", x.shape),
         (f"torch.linalg.slogdet({matrix})[1].unsqueeze(-1).unsqueeze(-1) * {{0}}", x.shape),
         (f"torch.linalg.qr({matrix})[0]", square),
         (f"torch.linalg.det({matrix} / {2 * n}).unsqueeze(-1).unsqueeze(-1) * {{0}}", x.shape),
-    ]
-    return _chosen(scope, x, forms)
+    ]  # fmt: skip
+    return scope.draw(x, forms)
 
 
-@production(1.5)
-def image_function(scope: Scope) -> str | None:
+@of_value(1.5, 4)
+def image_function(scope: Scope, x: Value) -> str | None:
     """Draw a padding mode, a sampler, patches or a shuffle."""
-    x = scope.of_rank(4)
-    if x is None or min(x.shape[2:]) < 4 or max(x.shape[1:]) > 64 * scope.scale:
+    if min(x.shape[2:]) < 4 or max(x.shape[1:]) > 64 * scope.scale:
         return None
     b, c, h, w = x.shape
     grid = f"F.affine_grid(torch.eye(2, 3).expand({b}, -1, -1), {list(x.shape)}, align_corners=False)"
-    forms: list[Form] = [(f"F.pad({{0}}, (1, 1, 2, 0), mode={m!r})", (b, c, h + 2, w + 2)) for m in _PADDINGS]
+    paddings = ("reflect", "replicate", "circular")
+    forms: list[Form] = [(f"F.pad({{0}}, (1, 1, 2, 0), mode={m!r})", (b, c, h + 2, w + 2)) for m in paddings]
     forms += [
         (f"F.grid_sample({{0}}, {grid}, mode={mode!r}, padding_mode={padding!r}, align_corners=False)", x.shape)
         for mode in ("bilinear", "nearest", "bicubic")
@@ -157,17 +139,13 @@ def image_function(scope: Scope) -> str | None:
     if c % 4 == 0:
         forms.append(("F.pixel_shuffle({0}, 2)", (b, c // 4, 2 * h, 2 * w)))
         forms.append(("F.channel_shuffle({0}, 2) + 0", x.shape))
-    return _chosen(scope, x, forms)
+    return scope.draw(x, forms)
 
 
-_PADDINGS = ("reflect", "replicate", "circular")
-
-
-@production(1.5)
-def masked_attention(scope: Scope) -> str | None:
+@of_value(1.5, 3)
+def masked_attention(scope: Scope, x: Value) -> str | None:
     """Draw attention with any kind of mask, grouped heads, a scale or dropout."""
-    x = scope.of_rank(3)
-    if x is None or x.shape[1] > 64 * scope.scale or x.shape[-1] % 4:
+    if x.shape[1] > 64 * scope.scale or x.shape[-1] % 4:
         return None
     batch, length, width = x.shape
     q = f"{{0}}.view({batch}, {length}, 4, {width // 4}).transpose(1, 2)"
@@ -184,24 +162,20 @@ def masked_attention(scope: Scope) -> str | None:
         attend = f"F.scaled_dot_product_attention({q}, {q}[:, :2], {q}[:, :2], enable_gqa=True)"
     if not scope.chance(0.7):
         attend = attend.replace("{0}", "({0} * 1)")
-    return _chosen(scope, x, [(f"{attend}.transpose(1, 2).reshape({batch}, {length}, {width})", x.shape)])
+    return scope.draw(x, [(f"{attend}.transpose(1, 2).reshape({batch}, {length}, {width})", x.shape)])
 
 
-@production(3)
-def selection(scope: Scope) -> str | None:
+@of_value(3, 2, 3)
+def selection(scope: Scope, x: Value) -> str | None:
     """Draw sorting, gathering, or writes at indices."""
-    x = scope.of_rank(2, 3)
-    if x is None or max(x.shape[1:]) > 256 * scope.scale:
+    if max(x.shape[1:]) > 256 * scope.scale:
         return None
     shape, few = x.shape, max(1, x.shape[-1] // 2)
     order = "{0}.detach().argsort(-1)"
     forms: list[Form] = [
-        (f"{{0}}.topk({few}, -1).values", (*shape[:-1], few)),
-        (f"{{0}}.gather(-1, {order})", shape),
-        (f"torch.take_along_dim({{0}}, {order}, -1)", shape),
-        ("{0}.sort(1, descending=True)[0]", shape),
-        ("torch.msort({0})", shape),
-        ("{0} - {0}.median(-1, keepdim=True).values", shape),
+        (f"{{0}}.topk({few}, -1).values", (*shape[:-1], few)), (f"{{0}}.gather(-1, {order})", shape),
+        (f"torch.take_along_dim({{0}}, {order}, -1)", shape), ("{0}.sort(1, descending=True)[0]", shape),
+        ("torch.msort({0})", shape), ("{0} - {0}.median(-1, keepdim=True).values", shape),
         ("{0} - {0}.kthvalue(1, -1, keepdim=True).values", shape),
         ("{0} - {0}.quantile(0.3, dim=-1, keepdim=True)", shape),
         ("{0} * {0}.std(-1, keepdim=True)", shape),
@@ -219,19 +193,16 @@ def selection(scope: Scope) -> str | None:
         ("{0}.scatter(-1, " + order + ", 0.5)", shape),
         ("{0}.index_fill(0, torch.zeros(1, dtype=torch.long), 0.0)", shape),
         ("torch.zeros_like({0}).masked_scatter({0}.detach() > -9e9, {0})", shape),
-    ]
+    ]  # fmt: skip
     forms += [
         (f"torch.zeros_like({{0}}).scatter_reduce(-1, {order}, {{0}}, {kind!r}, include_self={own})", shape)
         for kind, own in (("sum", True), ("mean", False), ("amax", True), ("amin", False), ("prod", True))
     ]
-    return _chosen(scope, x, forms)
+    return scope.draw(x, forms)
 
 
-@production(1)
-def bag(scope: Scope) -> str | None:
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
+@of_value(1, 2, 3)
+def bag(scope: Scope, x: Value) -> str | None:
     width = scope.choose(WIDTHS) * scope.scale
     name = scope.layer(f"nn.EmbeddingBag(50, {width}, mode={scope.choose(['sum', 'mean', 'max'])!r})")
     index = "x.flatten(1)[:, :6].argsort(-1)"
@@ -239,11 +210,10 @@ def bag(scope: Scope) -> str | None:
     return scope.make(form, x, (x.shape[0], width), learns=True)
 
 
-@production(1)
-def loss_inside(scope: Scope) -> str | None:
+@of_value(1, 3)
+def loss_inside(scope: Scope, x: Value) -> str | None:
     """Draw a loss of a value, added to the value."""
-    x = scope.of_rank(3)
-    if x is None or x.shape[1] < 6 or x.shape[1] > 128 * scope.scale:
+    if x.shape[1] < 6 or x.shape[1] > 128 * scope.scale:
         return None
     b, t, _ = x.shape
     lengths = f"torch.full(({b},), {t}), torch.full(({b},), 2)"
@@ -257,5 +227,5 @@ def loss_inside(scope: Scope) -> str | None:
         (f"{{0}} + F.nll_loss({{0}}[:, 0].log_softmax(-1), torch.zeros({b}, dtype=torch.long))", x.shape),
         ("{0} + F.soft_margin_loss({0}, torch.ones_like({0}))", x.shape),
         ("{0} + F.pairwise_distance({0}[:, 0], {0}[:, 1]).mean()", x.shape),
-    ]
-    return _chosen(scope, x, [(text.replace("x0", str(t)), shape) for text, shape in forms])
+    ]  # fmt: skip
+    return scope.draw(x, [(text.replace("x0", str(t)), shape) for text, shape in forms])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.programs.scope import Scope, production
+from benchmarks.programs.scope import Scope, Value, of_value
 
 FUNCTIONS = {
     "Two": """
@@ -53,12 +53,9 @@ class Clipped(torch.autograd.Function):
 CALLS = {"Two": "Two.apply({0})[0]", "Both": "sum(Both.apply({0}))", "Clipped": "Clipped.apply({0}, 0.1)"}
 
 
-@production(1.5)
-def several_outputs(scope: Scope) -> str | None:
+@of_value(1.5)
+def several_outputs(scope: Scope, x: Value) -> str | None:
     """Draw a custom function with several results, or with an argument that is not a tensor."""
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
     name = scope.helper(*scope.choose(list(FUNCTIONS.items())))
     form = scope.choose([CALLS[name] if name != "Both" else scope.choose(BOTH)])
     scope.keep(x)
@@ -74,7 +71,7 @@ HOOKS = (
     "{1} = {0}.tanh()\nif {1}.requires_grad:\n    {1}.retain_grad()",
     "with torch.autograd.graph.save_on_cpu():\n    {1} = {0}.sigmoid() * {0}",
     "with torch.autograd.graph.saved_tensors_hooks(lambda t: t.bfloat16(), lambda t: t.float()):\n"
-    "    {1} = {0}.exp().log1p() * {0}",
+        "    {1} = {0}.exp().log1p() * {0}",
     "with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.clone()):\n    {1} = {0}.sigmoid()",
     "def inner(y):\n    return y.sin() * y\n{1} = torch.func.vjp(inner, {0})[1](torch.ones_like({0}))[0]",
     "{1} = torch.func.jvp(torch.tanh, ({0},), (torch.ones_like({0}),))[1]",
@@ -84,15 +81,12 @@ HOOKS = (
     "{1} = checkpoint(lambda y, s: y.sin() * s, {0}, 2.0, use_reentrant=False)",
     "{1} = checkpoint(lambda y: F.dropout(y.exp(), 0.1), {0}, use_reentrant=False, preserve_rng_state=False)",
     "{1} = torch.utils.checkpoint.checkpoint_sequential([torch.sin, torch.cos], 2, {0}, use_reentrant=False)",
-)
+)  # fmt: skip
 
 
-@production(3)
-def hooked(scope: Scope) -> str | None:
+@of_value(3)
+def hooked(scope: Scope, x: Value) -> str | None:
     """Draw hooks on gradients and saved tensors, transforms, or checkpoints of functions."""
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
     form = scope.choose(HOOKS)
     scope.keep(x)
     out = scope.add(x, x.shape)
@@ -100,12 +94,9 @@ def hooked(scope: Scope) -> str | None:
     return form.format(x.name, out.name)
 
 
-@production(1)
-def hooked_layer(scope: Scope) -> str | None:
+@of_value(1, 2, 3)
+def hooked_layer(scope: Scope, x: Value) -> str | None:
     """Draw a layer that is frozen, or whose calls, gradients or weights a hook changes."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     width = x.shape[-1]
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.0)
     line = scope.choose(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.programs.scope import Scope, production
+from benchmarks.programs.scope import Scope, Value, of_value
 
 WIDTHS = (8, 12, 16, 24, 33, 48, 64, 96)
 CHANNELS = (4, 6, 8, 16, 20)
 
 
-@production(5)
-def linear(scope: Scope) -> str | None:
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
+@of_value(5, 2, 3)
+def linear(scope: Scope, x: Value) -> str | None:
     width, out = x.shape[-1], scope.choose((x.shape[-1], scope.choose(WIDTHS) * scope.scale))
     name = scope.layer(f"nn.Linear({width}, {out}{scope.choose(['', '', ', bias=False'])})", share=0.4)
     scope.keep(x)
@@ -22,11 +19,8 @@ def linear(scope: Scope) -> str | None:
     return scope.make(form.format(name, x.name), x, (*x.shape[:-1], out), learns=True)
 
 
-@production(1)
-def parameter_product(scope: Scope) -> str | None:
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
+@of_value(1, 2, 3)
+def parameter_product(scope: Scope, x: Value) -> str | None:
     width, out = x.shape[-1], scope.choose(WIDTHS) * scope.scale
     weight = scope.layer(f"nn.Parameter(torch.randn({width}, {out}) * 0.1)")
     bias = scope.layer(f"nn.Parameter(torch.zeros({out}))")
@@ -37,12 +31,9 @@ def parameter_product(scope: Scope) -> str | None:
     return scope.make(scope.choose(forms), x, (*x.shape[:-1], out), learns=True)
 
 
-@production(1)
-def tied(scope: Scope) -> str | None:
+@of_value(1, 2, 3)
+def tied(scope: Scope, x: Value) -> str | None:
     """Draw a linear layer with the transposed weight of another one."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     width, out = x.shape[-1], scope.choose(WIDTHS) * scope.scale
     up, down = scope.layer(f"nn.Linear({width}, {out})"), scope.layer(f"nn.Linear({width}, {out}, bias=False)")
     if up != down:
@@ -52,11 +43,8 @@ def tied(scope: Scope) -> str | None:
     return scope.make(f"F.linear({up}({x.name}), {down}.weight.t())", x, learns=True)
 
 
-@production(3)
-def norm(scope: Scope) -> str | None:
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
+@of_value(3)
+def norm(scope: Scope, x: Value) -> str | None:
     rank, channels, width = len(x.shape), x.shape[1], x.shape[-1]
     forms = [f"nn.LayerNorm({width})", f"nn.RMSNorm({width})", f"nn.LayerNorm({width}, elementwise_affine=False)"]
     if x.shape[0] > 1:
@@ -69,10 +57,9 @@ def norm(scope: Scope) -> str | None:
     return scope.make(f"{name}({x.name})", x)
 
 
-@production(5)
-def convolution(scope: Scope) -> str | None:
-    x = scope.of_rank(3, 4, 5)
-    if x is None or min(x.shape[2:]) < 3 or max(x.shape[1:]) > 256 * scope.scale:
+@of_value(5, 3, 4, 5)
+def convolution(scope: Scope, x: Value) -> str | None:
+    if min(x.shape[2:]) < 3 or max(x.shape[1:]) > 256 * scope.scale:
         return None
     rank, channels = len(x.shape) - 2, x.shape[1]
     groups = scope.choose([count for count in (1, 1, 1, 2, channels) if channels % count == 0])
@@ -94,10 +81,9 @@ def convolution(scope: Scope) -> str | None:
     return scope.make(f"{name}({x.name})", x, (x.shape[0], out, *sides), learns=True)
 
 
-@production(1)
-def transposed_convolution(scope: Scope) -> str | None:
-    x = scope.of_rank(3, 4)
-    if x is None or max(x.shape[1:]) > 64 * scope.scale:
+@of_value(1, 3, 4)
+def transposed_convolution(scope: Scope, x: Value) -> str | None:
+    if max(x.shape[1:]) > 64 * scope.scale:
         return None
     rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS) * scope.scale
     name = scope.layer(f"nn.ConvTranspose{rank}d({channels}, {out}, 2, stride=2)")
@@ -105,41 +91,37 @@ def transposed_convolution(scope: Scope) -> str | None:
     return scope.make(f"{name}({x.name})", x, (x.shape[0], out, *(2 * side for side in x.shape[2:])), learns=True)
 
 
-@production(1.5)
-def pool(scope: Scope) -> str | None:
-    x = scope.of_rank(3, 4, 5)
-    if x is None or min(x.shape[2:]) < 2:
+@of_value(1.5, 3, 4, 5)
+def pool(scope: Scope, x: Value) -> str | None:
+    if min(x.shape[2:]) < 2:
         return None
     rank = len(x.shape) - 2
     halved = (*x.shape[:2], *(side // 2 for side in x.shape[2:]))
     small = (*x.shape[:2], *[2] * rank)
-    form, shape = scope.choose(
+    return scope.draw(
+        x,
         [
-            (f"F.max_pool{rank}d({{}}, 2)", halved),
-            (f"nn.MaxPool{rank}d(2)({{}})", halved),
-            (f"F.avg_pool{rank}d({{}}, 2)", halved),
-            (f"F.adaptive_avg_pool{rank}d({{}}, 2)", small),
-            (f"F.adaptive_max_pool{rank}d({{}}, 2)", small),
-        ]
+            (f"F.max_pool{rank}d({{0}}, 2)", halved),
+            (f"nn.MaxPool{rank}d(2)({{0}})", halved),
+            (f"F.avg_pool{rank}d({{0}}, 2)", halved),
+            (f"F.adaptive_avg_pool{rank}d({{0}}, 2)", small),
+            (f"F.adaptive_max_pool{rank}d({{0}}, 2)", small),
+        ],
     )
-    scope.keep(x)
-    return scope.make(form.format(x.name), x, shape)
 
 
-@production(0.7)
-def resized(scope: Scope) -> str | None:
-    x = scope.of_rank(4)
-    if x is None or max(x.shape[1:]) > 40 * scope.scale:
+@of_value(0.7, 4)
+def resized(scope: Scope, x: Value) -> str | None:
+    if max(x.shape[1:]) > 40 * scope.scale:
         return None
     mode = scope.choose(["nearest", "bilinear", "bicubic"])
     shape = (*x.shape[:2], *(2 * side for side in x.shape[2:]))
     return scope.make(f"F.interpolate({x.name}, scale_factor=2.0, mode={mode!r})", x, shape)
 
 
-@production(1.2)
-def recurrent(scope: Scope) -> str | None:
-    x = scope.of_rank(3)
-    if x is None or x.shape[1] > 40 * scope.scale:
+@of_value(1.2, 3)
+def recurrent(scope: Scope, x: Value) -> str | None:
+    if x.shape[1] > 40 * scope.scale:
         return None
     kind, hidden = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 16, 24)) * scope.scale
     both = scope.chance(0.3)
@@ -151,11 +133,10 @@ def recurrent(scope: Scope) -> str | None:
     return statement
 
 
-@production(0.6)
-def cell(scope: Scope) -> str | None:
+@of_value(0.6, 3)
+def cell(scope: Scope, x: Value) -> str | None:
     """Draw a recurrent cell in a loop, whose steps are stacked."""
-    x = scope.of_rank(3)
-    if x is None or x.shape[1] > 12 * scope.scale:
+    if x.shape[1] > 12 * scope.scale:
         return None
     hidden = scope.choose((8, 16))
     name = scope.layer(f"nn.GRUCell({x.shape[-1]}, {hidden})")
@@ -169,10 +150,9 @@ def cell(scope: Scope) -> str | None:
     )
 
 
-@production(2)
-def attention(scope: Scope) -> str | None:
-    x = scope.of_rank(3)
-    if x is None or x.shape[-1] % 2 or x.shape[1] > 128 * scope.scale:
+@of_value(2, 3)
+def attention(scope: Scope, x: Value) -> str | None:
+    if x.shape[-1] % 2 or x.shape[1] > 128 * scope.scale:
         return None
     batch, length, width = x.shape
     heads = scope.choose([count for count in (1, 2, 4) if width % count == 0])
@@ -206,22 +186,16 @@ def attention(scope: Scope) -> str | None:
     return "\n".join(lines)
 
 
-@production(0.8)
-def embedding(scope: Scope) -> str | None:
+@of_value(0.8, 2, 3)
+def embedding(scope: Scope, x: Value) -> str | None:
     """Draw an embedding, indexed by the position of the maximum of each row."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     width = scope.choose(WIDTHS) * scope.scale
     name = scope.layer(f"nn.Embedding({x.shape[-1]}, {width})")
     return scope.make(f"{name}({x.name}.argmax(-1))", x, (*x.shape[:-1], width), learns=True)
 
 
-@production(0.6)
-def positions(scope: Scope) -> str | None:
+@of_value(0.6, 3)
+def positions(scope: Scope, x: Value) -> str | None:
     """Draw learned positions, added to a value."""
-    x = scope.of_rank(3)
-    if x is None:
-        return None
     name = scope.layer(f"nn.Embedding({x.shape[1]}, {x.shape[2]})")
     return scope.make(f"{x.name} + {name}(torch.arange({x.shape[1]}))", x, learns=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.programs.layers import CHANNELS, WIDTHS
-from benchmarks.programs.scope import Scope, Shape, Value, production
+from benchmarks.programs.scope import Scope, Shape, Value, of_value
 
 
 def _applied(scope: Scope, x: Value, text: str, shape: Shape | None = None) -> str:
@@ -13,11 +13,10 @@ def _applied(scope: Scope, x: Value, text: str, shape: Shape | None = None) -> s
     return statement
 
 
-@production(2)
-def transformer(scope: Scope) -> str | None:
+@of_value(2, 3)
+def transformer(scope: Scope, x: Value) -> str | None:
     """Draw torch's transformers and attention with their masks and options."""
-    x = scope.of_rank(3)
-    if x is None or x.shape[-1] % 4 or x.shape[-1] > 64 * scope.scale or not 4 <= x.shape[1] <= 64 * scope.scale:
+    if x.shape[-1] % 4 or x.shape[-1] > 64 * scope.scale or not 4 <= x.shape[1] <= 64 * scope.scale:
         return None
     batch, length, width = x.shape
     name = x.name
@@ -35,31 +34,22 @@ def transformer(scope: Scope) -> str | None:
         lambda: f"{m(f'nn.TransformerDecoder({decoder}, 2)')}({name}, {name} * 2, tgt_mask={causal})",
         lambda: f"{m(decoder)}({name}, {name}[:, :2], memory_key_padding_mask=({padding})[:, :2])",
         lambda: f"{m(f'nn.Transformer({width}, 2, 1, 1, 24, batch_first=True)')}({name}, {name}, tgt_mask={causal})",
-        lambda: (
-            f"{m(f'nn.MultiheadAttention({width}, 4, batch_first=True)')}"
-            f"({name}, {name}, {name}, key_padding_mask={padding}, average_attn_weights=False)[0]"
-        ),
-        lambda: (
-            f"{m(f'nn.MultiheadAttention({width}, 2, dropout=0.1, add_bias_kv=True, add_zero_attn=True)')}"
-            f"({name}, {name}, {name}, need_weights=False)[0]"
-        ),
-        lambda: (
-            f"{m(f'nn.MultiheadAttention({width}, 4, kdim={width}, vdim={width}, batch_first=True)')}"
-            f"({name}, {name}[:, :3], {name}[:, 1:4])[0]"
-        ),
-        lambda: (
-            f"{m(f'nn.MultiheadAttention({width}, 4, batch_first=True)')}"
-            f"({name}, {name}, {name}, attn_mask={causal}, is_causal=True, need_weights=False)[0]"
-        ),
-    ]
+        lambda: (f"{m(f'nn.MultiheadAttention({width}, 4, batch_first=True)')}"
+            f"({name}, {name}, {name}, key_padding_mask={padding}, average_attn_weights=False)[0]"),
+        lambda: (f"{m(f'nn.MultiheadAttention({width}, 2, dropout=0.1, add_bias_kv=True, add_zero_attn=True)')}"
+            f"({name}, {name}, {name}, need_weights=False)[0]"),
+        lambda: (f"{m(f'nn.MultiheadAttention({width}, 4, kdim={width}, vdim={width}, batch_first=True)')}"
+            f"({name}, {name}[:, :3], {name}[:, 1:4])[0]"),
+        lambda: (f"{m(f'nn.MultiheadAttention({width}, 4, batch_first=True)')}"
+            f"({name}, {name}, {name}, attn_mask={causal}, is_causal=True, need_weights=False)[0]"),
+    ]  # fmt: skip
     return _applied(scope, x, scope.choose(forms)())
 
 
-@production(1.5)
-def packed(scope: Scope) -> str | None:
+@of_value(1.5, 3)
+def packed(scope: Scope, x: Value) -> str | None:
     """Draw a recurrent layer over packed sequences, or with projections, dropout or a state of its own."""
-    x = scope.of_rank(3)
-    if x is None or not 3 <= x.shape[1] <= 40 * scope.scale:
+    if not 3 <= x.shape[1] <= 40 * scope.scale:
         return None
     batch, length, width = x.shape
     kind, hidden = scope.choose(["GRU", "LSTM", "RNN"]), scope.choose((8, 12)) * scope.scale
@@ -81,23 +71,21 @@ def packed(scope: Scope) -> str | None:
     initial = state.format(size) if kind != "LSTM" else f"({state.format(size)}, {state.format(hidden)})"
     sort = scope.choose(["", ", enforce_sorted=False"])
     forms = [
-        f"{p} = rnn.pack_padded_sequence({x.name}, {lengths}, batch_first=True{sort})\n"
-        f"{p}, _ = {name}({p})\n"
+        f"{p} = rnn.pack_padded_sequence({x.name}, {lengths}, batch_first=True{sort})\n{p}, _ = {name}({p})\n"
         f"{out.name} = rnn.pad_packed_sequence({p}, batch_first=True, total_length={length})[0]",
         f"{p} = rnn.pack_sequence([row for row in {x.name}])\n"
-        f"{out.name} = rnn.unpack_sequence({name}({p})[0])\n{out.name} = torch.stack({out.name})",
+            f"{out.name} = rnn.unpack_sequence({name}({p})[0])\n{out.name} = torch.stack({out.name})",
         f"{out.name}, _ = {name}({x.name}, {initial})",
         f"_, {p} = {name}({x.name})\n{p} = {p}[0] if isinstance({p}, tuple) else {p}\n"
-        f"{out.name} = torch.zeros({shape}) + {p}.mean()",
-    ]
+            f"{out.name} = torch.zeros({shape}) + {p}.mean()",
+    ]  # fmt: skip
     return scope.choose(forms)
 
 
-@production(1)
-def jagged(scope: Scope) -> str | None:
+@of_value(1, 3)
+def jagged(scope: Scope, x: Value) -> str | None:
     """Draw a nested tensor of rows of several lengths."""
-    x = scope.of_rank(3)
-    if x is None or x.shape[0] < 2 or not 4 <= x.shape[1] <= 64 or scope.autocast:
+    if x.shape[0] < 2 or not 4 <= x.shape[1] <= 64 or scope.autocast:
         return None
     batch, length, width = x.shape
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.5)
@@ -168,11 +156,8 @@ class Gated(nn.Module):
 """Modules around a linear layer; the last returns a dict."""
 
 
-@production(2)
-def adapter(scope: Scope) -> str | None:
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
+@of_value(2, 2, 3)
+def adapter(scope: Scope, x: Value) -> str | None:
     kind = scope.helper(*scope.choose(list(ADAPTERS.items())))
     out = scope.choose((x.shape[-1], scope.choose(WIDTHS) * scope.scale))
     name = scope.layer(f"{kind}(nn.Linear({x.shape[-1]}, {out}))")
@@ -180,11 +165,10 @@ def adapter(scope: Scope) -> str | None:
     return _applied(scope, x, f"{name}({x.name}){end}", (*x.shape[:-1], out))
 
 
-@production(1.2)
-def other_dtype(scope: Scope) -> str | None:
+@of_value(1.2, 2, 3)
+def other_dtype(scope: Scope, x: Value) -> str | None:
     """Draw a layer in another dtype than the model's."""
-    x = scope.of_rank(2, 3)
-    if x is None or scope.autocast:
+    if scope.autocast:
         return None
     width = x.shape[-1]
     dtype = scope.choose(["double", "double", "bfloat16", "bfloat16", "half"])
@@ -194,11 +178,10 @@ def other_dtype(scope: Scope) -> str | None:
     return _applied(scope, x, f"{name}({x.name}.{dtype}()).float()")
 
 
-@production(2)
-def other_convolution(scope: Scope) -> str | None:
+@of_value(2, 3, 4, 5)
+def other_convolution(scope: Scope, x: Value) -> str | None:
     """Draw convolutions with padding modes, parametrizations, or transposed ones of any rank."""
-    x = scope.of_rank(3, 4, 5)
-    if x is None or min(x.shape[2:]) < 4 or max(x.shape[2:]) > 64 * scope.scale or x.shape[1] > 64 * scope.scale:
+    if min(x.shape[2:]) < 4 or max(x.shape[2:]) > 64 * scope.scale or x.shape[1] > 64 * scope.scale:
         return None
     rank, channels, out = len(x.shape) - 2, x.shape[1], scope.choose(CHANNELS) * scope.scale
     same = (x.shape[0], out, *x.shape[2:])
@@ -209,20 +192,16 @@ def other_convolution(scope: Scope) -> str | None:
     forms = [
         (f"{conv}'same', dilation=2)", same),
         (f"{conv}1, padding_mode={scope.choose(['reflect', 'circular', 'replicate'])!r})", same),
-        (f"{norm}.weight_norm({conv}1))", same),
-        (f"{norm}.spectral_norm({conv}1))", same),
-        (f"{norm}.orthogonal({conv}1))", same),
-        (f"nn.utils.spectral_norm({conv}1))", same),
+        (f"{norm}.weight_norm({conv}1))", same), (f"{norm}.spectral_norm({conv}1))", same),
+        (f"{norm}.orthogonal({conv}1))", same), (f"nn.utils.spectral_norm({conv}1))", same),
         (f"nn.utils.weight_norm({conv}1))", same),
         (f"nn.Sequential({conv}1), nn.BatchNorm{rank}d({out}), nn.ReLU(inplace=True))", same),
         (f"nn.Sequential({conv}1), nn.InstanceNorm{rank}d({out}), nn.LeakyReLU(0.2, True))", same),
         (f"nn.Sequential({conv}1), nn.Dropout{rank}d(0.2), nn.PReLU({out}))", same),
         (f"{up}3, stride=2, padding=1, output_padding=1)", doubled),
-        (f"{up}4, stride=2, padding=1, bias=False)", doubled),
-        (f"{up}3, padding=1)", same),
-        (f"{up}3, padding=2, dilation=2)", same),
-        (f"nn.LazyConv{rank}d({out}, 3, padding=1)", same),
-    ]
+        (f"{up}4, stride=2, padding=1, bias=False)", doubled), (f"{up}3, padding=1)", same),
+        (f"{up}3, padding=2, dilation=2)", same), (f"nn.LazyConv{rank}d({out}, 3, padding=1)", same),
+    ]  # fmt: skip
     if rank == 2:
         forms.append((f"{conv}1).to(memory_format=torch.channels_last)", same))
     if x.shape[0] == 1:
@@ -233,12 +212,9 @@ def other_convolution(scope: Scope) -> str | None:
     return _applied(scope, x, f"{scope.layer(text)}({x.name})", shape)
 
 
-@production(1.5)
-def other_layer(scope: Scope) -> str | None:
+@of_value(1.5, 2, 3)
+def other_layer(scope: Scope, x: Value) -> str | None:
     """Draw layers with parametrizations, several inputs, or containers."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     width = x.shape[-1]
     linear = f"nn.Linear({width}, {width})"
     parameter = f"nn.Parameter(torch.randn({width}) * 0.1)"
@@ -260,10 +236,10 @@ def other_layer(scope: Scope) -> str | None:
         (f"nn.Parameter(torch.randn({width}, {width}, dtype=torch.cfloat) * 0.1)", "({1}.to(torch.cfloat) @ {0}).real"),
         (f"nn.Linear({width}, {width}, dtype=torch.cfloat)", "{0}(torch.complex({1}, {1})).abs()"),
         (f"nn.Parameter(torch.randn({width // 2 + 1}, dtype=torch.cfloat))",
-         "torch.fft.irfft(torch.fft.rfft({1}) * {0}, n=" + f"{width})"),
+            "torch.fft.irfft(torch.fft.rfft({1}) * {0}, n=" + f"{width})"),
         (f"nn.Parameter(torch.randn({width // 2 + 1}, 2))",
-         "torch.fft.irfft(torch.fft.rfft({1}, norm='ortho') * torch.view_as_complex({0}), norm='ortho', n="
-         + f"{width})"),
+            "torch.fft.irfft(torch.fft.rfft({1}, norm='ortho') * torch.view_as_complex({0}), norm='ortho', n="
+            + f"{width})"),
     ]  # fmt: skip
     if len(x.shape) == 2:
         forms.append((f"nn.AdaptiveLogSoftmaxWithLoss({width}, 20, [5, 10])", "{1} + {0}.log_prob({1}).mean()"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.programs.scope import Scope, Shape, Value, production
+from benchmarks.programs.scope import Scope, Shape, Value, of_value, production
 
 UNARY = (
     "torch.relu({0})", "F.gelu({0})", "F.silu({0})", "torch.tanh({0})", "{0}.sigmoid()", "{0}.softmax(-1)",
@@ -47,12 +47,9 @@ def binary(scope: Scope) -> str | None:
     return scope.make(form.format(x.name, other.name), x, learns=x.learns or other.learns)
 
 
-@production(1.5)
-def broadcast(scope: Scope) -> str | None:
+@of_value(1.5)
+def broadcast(scope: Scope, x: Value) -> str | None:
     """Draw a parameter, a buffer or an outside tensor that is broadcast over a value."""
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
     width, kind = x.shape[-1], scope.choose(["parameter", "buffer", "outside"])
     if kind == "parameter":
         name = scope.layer(f"nn.Parameter(torch.ones({width}))")
@@ -99,11 +96,8 @@ def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
     return views
 
 
-@production(5)
-def view(scope: Scope) -> str | None:
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None:
-        return None
+@of_value(5)
+def view(scope: Scope, x: Value) -> str | None:
     text, shape = scope.choose(views_of(scope, x))
     statement = scope.view(text, x, shape)
     if "expand" in text:
@@ -113,12 +107,9 @@ def view(scope: Scope) -> str | None:
     return statement
 
 
-@production(1.5)
-def flattened(scope: Scope) -> str | None:
+@of_value(1.5, 3, 4, 5)
+def flattened(scope: Scope, x: Value) -> str | None:
     """Draw a value of another rank, as a view if possible."""
-    x = scope.of_rank(3, 4, 5)
-    if x is None:
-        return None
     elements = 1
     for side in x.shape[1:]:
         elements *= side
@@ -137,10 +128,9 @@ def flattened(scope: Scope) -> str | None:
     return scope.view(text, x, shape)
 
 
-@production(2.5)
-def joined(scope: Scope) -> str | None:
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None or x.shape[1] > 128 * scope.scale:
+@of_value(2.5)
+def joined(scope: Scope, x: Value) -> str | None:
+    if x.shape[1] > 128 * scope.scale:
         return None
     other = scope.twin(x)
     learns = x.learns or other.learns
@@ -153,7 +143,7 @@ def joined(scope: Scope) -> str | None:
         (f"F.pad({x.name}, (1, 1))", (*x.shape[:-1], x.shape[-1] + 2)),
         (f"{x.name}.repeat_interleave(2, 1)", doubled),
         (f"{x.name}.repeat(1, 2{', 1' * (len(x.shape) - 2)})", doubled),
-    ]
+    ]  # fmt: skip
     text, shape = scope.choose(forms)
     return scope.make(text, x, shape, learns)
 
@@ -229,24 +219,19 @@ def tensor_in_place(scope: Scope) -> str | None:
 FACTORIES = ("torch.zeros({1})", "torch.zeros_like({0})", "{0}.new_zeros({1})", "torch.full(({1}), 0.5)")
 COPIES = ("{2}.copy_({0})", "{2}[:] = {0}")
 WRITES = (
-    *COPIES,
-    "{2}.add_({0})",
-    "{2}[:, :{4}] = {0}[:, :{4}]",
-    "{2}.index_add_(0, torch.arange({3}), {0})",
+    *COPIES, "{2}.add_({0})", "{2}[:, :{4}] = {0}[:, :{4}]", "{2}.index_add_(0, torch.arange({3}), {0})",
     "{2}.index_copy_(0, torch.arange({3}), {0})",
     "{2}.scatter_(1, torch.zeros_like({0}, dtype=torch.long), {0})",
     "{2}.scatter_add_(1, torch.zeros_like({0}, dtype=torch.long), {0})",
-    "for i in range({3}):\n    {2}[i] = {0}[i] * 2",
-    "{2}[:, 0] += 1\n{2} = {2} + {0}",
+    "for i in range({3}):\n    {2}[i] = {0}[i] * 2", "{2}[:, 0] += 1\n{2} = {2} + {0}",
     "{2}.narrow(1, 0, 1).copy_({0}.narrow(1, 0, 1))",
-)
+)  # fmt: skip
 
 
-@production(4)
-def filled(scope: Scope) -> str | None:
+@of_value(4)
+def filled(scope: Scope, x: Value) -> str | None:
     """Draw a factory's tensor, and values that are written into it."""
-    x = scope.pick(lambda value: len(value.shape) >= 2)
-    if x is None or x.shape[1] > 256 * scope.scale:
+    if x.shape[1] > 256 * scope.scale:
         return None
     factory, write = scope.choose(FACTORIES), scope.choose(WRITES)
     if write in COPIES and scope.chance(0.4):
@@ -256,12 +241,9 @@ def filled(scope: Scope) -> str | None:
     return f"{out.name} = {factory.format(*names)}\n{write.format(*names)}"
 
 
-@production(0.8)
-def running_buffer(scope: Scope) -> str | None:
+@of_value(0.8, 2, 3)
+def running_buffer(scope: Scope, x: Value) -> str | None:
     """Draw a buffer that follows a value: written in place, or rebound."""
-    x = scope.of_rank(2, 3)
-    if x is None:
-        return None
     attribute, width = scope.name("b"), x.shape[-1]
     scope.layers[attribute] = f"self.register_buffer({attribute!r}, torch.zeros({width}))"
     mean = f"{x.name}.detach().flatten(0, -2).mean(0)"

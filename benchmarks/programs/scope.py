@@ -60,9 +60,6 @@ class Scope:
             return None
         return self.choose(candidates[-3:]) if self.chance(0.75) else self.choose(candidates)
 
-    def of_rank(self, *ranks: int) -> Value | None:
-        return self.pick(lambda value: len(value.shape) in ranks)
-
     def twin(self, value: Value) -> Value:
         """Return a value of the same shape, another one if possible."""
         others = [other for other in self.values if other.shape == value.shape and other.name != value.name]
@@ -92,6 +89,12 @@ class Scope:
         """Add a statement that makes a new tensor by ``text``, by default with the shape of ``like``."""
         out = self.add(like, like.shape if shape is None else shape, learns=learns)
         return f"{out.name} = {text}"
+
+    def draw(self, x: Value, forms: Sequence[tuple[str, Shape]], learns: bool | None = None) -> str:
+        """Add a statement that makes one of several expressions of a value, which the backward may keep."""
+        text, shape = self.choose(forms)
+        self.keep(x)
+        return self.make(text.format(x.name), x, shape, learns)
 
     def view(self, text: str, of: Value, shape: Shape) -> str:
         """Add a statement that makes a view."""
@@ -125,6 +128,20 @@ def production(weight: float) -> Callable[[Production], Production]:
     def register(function: Production) -> Production:
         PRODUCTIONS.append((weight, function))
         return function
+
+    return register
+
+
+def of_value(weight: float, *ranks: int) -> Callable[[Callable[[Scope, Value], str | None]], Production]:
+    """Register a function of a scope and one of its values, of these ranks or, by default, of two axes or more."""
+
+    def register(function: Callable[[Scope, Value], str | None]) -> Production:
+        @production(weight)
+        def produce(scope: Scope) -> str | None:
+            x = scope.pick(lambda value: len(value.shape) in ranks if ranks else len(value.shape) >= 2)
+            return None if x is None else function(scope, x)
+
+        return produce
 
     return register
 

@@ -1,11 +1,14 @@
-"""Steps of the generated programs: optimizers, losses, and what a step uses besides the model."""
+"""Steps of the generated programs: optimizers, losses, whole steps, and what a step uses besides the model.
+
+A program runs its model before the steps only under ``no_grad``: a graph that no backward frees may never be freed
+(``save_on_cpu`` on the CPU saves the very tensor, in a cycle that Python does not see), and the judge would count it.
+"""
 
 from __future__ import annotations
 
 import random
 
 from benchmarks.programs.text import StepText
-from benchmarks.programs.training import AVERAGES, CHOICES, OTHER_OPTIMIZERS, SEVERAL_MODELS
 
 OPTIMIZERS = (
     "None", "'sgd'", "'adam'", "'adamw'", "'rmsprop'", "'adagrad'", "'adadelta'", "'adamax'", "'nadam'", "'radam'",
@@ -15,8 +18,7 @@ OPTIMIZERS = (
     "lambda ps: torch.optim.AdamW(ps, fused=True)", "lambda ps: torch.optim.RMSprop(ps, centered=True, momentum=0.9)",
 )  # fmt: skip
 LOSSES = (
-    "lambda out: out.square().mean()",
-    "lambda out: out.abs().sum()",
+    "lambda out: out.square().mean()", "lambda out: out.abs().sum()",
     "lambda out: F.mse_loss(out, torch.zeros_like(out))",
     "lambda out: F.cross_entropy(out.flatten(1), torch.zeros(len(out), dtype=torch.long))",
     "lambda out: F.smooth_l1_loss(out, torch.ones_like(out))",
@@ -24,8 +26,7 @@ LOSSES = (
     "lambda out: F.binary_cross_entropy_with_logits(out, torch.ones_like(out))",
     "lambda out: F.kl_div(F.log_softmax(out, -1), F.softmax(torch.ones_like(out), -1), reduction='batchmean')",
     "lambda out: F.gaussian_nll_loss(out, torch.zeros_like(out), torch.ones_like(out))",
-    "lambda out: out.logsumexp(-1).mean()",
-    "lambda out: (out - out.mean()).pow(2).mean().sqrt()",
+    "lambda out: out.logsumexp(-1).mean()", "lambda out: (out - out.mean()).pow(2).mean().sqrt()",
     "lambda out: out.norm()",
     "lambda out: F.nll_loss(F.log_softmax(out.flatten(1), -1), torch.zeros(len(out), dtype=torch.long))",
     "lambda out: F.l1_loss(out, torch.zeros(1))",
@@ -33,7 +34,7 @@ LOSSES = (
     "lambda out: torch.linalg.vector_norm(out, 1) / out.numel()",
     "lambda out: -torch.distributions.Normal(out, 1.0).log_prob(torch.ones_like(out)).mean()",
     "lambda out: out.var(0).sum() + out.std()",
-)
+)  # fmt: skip
 MADE = (
     "torch.optim.SGD(model.parameters(), 0.1)", "torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)",
     "torch.optim.Adam(model.parameters())", "torch.optim.AdamW(model.parameters())",
@@ -59,102 +60,66 @@ PARTS: tuple[dict[str, str], ...] = (
     {"between": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
     {"between": "nn.utils.clip_grad_value_(model.parameters(), 0.1)"},
     {"loss": "loss = loss + 0.1 * sum(p.square().sum() for p in model.parameters())"},
-    {
-        "before": "ema = [p.detach().clone() for p in model.parameters()]",
+    {"before": "ema = [p.detach().clone() for p in model.parameters()]",
         "after": "with torch.no_grad():\n        for e, p in zip(ema, model.parameters()):\n"
-        "            e.lerp_(p, 0.1)",
-        "outside": "ema",
-    },
-    {
-        "before": "ema = copy.deepcopy(model)",
-        "after": "for e, p in zip(ema.parameters(), model.parameters()):\n"
-        "        e.data.mul_(0.9).add_(p.data, alpha=0.1)",
-        "outside": "ema",
-    },
-    {
-        "before": "target = copy.deepcopy(model).requires_grad_(False)",
+        "            e.lerp_(p, 0.1)", "outside": "ema"},
+    {"before": "ema = copy.deepcopy(model)", "after": "for e, p in zip(ema.parameters(), model.parameters()):\n"
+        "        e.data.mul_(0.9).add_(p.data, alpha=0.1)", "outside": "ema"},
+    {"before": "target = copy.deepcopy(model).requires_grad_(False)",
         "loss": "loss = loss + F.mse_loss(out, target(x))",
         "after": "for t, p in zip(target.parameters(), model.parameters()):\n        t.data.lerp_(p.data, 0.1)",
-        "outside": "target",
-    },
-    {
-        "before": "teacher = copy.deepcopy(model).eval()",
+        "outside": "target"},
+    {"before": "teacher = copy.deepcopy(model).eval()",
         "loss": "with torch.no_grad():\n        hint = teacher(x)\n    loss = loss + F.mse_loss(out, hint)",
-        "outside": "teacher",
-    },
-    {
-        "before": "averaged = torch.optim.swa_utils.AveragedModel(model)",
-        "after": "averaged.update_parameters(model)",
-        "outside": "averaged",
-    },
-    {
-        "before": "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)",
-        "after": "schedule.step()",
-        "outside": "schedule",
-    },
+        "outside": "teacher"},
+    {"before": "averaged = torch.optim.swa_utils.AveragedModel(model)", "after": "averaged.update_parameters(model)",
+        "outside": "averaged"},
+    {"before": "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)", "after": "schedule.step()",
+        "outside": "schedule"},
     {"before": "losses = []", "after": "losses.append(loss.item())"},
     {"before": "losses = []", "after": "losses.append(loss.detach())", "outside": "losses"},
-    {
-        "before": "running = torch.zeros(1000)",
-        "after": "running.mul_(0.9)\n    running[:10] += loss.detach()",
-        "outside": "running",
-    },
+    {"before": "running = torch.zeros(1000)", "after": "running.mul_(0.9)\n    running[:10] += loss.detach()",
+        "outside": "running"},
     {"before": "noise = torch.randn(300)", "loss": "loss = loss + 0.1 * (loss * noise).mean()", "outside": "noise"},
-    {
-        "loss": "found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True, allow_unused=True)\n"
-        "    loss = loss + sum(g.square().sum() for g in found if g is not None)"
-    },
+    {"loss": "found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True, allow_unused=True)\n"
+        "    loss = loss + sum(g.square().sum() for g in found if g is not None)"},
     {"before": "for p in model.parameters():\n    p.grad = torch.zeros_like(p)"},
     {"after": "del loss, out\n    optimizer.zero_grad(set_to_none=False)"},
     {"loss": "loss.backward(retain_graph=True)"},
     {"loss": "loss.backward(retain_graph=True)\n    loss = loss + out.float().abs().mean()"},
-    {
-        "loss": "x = x.detach().requires_grad_()\n    y = model(x)\n"
-        "    penalty = torch.autograd.grad(y.sum(), x, create_graph=True)[0]\n    loss = loss + penalty.square().mean()"
-    },
+    {"loss": "x = x.detach().requires_grad_()\n    y = model(x)\n"
+        "    penalty = torch.autograd.grad(y.sum(), x, create_graph=True)[0]\n"
+        "    loss = loss + penalty.square().mean()"},
     {"between": "total = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()"},
-    {
-        "between": "for p in model.parameters():\n        if p.grad is not None:\n"
-        "            p.grad.add_(torch.randn_like(p.grad), alpha=0.01)"
-    },
-    {
-        "between": "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
-        "    torch._foreach_mul_(grads, 0.5)"
-    },
+    {"between": "for p in model.parameters():\n        if p.grad is not None:\n"
+        "            p.grad.add_(torch.randn_like(p.grad), alpha=0.01)"},
+    {"between": "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
+        "    torch._foreach_mul_(grads, 0.5)"},
     {"between": "flat = nn.utils.parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])"},
-    {
-        "before": "def halve(p):\n    p.grad.mul_(0.5)\nhooks = [p.register_post_accumulate_grad_hook(halve)\n"
-        "         for p in model.parameters() if p.requires_grad]",
-    },
-    {
-        "before": "seen = []\nmodel.register_forward_hook(lambda m, a, out: seen.append(out.detach().mean()))",
-        "outside": "seen",
-    },
-    {
-        "before": "grads = [torch.zeros_like(p) for p in model.parameters()]",
+    {"before": "def halve(p):\n    p.grad.mul_(0.5)\nhooks = [p.register_post_accumulate_grad_hook(halve)\n"
+        "         for p in model.parameters() if p.requires_grad]"},
+    {"before": "seen = []\nmodel.register_forward_hook(lambda m, a, out: seen.append(out.detach().mean()))",
+        "outside": "seen"},
+    {"before": "grads = [torch.zeros_like(p) for p in model.parameters()]",
         "between": "for g, p in zip(grads, model.parameters()):\n        if p.grad is not None:\n"
-        "            g.mul_(0.9).add_(p.grad)\n            p.grad.copy_(g)",
-        "outside": "grads",
-    },
-    {
-        "before": "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)",
-        "after": "schedule.step()",
-        "outside": "schedule",
-    },
-    {
-        "before": "centre = torch.zeros(64)",
-        "loss": "loss = loss + F.mse_loss(out.flatten()[:1], centre[:1])\n"
-        "    centre.lerp_(out.detach().float().mean(), 0.1)",
-        "outside": "centre",
-    },
-)
+        "            g.mul_(0.9).add_(p.grad)\n            p.grad.copy_(g)", "outside": "grads"},
+    {"before": "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)",
+        "after": "schedule.step()", "outside": "schedule"},
+    {"before": "centre = torch.zeros(64)", "loss": "loss = loss + F.mse_loss(out.flatten()[:1], centre[:1])\n"
+        "    centre.lerp_(out.detach().float().mean(), 0.1)", "outside": "centre"},
+)  # fmt: skip
 """What else a step may do, as texts for :data:`STEP`, with its objects outside the model."""
 
-WHOLE = (
-    """\
+
+def _texts(every: str) -> tuple[str, ...]:
+    """Return texts that a line of three dashes separates; ``{step}`` and the line above ``train_step`` are left out."""
+    full = every.replace("\ndef train_step", "\n\ndef train_step")
+    return tuple(full.replace("{step}", "optimizer.step()\n    optimizer.zero_grad()").split("---\n"))
+
+
+WHOLE = _texts("""\
 optimizer = {optimizer}
 scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-
 def train_step(model, x):
     with torch.autocast("cpu", dtype=torch.float16):
         loss = model(x).float().square().mean()
@@ -164,21 +129,17 @@ def train_step(model, x):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-""",
-    """\
+---
 held = [*model.parameters()]
 optimizer = torch.optim.AdamW([{{"params": held[:1], "lr": 0.1}}, {{"params": held[1:], "weight_decay": 0.0}}])
-
 def train_step(model, x):
     loss = model(x).float().square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-""",
-    """\
+---
 held = [*model.parameters()]
 optimizers = [torch.optim.Adam(held[:1]), torch.optim.SGD(held, 0.1, momentum=0.9)]
-
 def train_step(model, x):
     first = model(x).float().square().mean()
     first.backward(inputs=held[:1])
@@ -188,10 +149,8 @@ def train_step(model, x):
     second.backward()
     optimizers[1].step()
     model.zero_grad()
-""",
-    """\
+---
 optimizer = {optimizer}
-
 def train_step(model, x):
     loss = model(x).float().square().mean()
     loss.backward()
@@ -206,12 +165,9 @@ def train_step(model, x):
         for p, m in zip(model.parameters(), moved):
             if m is not None:
                 p.sub_(m)
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    """\
+    {step}
+---
 held = [*model.parameters()]
-
 def train_step(model, x):
     loss = model(x).float().square().mean()
     found = torch.autograd.grad(loss, held, allow_unused=True)
@@ -219,39 +175,29 @@ def train_step(model, x):
         for p, g in zip(held, found):
             if g is not None:
                 p -= 0.1 * g
-""",
-    """\
+---
 held = {{name: p.detach() for name, p in model.named_parameters()}}
-
 def train_step(model, x):
     def loss(given):
         return torch.func.functional_call(model, given, (x,)).float().square().mean()
     found, value = torch.func.grad_and_value(loss)(held)
     for name in held:
         held[name] = held[name] - 0.1 * found[name]
-""",
-    """\
+---
 optimizer = {optimizer}
-
 def train_step(model, x):
     for part in x.chunk(2):
         (model(part).float().square().mean() / 2).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    """\
+    {step}
+---
 optimizer = {optimizer}
-
 def train_step(model, x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(x).float().square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    """\
+    {step}
+---
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-
 def train_step(model, x):
     def closure():
         optimizer.zero_grad()
@@ -259,11 +205,9 @@ def train_step(model, x):
         loss.backward()
         return loss
     optimizer.step(closure)
-""",
-    """\
+---
 masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
 optimizer = torch.optim.Adam(masters)
-
 def train_step(model, x):
     model(x).float().square().mean().backward()
     for m, p in zip(masters, model.parameters()):
@@ -273,28 +217,285 @@ def train_step(model, x):
         for m, p in zip(masters, model.parameters()):
             p.copy_(m)
     model.zero_grad()
-""",
-    """\
+---
 optimizer = {optimizer}
-
 def train_step(model, x):
     first = model(x)
     second = model(x.flip(0))
     (F.mse_loss(first, second.detach()) + F.l1_loss(second, first.detach())).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-""",
-    """\
+    {step}
+---
 optimizers = [torch.optim.SGD([p], 0.1, momentum=0.9) for p in model.parameters()]
-
 def train_step(model, x):
     model(x).float().square().mean().backward()
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
-""",
-)
+""")
+"""Whole steps of one model."""
 
+SEVERAL_MODELS = _texts("""\
+critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.LeakyReLU(0.2, inplace=True), nn.Linear(16, 1))
+with torch.no_grad():
+    critic(model(inputs[0]).float())
+optimizers = [torch.optim.Adam(model.parameters(), betas=(0.5, 0.999)), torch.optim.Adam(critic.parameters())]
+def train_step(model, x):
+    fake = model(x).float()
+    real = torch.randn_like(fake)
+    optimizers[1].zero_grad()
+    loss = F.softplus(critic(fake.detach())).mean() + F.softplus(-critic(real)).mean()
+    loss.backward()
+    optimizers[1].step()
+    optimizers[0].zero_grad()
+    F.softplus(-critic(fake)).mean().backward()
+    optimizers[0].step()
+---
+critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(12), nn.Tanh(), nn.Linear(12, 1))
+with torch.no_grad():
+    critic(model(inputs[0]).float())
+optimizers = [{optimizer}, torch.optim.RMSprop(critic.parameters(), 1e-3)]
+def train_step(model, x):
+    for _ in range(2):
+        with torch.no_grad():
+            fake = model(x).float()
+        real = torch.rand_like(fake)
+        share = torch.rand(len(fake), *[1] * (fake.dim() - 1))
+        mixed = (share * real + (1 - share) * fake).requires_grad_()
+        score = critic(mixed)
+        (slope,) = torch.autograd.grad(score, mixed, torch.ones_like(score), create_graph=True, retain_graph=True)
+        penalty = (slope.flatten(1).norm(2, dim=1) - 1).pow(2).mean()
+        loss = critic(fake).mean() - critic(real).mean() + 10 * penalty
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+        with torch.no_grad():
+            for p in critic.parameters():
+                p.data.clamp_(-0.1, 0.1)
+    optimizers[0].zero_grad()
+    (-critic(model(x).float()).mean()).backward()
+    optimizers[0].step()
+---
+momentum = copy.deepcopy(model)
+for p in momentum.parameters():
+    p.requires_grad = False
+with torch.no_grad():
+    queue = F.normalize(torch.randn(model(inputs[0]).flatten(1).shape[1], 32), dim=0)
+optimizer = {optimizer}
+def train_step(model, x):
+    q = F.normalize(model(x).float().flatten(1), dim=1)
+    with torch.no_grad():
+        for p, m in zip(model.parameters(), momentum.parameters()):
+            m.data = m.data * 0.9 + p.data * 0.1
+        k = F.normalize(momentum(x).float().flatten(1), dim=1)
+    positive = torch.einsum("nc,nc->n", q, k).unsqueeze(-1)
+    logits = torch.cat([positive, q @ queue.clone().detach()], dim=1) / 0.07
+    loss = F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    queue[:, : len(k)] = k.T
+---
+heads = nn.ModuleDict({{"a": nn.LazyLinear(5), "b": nn.LazyLinear(1)}})
+with torch.no_grad():
+    for head in heads.values():
+        head(model(inputs[0]).float().flatten(1))
+optimizer = torch.optim.AdamW([{{"params": model.parameters(), "lr": 1e-4}}, {{"params": heads.parameters()}}])
+weights = nn.Parameter(torch.zeros(2))
+optimizer.add_param_group({{"params": [weights]}})
+def train_step(model, x):
+    found = model(x).float().flatten(1)
+    losses = torch.stack([F.cross_entropy(heads["a"](found), torch.ones(len(found), dtype=torch.long)),
+                          heads["b"](found).square().mean()])
+    (losses * torch.exp(-weights) + weights).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+---
+reference = copy.deepcopy(model).eval().requires_grad_(False)
+optimizer = {optimizer}
+def train_step(model, x):
+    chosen, rejected = model(x).float().flatten(1), model(x.roll(1, 0)).float().flatten(1)
+    with torch.inference_mode():
+        base = reference(torch.cat([x, x.roll(1, 0)])).float().flatten(1)
+    first, second = base.clone().chunk(2)
+    gain = (chosen.log_softmax(-1) - first.log_softmax(-1)).mean(-1)
+    loss = (rejected.log_softmax(-1) - second.log_softmax(-1)).mean(-1)
+    (-F.logsigmoid(0.1 * (gain - loss)).mean()).backward()
+    {step}
+""")
+"""Steps of two models or more: adversarial, contrastive, with heads, or with a reference."""
+
+AVERAGES = _texts("""\
+optimizer = {optimizer}
+averaged = torch.optim.swa_utils.AveragedModel(
+    model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers={use_buffers})
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    {step}
+    averaged.update_parameters(model)
+    with torch.no_grad():
+        averaged(x)
+---
+optimizer = {optimizer}
+shadow = {{k: v.clone() for k, v in model.state_dict().items()}}
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    {step}
+    with torch.no_grad():
+        for k, v in model.state_dict().items():
+            if v.dtype.is_floating_point:
+                shadow[k].copy_(shadow[k] * 0.9 + v * 0.1)
+---
+optimizer = {optimizer}
+slow = [p.data.clone() for p in model.parameters()]
+def train_step(model, x):
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).float().square().mean().backward()
+        optimizer.step()
+    for s, p in zip(slow, model.parameters()):
+        s.add_(p.data - s, alpha=0.5)
+        p.data.copy_(s)
+---
+optimizer = {optimizer}
+kept = {{}}
+def train_step(model, x):
+    kept.update((k, v.detach().clone()) for k, v in model.state_dict().items())
+    loss = model(x).float().square().mean()
+    loss.backward()
+    {step}
+    if not torch.isfinite(loss):
+        model.load_state_dict(kept)
+---
+optimizer = {optimizer}
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    {step}
+    with torch.no_grad():
+        flat = nn.utils.parameters_to_vector(model.parameters())
+        nn.utils.vector_to_parameters(flat * 0.99, model.parameters())
+---
+optimizer = {optimizer}
+def train_step(model, x):
+    backup = {{name: p.data.clone() for name, p in model.named_parameters() if p.dim() > 1}}
+    model(x).float().square().mean().backward()
+    for name, p in model.named_parameters():
+        if p.dim() > 1 and p.grad is not None:
+            norm = torch.norm(p.grad)
+            if norm != 0 and not torch.isnan(norm):
+                p.data.add_(0.1 * p.grad / norm)
+    model(x).float().square().mean().backward()
+    for name, p in model.named_parameters():
+        if name in backup:
+            p.data = backup[name]
+    {step}
+""")
+"""Steps that keep averages or copies of the weights, or write through ``.data``."""
+
+OTHER_OPTIMIZERS = _texts("""\
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=2, line_search_fn={search})
+def train_step(model, x):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).float().square().mean()
+        if loss.requires_grad:
+            loss.backward()
+        return loss
+    optimizer.step(closure)
+---
+sparse = [p for m in model.modules() if getattr(m, "sparse", False) for p in m.parameters()]
+extra = nn.Embedding(40, 8, sparse=True)
+known = set(map(id, sparse))
+optimizers = [torch.optim.SparseAdam([*sparse, *extra.parameters()]),
+              torch.optim.Adam([p for p in model.parameters() if id(p) not in known])]
+def train_step(model, x):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    rows = extra(torch.arange(6) * 3)
+    (model(x).float().square().mean() * rows.sigmoid().mean()).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+---
+matrices = [p for p in model.parameters() if p.dim() == 2]
+others = [p for p in model.parameters() if p.dim() != 2]
+optimizers = [kind(held) for kind, held in ((torch.optim.Muon, matrices), (torch.optim.AdamW, others)) if held]
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+---
+optimizer = torch.optim.Adafactor(model.parameters(), foreach={foreach})
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    {step}
+---
+optimizers = {{p: torch.optim.{per_parameter}([p], foreach=False) for p in model.parameters() if p.requires_grad}}
+
+def apply(p):
+    optimizers[p].step()
+    optimizers[p].zero_grad()
+
+handles = [p.register_post_accumulate_grad_hook(apply) for p in optimizers]
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+---
+optimizer = torch.optim.{scheduled}(model.parameters(), lr=torch.tensor(0.01){capturable})
+schedule = torch.optim.lr_scheduler.{schedule}
+def train_step(model, x):
+    loss = model(x).float().square().mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach={foreach})
+    optimizer.step()
+    schedule.step({metric})
+    optimizer.zero_grad()
+---
+class Signed(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, dict(lr=0.01, beta=0.9))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"] = torch.zeros_like(p)
+                p.data.mul_(1 - 0.01 * group["lr"])
+                update = state["exp_avg"] * group["beta"] + p.grad * (1 - group["beta"])
+                p.add_(update.sign_(), alpha=-group["lr"])
+                state["exp_avg"].mul_(0.99).add_(p.grad, alpha=0.01)
+                state["step"] += 1
+
+optimizer = Signed(model.parameters())
+def train_step(model, x):
+    optimizer.zero_grad()
+    model(x).float().square().mean().backward()
+    optimizer.step()
+---
+optimizer = {optimizer}
+optimizer.register_step_pre_hook(lambda o, a, k: nn.utils.clip_grad_value_(model.parameters(), 0.5))
+seen = []
+optimizer.register_step_post_hook(lambda o, a, k: seen.append(len(o.state)))
+def train_step(model, x):
+    optimizer.zero_grad()
+    model(x).float().square().mean().backward()
+    optimizer.step()
+""")
+"""Steps with optimizers that need a closure, sparse gradients, matrices, or a step within the backward."""
+
+CHOICES = {
+    "use_buffers": ("True", "False"), "search": ("None", "'strong_wolfe'"), "foreach": ("None", "True", "False"),
+    "per_parameter": ("SGD", "AdamW", "Adafactor"), "scheduled": ("AdamW", "SGD", "Adam"), "capturable": ("",),
+    "schedule": ("CosineAnnealingLR(optimizer, 10)", "LambdaLR(optimizer, lambda epoch: 0.9 ** epoch)",
+        "ExponentialLR(optimizer, 0.9)", "CosineAnnealingWarmRestarts(optimizer, 3)", "LinearLR(optimizer)",
+        "SequentialLR(optimizer, [torch.optim.lr_scheduler.LinearLR(optimizer), "
+        "torch.optim.lr_scheduler.StepLR(optimizer, 2)], milestones=[1])"),
+    "metric": ("",),
+}  # fmt: skip
+"""Choices for the names in braces of a step."""
 
 HELD = (
     *("masters", "optimizers", "optimizer", "held", "critic", "momentum", "queue", "heads", "weights", "reference"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,21 +21,33 @@ class Case:
     library: str
     name: str
     make: Callable[[], nn.Module]
-    size: tuple[int, ...] | None = None
+    size: Any = None
     data: Any = None
+
+
+def listed(library: str, module: str, table: Mapping[str, tuple[dict[str, Any], Any]]) -> Iterator[Case]:
+    """Yield the models of a table that the installed module has, each with its arguments, and its input or its size."""
+    place = import_module(module)
+    for name, (arguments, given) in table.items():
+        if hasattr(place, name):
+            yield case_of(library, name, partial(getattr(place, name), **arguments), given)
+
+
+def case_of(library: str, name: str, make: Callable[[], nn.Module], given: Any) -> Case:
+    """Return a case; a tuple of integers, or a list of such tuples, is a size, and everything else an input."""
+    is_size = isinstance(given, list) or (isinstance(given, tuple) and all(isinstance(part, int) for part in given))
+    return Case(library, name, make, size=given) if is_size else Case(library, name, make, data=given)
 
 
 DETECTION = ("rcnn", "retinanet", "ssd", "fcos")
 """Parts of the names of torchvision's detectors."""
 
 
-def torchvision_cases(chosen: str = "") -> Iterator[Case]:
+def torchvision_cases() -> Iterator[Case]:
     """Yield every model of ``torchvision.models``."""
     from torchvision import models
 
     for name in models.list_models():
-        if chosen not in name:
-            continue
         yield Case("torchvision", name, torchvision_maker(name, **_small_boxes(name)), **_torchvision_input(name))
 
 
@@ -77,9 +90,13 @@ SMALL = ("test", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "micro", "tin
 """Words in the names of a family's small members, smallest first."""
 
 
-def timm_cases(chosen: str = "") -> Iterator[Case]:
+def timm_cases() -> Iterator[Case]:
     """Yield one small member of each family of timm: names that share a file and their first word."""
     import timm
+
+    def rank(name: str) -> tuple[int, int, str]:
+        words = re.split("[_0-9]+", name)
+        return min((SMALL.index(word) for word in words if word in SMALL), default=len(SMALL)), len(name), name
 
     families: dict[tuple[str, str], list[str]] = {}
     for module in timm.list_modules():
@@ -87,13 +104,6 @@ def timm_cases(chosen: str = "") -> Iterator[Case]:
             word = re.match("(test_|tf_|legacy_)?[a-z]+", name)
             families.setdefault((module, word[0] if word else name), []).append(name)
     for members in families.values():
-        name = min(members, key=_rank)
-        if chosen not in name:
-            continue
+        name = min(members, key=rank)
         size = timm.models.get_pretrained_cfg(name).input_size
         yield Case("timm", name, partial(timm.create_model, name), size=size)
-
-
-def _rank(name: str) -> tuple[int, int, str]:
-    words = re.split("[_0-9]+", name)
-    return min((SMALL.index(word) for word in words if word in SMALL), default=len(SMALL)), len(name), name

@@ -18,24 +18,17 @@ DECODERS = [
 ENCODERS = ("resnet18", "mobilenet_v2", "efficientnet-b0", "mit_b0", "densenet121", "timm-regnetx_002")
 
 
-def segmentation_cases(chosen: str = "") -> Iterator[Case]:
+def segmentation_cases() -> Iterator[Case]:
     """Yield every decoder on a ResNet, and two of them on each other kind of encoder."""
     import segmentation_models_pytorch as smp
 
-    pairs = [(decoder, ENCODERS[0]) for decoder in DECODERS]
+    pairs = [(decoder, ENCODERS[0]) for decoder in DECODERS if hasattr(smp, decoder)]
     pairs += [(decoder, encoder) for encoder in ENCODERS[1:] for decoder in ("Unet", "FPN")]
     for decoder, encoder in pairs:
-        name = f"{decoder}_{encoder}"
-        if chosen in name and hasattr(smp, decoder):
-            if decoder == "DPT":
-                encoder = "tu-vit_tiny_patch16_224"
-            make = partial(getattr(smp, decoder), encoder, encoder_weights=None, classes=2)
-            yield Case(
-                "segmentation_models_pytorch",
-                name,
-                make,
-                size=(3, 224, 224) if decoder == "DPT" else (3, 128, 128) if decoder == "PAN" else (3, 64, 64),
-            )
+        used = "tu-vit_tiny_patch16_224" if decoder == "DPT" else encoder
+        make = partial(getattr(smp, decoder), used, encoder_weights=None, classes=2)
+        side = {"DPT": 224, "PAN": 128}.get(decoder, 64)
+        yield Case("segmentation_models_pytorch", f"{decoder}_{encoder}", make, size=(3, side, side))
 
 
 PYTORCHCV = (
@@ -72,9 +65,7 @@ FRAMES = {"frames": torch.rand(5, 3, 64, 64), "masks": torch.rand(5, 1, 64, 64),
 MASKS = torch.rand(1, 5, 1, 64, 64)
 FLOWS = (torch.rand(1, 5, 2, 64, 64), MASKS)
 DATA: dict[str, Any] = {
-    "quartznet5x5_en_ls": SOUND,
-    "jasper5x3": SOUND,
-    "jasperdr10x5_en": SOUND,
+    "quartznet5x5_en_ls": SOUND, "jasper5x3": SOUND, "jasperdr10x5_en": SOUND,
     "voca8flame": (torch.rand(2, 1, 16, 29), torch.full((2,), 3)),
     "nvpattexp116bazel76": (torch.rand(2, 8, 16, 29), torch.full((2,), 3)),
     "visemenet20": (torch.rand(34, 8, 195), torch.full((34, 76), 3)),
@@ -82,21 +73,19 @@ DATA: dict[str, Any] = {
     "propainter_rfc": FLOWS,
     "propainter": (torch.rand(1, 5, 3, 64, 64), MASKS, MASKS, torch.rand(1, 2, 4, 64, 64), 3),
     "propainter_ip": {**FRAMES, "interpolation": "nearest"},
-}
+}  # fmt: skip
 """The inputs of pytorchcv's models that do not take images."""
 
 
-def pytorchcv_cases(chosen: str = "") -> Iterator[Case]:
+def pytorchcv_cases() -> Iterator[Case]:
     """Yield the models above that the installed pytorchcv has."""
     from pytorchcv import model_provider
 
-    known = set(model_provider._models)
     for name in PYTORCHCV.split():
-        if chosen in name and name in known:
-            size = None if name in DATA else _size(name)
+        if name in model_provider._models:
             features = {"from_audio": False} if DATA.get(name) is SOUND else {}
             make = partial(model_provider.get_model, name, **features)
-            yield Case("pytorchcv", name, make, size=size, data=DATA.get(name))
+            yield Case("pytorchcv", name, make, None if name in DATA else _size(name), DATA.get(name))
 
 
 def _size(name: str) -> tuple[int, ...]:
@@ -115,13 +104,12 @@ def _size(name: str) -> tuple[int, ...]:
     return (3, 224, 224)
 
 
-def efficientnet_cases(chosen: str = "") -> Iterator[Case]:
+def efficientnet_cases() -> Iterator[Case]:
     """Yield the two smallest sizes, and the one with another image size."""
     from efficientnet_pytorch import EfficientNet
 
     for name, side in (("efficientnet-b0", 64), ("efficientnet-b1", 96), ("efficientnet-b4", 64)):
-        if chosen in name:
-            yield Case("efficientnet_pytorch", name, partial(EfficientNet.from_name, name), size=(3, side, side))
+        yield Case("efficientnet_pytorch", name, partial(EfficientNet.from_name, name), size=(3, side, side))
 
 
 YOLO = (
@@ -131,27 +119,21 @@ YOLO = (
 )
 
 
-def ultralytics_cases(chosen: str = "") -> Iterator[Case]:
+def ultralytics_cases() -> Iterator[Case]:
     """Yield a small member of each generation and task."""
     for name in YOLO.split():
-        if chosen in name:
-            yield Case("ultralytics", name, partial(_yolo, name), size=(3, 64, 64))
+        yield Case("ultralytics", name, partial(_yolo, name), size=(3, 64, 64))
 
 
 def _yolo(name: str) -> nn.Module:
     """Return a model as ``YOLO(...)`` builds it, without its engine."""
     from ultralytics.nn import tasks
 
-    kinds: dict[str, Any] = {
-        "seg": tasks.SegmentationModel, "pose": tasks.PoseModel, "obb": tasks.OBBModel,
-        "cls": tasks.ClassificationModel, "world": tasks.WorldModel, "worldv2": tasks.WorldModel,
-    }  # fmt: skip
-    kind = kinds.get(name.rpartition("-")[2], tasks.DetectionModel)
-    if name.startswith("rtdetr"):
-        kind = tasks.RTDETRDetectionModel
-    if name.startswith("yoloe"):
-        kind = tasks.YOLOEModel
-    model: nn.Module = kind(f"{name}.yaml", verbose=False)
+    kinds = {"seg": "Segmentation", "pose": "Pose", "obb": "OBB", "cls": "Classification", "world": "World",
+             "worldv2": "World", "rtdetr": "RTDETRDetection", "yoloe": "YOLOE"}  # fmt: skip
+    first, _, last = name.rpartition("-")
+    kind = kinds.get(first, kinds.get(last, "Detection"))
+    model: nn.Module = getattr(tasks, f"{kind}Model")(f"{name}.yaml", verbose=False)
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -28,7 +28,7 @@ LIBRARIES = {
     "torch_geometric": "graphs:torch_geometric_cases",
     "torchaudio": "sound:torchaudio_cases",
 }
-"""The function that returns each library's cases, and its module, which imports the library only when called."""
+"""The module and the function that yields each library's cases, which imports the library only when called."""
 
 ON_CPU = {"torchvision": import_torchvision, "torchaudio": import_torchaudio}
 """Libraries that others import too, whose wheels need help with a CPU build of torch."""
@@ -43,10 +43,7 @@ def cases(library: str | None, chosen: str) -> Iterator[Case]:
         if find_spec(name) is None:
             print(f"{name}: not installed, skipped", file=sys.stderr)
             continue
-        yield from _maker(name)(chosen)
-
-
-def _maker(library: str) -> Callable[[str], Iterator[Case]]:
-    module, _, function = LIBRARIES[library].partition(":")
-    maker: Callable[[str], Iterator[Case]] = getattr(import_module(f"benchmarks.zoo.{module}"), function)
-    return maker
+        module, _, function = LIBRARIES[name].partition(":")
+        made = getattr(import_module(f"benchmarks.zoo.{module}"), function)
+        every: Iterator[Case] = made(chosen) if name == "transformers" else made()  # Each of its models is tried.
+        yield from (case for case in every if chosen in case.name)

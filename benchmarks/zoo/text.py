@@ -12,145 +12,99 @@ from torch import Tensor, nn
 from benchmarks.zoo.cases import Case
 
 IDS = torch.arange(64).reshape(2, 32) % 50 + 1
+SHORTER = IDS[:, :31]
 TINY_TEXT = {"context_length": 32, "vocab_size": 100, "width": 64, "heads": 4, "layers": 2}
 TINY_VISION: dict[str, dict[str, Any]] = {
     "vit": {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16},
-    "vit_dropped": {
-        "image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16, "patch_dropout": 0.5,
-    },
-    "vit_pooled": {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16}
-    | {"attentional_pool": True, "attn_pooler_queries": 8, "attn_pooler_heads": 4},
+    "vit_dropped": {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16,
+        "patch_dropout": 0.5},
+    "vit_pooled": {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16,
+        "attentional_pool": True, "attn_pooler_queries": 8, "attn_pooler_heads": 4},
     "resnet": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
     "timm_resnet": {"image_size": 64, "timm_model_name": "resnet18", "timm_pool": "", "timm_proj": "linear"},
     "timm_convnext": {"image_size": 64, "timm_model_name": "convnext_atto", "timm_pool": "avg", "timm_proj": "mlp"},
 }  # fmt: skip
 
 
-def open_clip_cases(chosen: str = "") -> Iterator[Case]:
+def open_clip_cases() -> Iterator[Case]:
     """Yield CLIP with each kind of image tower, its variants of the text tower, and CoCa."""
-    images = torch.rand(2, 3, 64, 64)
+    images, cls = torch.rand(2, 3, 64, 64), {"embed_cls": True}
     for name in TINY_VISION:
-        if chosen in f"CLIP_{name}":
-            yield Case("open_clip", f"CLIP_{name}", partial(_clip, "CLIP", name), data=(images, IDS))
-    for name, text in (
-        ("CustomTextCLIP", {}),
-        ("CustomTextCLIP_cls", {"embed_cls": True}),
-        ("CoCa", {"embed_cls": True, "output_tokens": True}),
-    ):
-        if chosen in name:
-            make = partial(_clip, name.partition("_")[0], "vit_pooled" if name == "CoCa" else "vit", text)
-            yield Case("open_clip", name, make, data=(images, IDS[:, :31] if text else IDS))
+        yield Case("open_clip", f"CLIP_{name}", partial(_clip, "CLIP", name, {}), data=(images, IDS))
+    yield Case("open_clip", "CustomTextCLIP", partial(_clip, "CustomTextCLIP", "vit", {}), data=(images, IDS))
+    yield Case("open_clip", "CustomTextCLIP_cls", partial(_clip, "CustomTextCLIP", "vit", cls), None, (images, SHORTER))
+    coca = partial(_clip, "CoCa", "vit_pooled", {**cls, "output_tokens": True})
+    yield Case("open_clip", "CoCa", coca, data=(images, SHORTER))
 
 
-def _clip(kind: str, vision: str, text: dict[str, Any] | None = None) -> nn.Module:
+def _clip(kind: str, vision: str, text: dict[str, Any]) -> nn.Module:
     import open_clip
     from open_clip.coca_model import MultimodalCfg
 
-    cls = getattr(open_clip, kind)
-    more: dict[str, Any] = {}
-    if kind == "CoCa":
-        more["multimodal_cfg"] = MultimodalCfg(**TINY_TEXT)
-    model: nn.Module = cls(
-        embed_dim=64,
-        vision_cfg=open_clip.CLIPVisionCfg(**TINY_VISION[vision], output_tokens=kind == "CoCa"),
-        text_cfg=open_clip.CLIPTextCfg(**{**TINY_TEXT, **(text or {})}),
-        **more,
-    )
+    more = {"multimodal_cfg": MultimodalCfg(**TINY_TEXT)} if kind == "CoCa" else {}
+    vision_cfg = open_clip.CLIPVisionCfg(**TINY_VISION[vision], output_tokens=kind == "CoCa")
+    text_cfg = open_clip.CLIPTextCfg(**{**TINY_TEXT, **text})
+    model: nn.Module = getattr(open_clip, kind)(embed_dim=64, vision_cfg=vision_cfg, text_cfg=text_cfg, **more)
     return model
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "flash": {"attn_flash": True},
-    "rotary": {"rotary_pos_emb": True},
-    "rotary_xpos": {"rotary_xpos": True},
-    "alibi": {"alibi_pos_bias": True, "alibi_num_heads": 2},
+    "plain": {}, "flash": {"attn_flash": True}, "rotary": {"rotary_pos_emb": True},
+    "rotary_xpos": {"rotary_xpos": True}, "alibi": {"alibi_pos_bias": True, "alibi_num_heads": 2},
     "t5_bias": {"rel_pos_bias": True},
     "dynamic_bias": {"dynamic_pos_bias": True, "dynamic_pos_bias_log_distance": False},
     "glu": {"ff_glu": True, "ff_swish": True, "ff_no_bias": True},
-    "relu_squared": {"ff_relu_squared": True},
-    "rmsnorm": {"use_rmsnorm": True},
-    "simple_rmsnorm": {"use_simple_rmsnorm": True},
-    "scalenorm": {"use_scalenorm": True},
-    "dynamic_tanh": {"use_dynamic_tanh": True},
-    "sandwich": {"sandwich_coef": 1},
-    "macaron": {"macaron": True},
-    "post_norm": {"pre_norm": False},
-    "residual_gate": {"gate_residual": True},
-    "residual_scale": {"scale_residual": True},
-    "memory": {"attn_num_mem_kv": 4},
+    "relu_squared": {"ff_relu_squared": True}, "rmsnorm": {"use_rmsnorm": True},
+    "simple_rmsnorm": {"use_simple_rmsnorm": True}, "scalenorm": {"use_scalenorm": True},
+    "dynamic_tanh": {"use_dynamic_tanh": True}, "sandwich": {"sandwich_coef": 1}, "macaron": {"macaron": True},
+    "post_norm": {"pre_norm": False}, "residual_gate": {"gate_residual": True},
+    "residual_scale": {"scale_residual": True}, "memory": {"attn_num_mem_kv": 4},
     "talking_heads": {"attn_pre_talking_heads": True, "attn_post_talking_heads": True},
-    "sparse_topk": {"attn_sparse_topk": 4},
-    "one_kv_head": {"attn_one_kv_head": True},
-    "kv_heads": {"attn_kv_heads": 2},
+    "sparse_topk": {"attn_sparse_topk": 4}, "one_kv_head": {"attn_one_kv_head": True}, "kv_heads": {"attn_kv_heads": 2},
     "qk_norm": {"attn_qk_norm": True, "attn_qk_norm_dim_scale": True},
-    "shift_tokens": {"shift_tokens": 1},
-    "on_attention": {"attn_on_attn": True},
-    "value_gates": {"attn_gate_values": True},
-    "head_scale": {"attn_head_scale": True},
+    "shift_tokens": {"shift_tokens": 1}, "on_attention": {"attn_on_attn": True},
+    "value_gates": {"attn_gate_values": True}, "head_scale": {"attn_head_scale": True},
     "hybrid_cosine": {"attn_qk_norm": True, "attn_qk_norm_groups": 4},
-    "hyper_connections": {"num_residual_streams": 2},
-    "laser": {"attn_laser": True},
-    "softclamp": {"attn_softclamp_logits": True},
-    "weight_tie": {"weight_tie_layers": True},
+    "hyper_connections": {"num_residual_streams": 2}, "laser": {"attn_laser": True},
+    "softclamp": {"attn_softclamp_logits": True}, "weight_tie": {"weight_tie_layers": True},
     "layer_dropout": {"layer_dropout": 0.0, "attn_dropout": 0.1, "ff_dropout": 0.1},
-    "polar": {"polar_pos_emb": True},
-    "selective": {"attn_selective": True},
+    "polar": {"polar_pos_emb": True}, "selective": {"attn_selective": True},
     "data_dependent_alibi": {"attn_data_dependent_alibi": True},
-}
+}  # fmt: skip
 
 
-def x_transformers_cases(chosen: str = "") -> Iterator[Case]:
-    """Yield a decoder with each option, and the other model classes of the library."""
-    import x_transformers
-
-    for name, options in OPTIONS.items():
-        if chosen in name:
-            yield Case("x_transformers", f"decoder_{name}", partial(_decoder, options), data=(IDS,))
-    for name, make, data in _forms(x_transformers):
-        if chosen in name:
-            yield Case("x_transformers", name, make, data=data)
-
-
-def _decoder(options: dict[str, Any], kind: str = "Decoder") -> nn.Module:
+def x_transformers_cases() -> Iterator[Case]:
+    """Yield a decoder with each option, encoders, vision models, continuous inputs, and wrappers that return a loss."""
     import x_transformers as x
 
-    layers = getattr(x, kind)(dim=64, depth=2, heads=4, attn_dim_head=16, **options)
-    model: nn.Module = x.TransformerWrapper(num_tokens=100, max_seq_len=32, attn_layers=layers)
-    return model
-
-
-def _forms(x: Any) -> Iterator[tuple[str, Callable[[], nn.Module], Any]]:
-    """Yield encoders, vision models, continuous inputs, and the wrappers that return a loss."""
     small: dict[str, Any] = {"dim": 64, "depth": 2, "heads": 4, "attn_dim_head": 16}
-    yield "encoder", partial(_decoder, {}, "Encoder"), (IDS,)
-    yield "encoder_mask", partial(_decoder, {}, "Encoder"), {"x": IDS, "mask": IDS > 3}
-    yield "autoregressive", lambda: x.AutoregressiveWrapper(_decoder({})), (IDS,)
-    yield "non_autoregressive", lambda: x.NonAutoregressiveWrapper(_decoder({}, "Encoder"), mask_id=0), (IDS,)
-    yield (
-        "continuous",
-        lambda: x.ContinuousTransformerWrapper(dim_in=8, dim_out=8, max_seq_len=32, attn_layers=x.Encoder(**small)),
-        (torch.rand(2, 32, 8),),
-    )
-    yield (
-        "vision",
-        lambda: x.ViTransformerWrapper(image_size=64, patch_size=16, num_classes=10, attn_layers=x.Encoder(**small)),
-        (torch.rand(2, 3, 64, 64),),
-    )
-    yield "seq2seq", lambda: _seq2seq(x), (IDS, IDS)
-    yield (
-        "xl_memory",
-        lambda: x.TransformerWrapper(num_tokens=100, max_seq_len=32, max_mem_len=32, attn_layers=x.Decoder(**small)),
-        (IDS,),
-    )
-
-
-def _seq2seq(x: Any) -> nn.Module:
     sides = {"num_tokens": 100, "depth": 2, "heads": 4, "max_seq_len": 32}
-    model: nn.Module = x.XTransformer(
-        dim=64, **{f"{side}_{name}": value for side in ("enc", "dec") for name, value in sides.items()}
-    )
-    return model
+    both = {f"{side}_{name}": value for side in ("enc", "dec") for name, value in sides.items()}
+    texts, rows = {"num_tokens": 100, "max_seq_len": 32}, torch.rand(2, 32, 8)
+    pictures, images = torch.rand(2, 3, 64, 64), {"image_size": 64, "patch_size": 16, "num_classes": 10}
+
+    def layers(kind: str = "Decoder", **options: Any) -> nn.Module:
+        model: nn.Module = getattr(x, kind)(**small, **options)
+        return model
+
+    def texted(kind: str = "Decoder", **options: Any) -> nn.Module:
+        model: nn.Module = x.TransformerWrapper(**texts, attn_layers=layers(kind, **options))
+        return model
+
+    forms: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+        **{f"decoder_{name}": (partial(texted, **options), (IDS,)) for name, options in OPTIONS.items()},
+        "encoder": (lambda: texted("Encoder"), (IDS,)),
+        "encoder_mask": (lambda: texted("Encoder"), {"x": IDS, "mask": IDS > 3}),
+        "autoregressive": (lambda: x.AutoregressiveWrapper(texted()), (IDS,)),
+        "non_autoregressive": (lambda: x.NonAutoregressiveWrapper(texted("Encoder"), mask_id=0), (IDS,)),
+        "continuous": (lambda: x.ContinuousTransformerWrapper(dim_in=8, dim_out=8, max_seq_len=32,
+            attn_layers=layers("Encoder")), (rows,)),
+        "vision": (lambda: x.ViTransformerWrapper(**images, attn_layers=layers("Encoder")), (pictures,)),
+        "seq2seq": (lambda: x.XTransformer(dim=64, **both), (IDS, IDS)),
+        "xl_memory": (lambda: x.TransformerWrapper(**texts, max_mem_len=32, attn_layers=layers()), (IDS,)),
+    }  # fmt: skip
+    for name, (make, data) in forms.items():
+        yield Case("x_transformers", name, make, data=data)
 
 
 ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -184,16 +138,16 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "PrefixTuning": ("PrefixTuningConfig", {"task_type": "CAUSAL_LM", "num_virtual_tokens": 4}),
     "AdaptionPrompt": ("AdaptionPromptConfig", {"task_type": "CAUSAL_LM", "adapter_len": 4, "adapter_layers": 1}),
     "TrainableTokens": ("TrainableTokensConfig", {"token_indices": [1, 2, 3]}),
-}
+}  # fmt: skip
 
 
-def peft_cases(chosen: str = "") -> Iterator[Case]:
+def peft_cases() -> Iterator[Case]:
     """Yield a tiny Llama with each kind of adapter."""
     import peft
 
     data: dict[str, Tensor] = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "labels": IDS}
     for name, (config, arguments) in ADAPTERS.items():
-        if chosen in name and hasattr(peft, config):
+        if hasattr(peft, config):
             yield Case("peft", name, partial(_adapted, config, arguments), data=data)
 
 
@@ -202,15 +156,7 @@ def _adapted(config: str, arguments: dict[str, Any]) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    base = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=100,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-        )
-    )
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    base = LlamaForCausalLM(LlamaConfig(vocab_size=100, num_key_value_heads=4, **sizes))
     model: nn.Module = peft.get_peft_model(base, getattr(peft, config)(**arguments))
     return model
