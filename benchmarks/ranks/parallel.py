@@ -1,4 +1,7 @@
-"""Expert and context parallelism for :mod:`benchmarks.ranks.models`, with all-to-all and other collectives."""
+"""Modules with collectives of their own: expert, context and tensor parallelism as in Megatron, and adapters.
+
+torch's own ``context_parallel`` does not run on gloo: its ring replaces the attention kernels of CUDA alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from benchmarks.ranks.models import WIDTH, Attention, FeedForward
+from benchmarks.ranks.models import VOCABULARY, WIDTH, Attention, FeedForward
 
 EXPERTS, CHOSEN = 8, 2
 
@@ -64,44 +67,28 @@ def exchanged(tensor: Tensor, received: list[int] | None = None, sent: list[int]
     return out
 
 
-def with_experts(wrap: Callable[[nn.Module], nn.Module], model: nn.Module, count: Any = by_bincount) -> nn.Module:
-    """Replace each layer's feed-forward network with experts."""
-    layers: Any = model.layers
-    for layer in layers:
-        layer.feed_forward = Experts(count)
-    return wrap(model)
-
-
 class ByHeads(Attention):
     """Attention by heads: each rank has a part of the sequence, and all of it for its heads (DeepSpeed-Ulysses)."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (self._to_heads(part) for part in (q, k, v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         ranks = dist.get_world_size()
+        parts = (exchanged(torch.cat(x.chunk(ranks, 1)).contiguous()) for x in (q, k, v))
+        q, k, v = (torch.cat(part.chunk(ranks), 2) for part in parts)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         back = exchanged(torch.cat(out.chunk(ranks, 2)).contiguous())
         return torch.cat(back.chunk(ranks), 1)
-
-    def _to_heads(self, x: Tensor) -> Tensor:
-        ranks = dist.get_world_size()
-        return torch.cat(exchanged(torch.cat(x.chunk(ranks, 1)).contiguous()).chunk(ranks), 2)
 
 
 class Gathered(Attention):
     """Attention by gathering: each rank has a part of the sequence, and gathers all keys and values (Llama 3)."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = (_gathered(part) for part in (k, v))
+        from torch.distributed._functional_collectives import all_gather_tensor_autograd
+
+        k, v = (all_gather_tensor_autograd(part.contiguous(), 2, dist.group.WORLD) + 0 for part in (k, v))
         first = dist.get_rank() * q.shape[2]
         seen = torch.arange(k.shape[2]) <= first + torch.arange(q.shape[2])[:, None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-
-
-def _gathered(x: Tensor) -> Tensor:
-    from torch.distributed._functional_collectives import all_gather_tensor_autograd
-
-    out: Tensor = all_gather_tensor_autograd(x.contiguous(), 2, dist.group.WORLD)
-    return out + 0
 
 
 class Ring(Attention):
@@ -144,19 +131,101 @@ def _sent(x: Tensor, by: int) -> Tensor:
     return out
 
 
-def over_parts(kind: Any, wrap: Callable[[nn.Module], nn.Module], model: nn.Module) -> nn.Module:
-    """Replace attention by a class that works on a rank's part of the sequence."""
-    layers: Any = model.layers
-    for layer in layers:
-        layer.attention.__class__ = kind
-    return wrap(model)
+class _Copied(torch.autograd.Function):
+    """Megatron's f: the identity, whose gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        grad = grad.contiguous()
+        dist.all_reduce(grad)
+        return grad
 
 
-NOT_ON_GLOO = {
-    "torch.distributed.tensor.experimental.context_parallel": (
-        "NotImplementedError: Operator aten._scaled_dot_product_flash_attention_for_cpu.default does not have a "
-        "sharding strategy registered. Its ring replaces the attention kernels of CUDA alone (_context_parallel/"
-        "_attention.py, call_maps); with SDPBackend.MATH: aten.add.Tensor got mixed torch.Tensor and DTensor"
-    ),
-}
-"""What does not run in real gloo processes, with the error on torch 2.13."""
+class _Summed(torch.autograd.Function):
+    """Megatron's g: the sum, whose gradient is passed on unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Megatron(nn.Module):
+    """A feed-forward network, split by columns, then by rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        part = 3 * WIDTH // dist.get_world_size()
+        self.w1, self.w3 = (nn.Linear(WIDTH, part, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(part, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _Copied.apply(x)
+        out: Tensor = _Summed.apply(self.w2(F.silu(self.w1(x)) * self.w3(x)))
+        return out
+
+
+class _SplitEntropy(torch.autograd.Function):
+    """Cross-entropy of logits that are split over ranks by vocabulary, as in Megatron."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        most = logits.max(-1)[0]
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        logits = logits - most.unsqueeze(-1)
+        first = dist.get_rank() * logits.shape[-1]
+        elsewhere = (targets < first) | (targets >= first + logits.shape[-1])
+        inside = (targets - first).masked_fill(elsewhere, 0)
+        chosen = logits[torch.arange(len(targets), device=logits.device), inside].clone()
+        chosen = chosen.masked_fill(elsewhere, 0.0)
+        dist.all_reduce(chosen)
+        shares = logits.exp()
+        total = shares.sum(-1)
+        dist.all_reduce(total)
+        shares.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(shares, elsewhere, inside)
+        return (total.log() - chosen).mean()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        shares, elsewhere, inside = ctx.saved_tensors
+        rows = torch.arange(len(inside), device=shares.device)
+        shares[rows, inside] -= (~elsewhere).to(shares.dtype)
+        return shares * (grad / len(inside)), None
+
+
+class SplitHead(nn.Module):
+    """A Llama whose head is split by vocabulary; it returns its loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        model.output = nn.Linear(WIDTH, VOCABULARY // dist.get_world_size(), bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits = self.model(tokens)
+        out: Tensor = _SplitEntropy.apply(logits.flatten(0, 1).float(), tokens.flatten())
+        return out
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and its adapter."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 8, bias=False)
+        self.up = nn.Linear(8, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out

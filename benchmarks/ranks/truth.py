@@ -27,7 +27,6 @@ import torch
 from torch import distributed as dist
 
 from benchmarks.ranks.cases import CASES, Case, PipelineCase
-from benchmarks.ranks.parallel import NOT_ON_GLOO
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -229,8 +228,6 @@ def _compare(cases: Sequence[tuple[str, int, int]], truths: dict[tuple[str, int,
             verdicts.append(_is_exact(name, world_size, rank, truths[case], explains))
         else:
             print(f"{name} [{world_size}:{rank}] is not recorded")
-    for what, why in NOT_ON_GLOO.items():
-        print(f"left out: {what}: {why}")
     print(f"{sum(verdicts)} of {len(verdicts)} exact")
 
 

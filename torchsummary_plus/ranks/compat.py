@@ -47,20 +47,11 @@ def require(places: Iterable[Place]) -> None:
 
 
 # The world.
-REGISTRIES = _places(
-    _C10D,
-    ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag"),
-    _WORLD,
-)
+_GROUPS = ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag")
+REGISTRIES = _places(_C10D, _GROUPS, _WORLD)
 """The dictionaries of process groups."""
-WORLD, GROUP_NAME, NEW_GROUP, *COUNTERS = _places(
-    _C10D,
-    (
-        *("_world", "_process_group_name", "_new_process_group_helper"),
-        *("_group_count", "_default_pg_init_method", "_backend"),
-    ),
-    _WORLD,
-)
+WORLD, GROUP_NAME, NEW_GROUP = _places(_C10D, ("_world", "_process_group_name", "_new_process_group_helper"), _WORLD)
+COUNTERS = _places(_C10D, ("_group_count", "_default_pg_init_method", "_backend"), _WORLD)
 FakeStore: Callable[[], Any] = probe("torch.testing._internal.distributed.fake_pg:FakeStore", _WORLD)
 unregister_group: Callable[[str], None] = probe(f"{_C}:_unregister_process_group", _WORLD)
 group_named: Callable[[str], Any] = probe(f"{_C10D}:_resolve_process_group", _WORLD)
@@ -82,10 +73,8 @@ MADE_IN_CPP = place("torch:Tensor._dtensor__new__", "nothing: only some releases
 
 # DistributedDataParallel.
 DDP_CHECKS = _places(_PARALLEL, ("_verify_param_shape_across_processes", "_sync_module_states"), _DDP)
-DDP_BUCKETS = (
-    place(f"{_PARALLEL}:DistributedDataParallel._ddp_init_helper", _DDP),
-    place(f"{_C}:Reducer._rebuild_buckets", _DDP),
-)
+_BUCKETS = (f"{_PARALLEL}:DistributedDataParallel._ddp_init_helper", f"{_C}:Reducer._rebuild_buckets")
+DDP_BUCKETS = tuple(place(where, _DDP) for where in _BUCKETS)
 DDP_LOGGER = place(f"{_C}:Logger.set_runtime_stats_and_log", _DDP)
 DDP_HOOK_CHECK = place(f"{_PARALLEL}:DistributedDataParallel._check_comm_hook", _HOOKS)
 DDP_REDUCER = place("torch.distributed:Reducer", _DDP)

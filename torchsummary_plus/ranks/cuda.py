@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,15 +18,6 @@ from .compat import MADE_IN_CPP, SCATTER_STREAMS
 from .stand_ins import replaced
 
 
-def _switch(device: Any) -> int:
-    """Select a device and return the previous one; a negative index changes nothing."""
-    before = Fake.current_gpu
-    index = device if isinstance(device, int) else torch.device(device).index
-    if index is not None and index >= 0:
-        Fake.current_gpu = index
-    return before
-
-
 @contextmanager
 def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with ``count`` GPUs.
@@ -36,19 +26,28 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     pipelining and torch/nn/parallel are answered; everything else fails as it would on a build or machine without CUDA.
     The pass supplies the streams.
     """
+
+    def switch(device: Any) -> int:
+        """Select a device and return the previous one; a negative index changes nothing."""
+        before = Fake.current_gpu
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= 0:
+            Fake.current_gpu = index
+        return before
+
     of_cuda: dict[str, Any] = {
         "current_device": lambda: Fake.current_gpu,
         "device_count": lambda: count,
         "is_available": lambda: True,
         "get_rng_state": lambda *_: torch.empty(_RNG_STATE_BYTES, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda *_: None,
-        **{name: (lambda device: _switch(device)) for name in _SWITCHES},
+        **{name: (lambda device: switch(device)) for name in _SWITCHES},
         **{name: _no_op() for name in _NO_OPS},
     }
     of_accelerator = (
         *(lambda *_: torch.device("cuda"), lambda *_: torch.device("cuda")),
-        *(lambda *_: Fake.current_gpu, lambda device: _switch(device) and None),
-        *(lambda device: _switch(device), lambda device: _switch(device), lambda *_: None),
+        *(lambda *_: Fake.current_gpu, lambda device: switch(device) and None),
+        *(lambda device: switch(device), lambda device: switch(device), lambda *_: None),
     )
     answers: dict[tuple[Any, str], Any] = {(torch.cuda, name): answer for name, answer in of_cuda.items()}
     answers |= dict(zip(accelerator_places, of_accelerator))
@@ -79,82 +78,42 @@ def _no_op() -> Callable[..., None]:
 
 @contextmanager
 def devices_asked() -> Iterator[None]:
-    """Inside the block, have C++ ask the pass for every new DTensor's device.
+    """Inside the block, have C++ ask the pass for every new DTensor's device, and Python its local tensor.
 
     The autograd engine looks up the accelerator of a gradient on CUDA, and fails if there is none
     (torch/csrc/autograd/input_buffer.cpp); a pass tells it meta instead. C++ makes DTensors by ``_dtensor__new__``,
     which fixes the device (torch/csrc/autograd/python_variable.cpp), and sets ``_local_tensor`` last; at that moment
     each gets the implementation of a wrapper that asks. The local tensor is set again when it is added to in place: C++
     may then hold the DTensor by its implementation, as a parameter holds its gradient.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(_devices_of_locals())
-        if MADE_IN_CPP.owner is not None:
-            stack.enter_context(_wrapped_once_made())
-        yield
-
-
-@contextmanager
-def _devices_of_locals() -> Iterator[None]:
-    """Have Python read a DTensor's device from its local tensor.
 
     Outside a pass C++ would ask DTensor, which refuses before torch 2.9 (torch/distributed/tensor/_dispatch.py).
     """
     kind: Any = DTensor
-    for name in _OF_DEVICES:
-        setattr(kind, name, property(partial(_of_local, name)))
-    try:
-        yield
-    finally:
-        for name in _OF_DEVICES:
-            delattr(kind, name)
-
-
-@contextmanager
-def _wrapped_once_made() -> Iterator[None]:
-    """Give each DTensor that C++ makes the implementation of a wrapper that asks."""
-    kind: Any = DTensor
     slot = vars(kind)["_local_tensor"]
+    make: Any = torch.Tensor._make_wrapper_subclass
 
     def take(tensor: Any, local: Any) -> None:
-        is_new = not _is_set(slot, tensor)
+        is_new = getattr(tensor, "_local_tensor", None) is None
         slot.__set__(tensor, local)
         if is_new and local is not None and tensor.grad_fn is None:
-            swap_tensors(tensor, _asking(tensor, local))
+            like = {"dtype": local.dtype, "device": local.device, "layout": local.layout}
+            at = {"strides": tensor.stride(), "storage_offset": tensor.storage_offset()}
+            asking = make(
+                type(tensor), tensor.shape, **at, **like, requires_grad=tensor.requires_grad, dispatch_device=True
+            )
+            swap_tensors(tensor, asking)
 
-    kind._local_tensor = property(slot.__get__, take, slot.__delete__)
+    for name in _OF_DEVICES:
+        setattr(kind, name, property(lambda tensor, name=name: getattr(tensor._local_tensor, name)))  # type: ignore[misc]
+    if MADE_IN_CPP.owner is not None:
+        kind._local_tensor = property(slot.__get__, take, slot.__delete__)
     try:
         yield
     finally:
         kind._local_tensor = slot
-
-
-def _is_set(slot: Any, tensor: Any) -> bool:
-    try:
-        return slot.__get__(tensor) is not None
-    except AttributeError:
-        return False
+        for name in _OF_DEVICES:
+            delattr(kind, name)
 
 
 _OF_DEVICES = ("device", "is_cuda", "is_cpu", "is_meta")
 """Attributes that Python code may read outside a pass, when C++ has no pass to ask."""
-
-
-def _of_local(name: str, tensor: Any) -> Any:
-    return getattr(tensor._local_tensor, name)
-
-
-def _asking(tensor: Any, local: Any) -> Any:
-    """Return a wrapper like a DTensor that asks the pass for its device."""
-    make: Any = torch.Tensor._make_wrapper_subclass
-    return make(
-        type(tensor),
-        tensor.shape,
-        strides=tensor.stride(),
-        storage_offset=tensor.storage_offset(),
-        dtype=local.dtype,
-        device=local.device,
-        layout=local.layout,
-        requires_grad=tensor.requires_grad,
-        dispatch_device=True,
-    )

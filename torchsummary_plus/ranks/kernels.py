@@ -29,10 +29,10 @@ from .wrappers import RankLedger
 COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
 
-_PIN = torch.ops.aten._pin_memory.default
+aten = torch.ops.aten
+_PIN = aten._pin_memory.default
 """The operator that copies to pinned host memory, as offload policies request."""
-
-_HISTC = torch.ops.aten.histc.default
+_HISTC = aten.histc.default
 
 _WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_tensor")
 """Operators that return their argument; their kernels for fakes return a new tensor (_functional_collectives.py)."""
@@ -43,8 +43,6 @@ FUNCTIONAL = "_c10d_functional"
 
 _GATHERED = "fsdp::all_gather_copy_in"
 """The operator that copies a group's shards into what it gathers; before torch 2.9 it allocates that on a device."""
-
-_EMPTY = torch.ops.aten.empty.memory_format
 
 
 def _device_of(args: Sequence[Any]) -> torch.device | None:
@@ -70,26 +68,31 @@ class RankKernels(StepKernels):
     @contextmanager
     def labelling(self, kind: str, ledger: RankLedger) -> Iterator[None]:
         """Inside the block, record new tensors under a kind, and give them no values."""
-        outer, self.new_kind = self.new_kind, kind
+        outer = self.new_kind
+        self.new_kind = ledger.new_kind = kind
         try:
-            with ledger.labelling(kind):
-                yield
+            yield
         finally:
-            self.new_kind = outer
+            self.new_kind = ledger.new_kind = outer
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super()._factory(func, args, kwargs)
+
+        def without_values(tensor: Tensor) -> Tensor:
+            is_real = not isinstance(tensor, Fake) and tensor.is_floating_point()
+            return new_fake(tensor.shape, tensor.dtype, tensor.device) if is_real else tensor
+
+        def placed(tensor: Tensor) -> Tensor:
+            is_elsewhere = isinstance(tensor, Fake) and tensor.fake_device.type != self.device.type
+            return fake_like(tensor, self.device) if is_elsewhere else tensor
+
         if self.new_kind is not None:
-            result = change_tensors(result, _without_values)
+            result = change_tensors(result, without_values)
         if self.building:
             device = kwargs.get("device")
             self.built_on_meta |= device is not None and torch.device(device).type == "meta"
-            result = change_tensors(result, self._placed)
+            result = change_tensors(result, placed)
         return result
-
-    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        elsewhere = isinstance(tensor, Fake) and tensor.fake_device.type != self.device.type
-        return fake_like(tensor, self.device) if elsewhere else tensor
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         counts = balanced(func, args, kwargs) if func in COUNTS and not self._can_count(func, args[0]) else None
@@ -105,56 +108,54 @@ class RankKernels(StepKernels):
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:
-                return self.in_step(torch.ops.aten.alias.default, args[:1], {})
+                return self.in_step(aten.alias.default, args[:1], {})
             if func is compat.exchange and list(args[1]) == list(args[2]):
-                return self._exchanged(args[0], compat.group_named(_group_names(func, args, kwargs)[0]))
+                # An even exchange; small values are those that this rank gets if all ranks send the same.
+                group, values = compat.group_named(_group_names(func, args, kwargs)[0]), self._value_of(args[0], False)
+                if values is not None and len(values) % group.size() == 0:
+                    return self._noted(self._on_device(exchanged(values, group.size(), group.rank())))
+                whole = {"memory_format": torch.contiguous_format}
+                return self.in_step(aten.empty_like.default, args[:1], whole)
         return self.in_step(func, args, kwargs)
 
     def _gathered(
         self, shards: Any, sizes: Any, count: int, world: int, rank: int, dtype: torch.dtype, *place: Any
     ) -> Any:
         """Return this rank's part of what a group gathers, and the whole: new tensors, on the device that is named."""
-        whole = self.in_step(_EMPTY, ([count * world],), {"dtype": dtype, "device": _device_of(place)})
-        part = self.in_step(torch.ops.aten.slice.Tensor, (whole, 0, count * rank, count * (rank + 1)), {})
+        whole = self.in_step(
+            aten.empty.memory_format, ([count * world],), {"dtype": dtype, "device": _device_of(place)}
+        )
+        part = self.in_step(aten.slice.Tensor, (whole, 0, count * rank, count * (rank + 1)), {})
         return part, whole
 
-    def _can_count(self, func: OpOverload, chosen: torch.Tensor) -> bool:
+    def _can_count(self, func: OpOverload, chosen: Tensor) -> bool:
         """Whether an operator can count a tensor's values; on the CPU, ``histc`` takes only floating-point ones."""
         return self._value_of(chosen, False) is not None and (func is not _HISTC or chosen.is_floating_point())
-
-    def _know(self, filled: torch.Tensor, values: torch.Tensor) -> None:
-        """Record the values of a tensor that a collective filled."""
-        if isinstance(filled, Fake):
-            filled.known = values
-            self.spoilt.pop(filled.untyped_storage()._cdata, None)
-        elif filled.shape == values.shape:
-            filled.copy_(values)
-            self.tainted.pop(filled.untyped_storage()._cdata, None)
-
-    def _exchanged(self, sent: torch.Tensor, group: Any) -> Any:
-        """Return what an even exchange gives this rank; small values are those it gets if all ranks send the same."""
-        values = self._value_of(sent, False)
-        if values is None or len(values) % group.size():
-            whole = {"memory_format": torch.contiguous_format}
-            return self.in_step(torch.ops.aten.empty_like.default, (sent,), whole)
-        return self._noted(self._on_device(exchanged(values, group.size(), group.rank())))
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         known = list(self._agreed(func, args))
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
         for tensor, values in known:
-            self._know(tensor, values)
+            if isinstance(tensor, Fake):
+                tensor.known = values
+                self.spoilt.pop(tensor.untyped_storage()._cdata, None)
+            elif tensor.shape == values.shape:
+                tensor.copy_(values)
+                self.tainted.pop(tensor.untyped_storage()._cdata, None)
         for group in filter(None, map(_as_group, args)):
             peer = next((value for value in args if isinstance(value, int)), None)
             is_pair = func._schema.name in _POINT_TO_POINT
             self.groups.add(f"{group.group_name}: {peer}" if is_pair else group.group_name)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
-        results = [_done(filled[:1]) if str(value.type).endswith("Work") else filled[0] for value in schema.returns]
+        done: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        done.set_result(tensors_of(filled[:1]))
+        is_work = [str(value.type).endswith("Work") for value in schema.returns]
+        results = [compat.work_of(done).boxed() if work else filled[0] for work in is_work]
         return None if not results else tuple(results) if len(results) > 1 else results[0]
 
-    def _agreed(self, func: OpOverload, args: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _agreed(self, func: OpOverload, args: tuple[Any, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the tensors whose values are known if all ranks send the same, and these values."""
         name, group = func._schema.name, next(filter(None, map(_as_group, args)))
         if name == "c10d::alltoall_base_":
@@ -162,20 +163,15 @@ class RankKernels(StepKernels):
             if sent is not None:
                 yield args[0], exchanged(sent, group.size(), group.rank())
             return
-        for filled, values in agreed(name, args, group.rank(), self._counted):
+
+        def counted(tensor: Tensor) -> Tensor | None:
+            """Return the values of a tensor of counts, flags or bytes; weights and losses do not steer a program."""
+            return None if tensor.is_floating_point() or tensor.is_complex() else self._value_of(tensor, False)
+
+        for filled, values in agreed(name, args, group.rank(), counted):
             if name not in FROM_ONE:
                 self.answers.assume(self.module(), func.name(), AGREED)
             yield filled, values
-
-    def _counted(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the values of a tensor of counts, flags or bytes; weights and losses do not steer a program."""
-        return None if tensor.is_floating_point() or tensor.is_complex() else self._value_of(tensor, False)
-
-
-def _without_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a fake in place of a real tensor of floating-point numbers."""
-    is_real = not isinstance(tensor, Fake) and tensor.is_floating_point()
-    return new_fake(tensor.shape, tensor.dtype, tensor.device) if is_real else tensor
 
 
 def _as_group(value: Any) -> Any:
@@ -196,40 +192,27 @@ _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 """Types of the tensors that a collective fills, its first tensor argument."""
 
 
-def _done(filled: list[Any]) -> Any:
-    """Return completed work whose future holds the tensors, as real backends' does."""
-    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    future.set_result(tensors_of(filled))
-    return compat.work_of(future).boxed()
-
-
-aten = torch.ops.aten
-
-
-def _bins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return the number of bins of a histogram; 0 if it depends on the data, or if elements have weights."""
-    arguments: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
-    if func is aten.histc.default:
-        return int(arguments.get("bins", 100))
-    return 0 if arguments.get("weights") is not None else int(arguments.get("minlength", 0))
-
-
 def balanced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return a histogram with all bins alike, the first ones by one more where they must; None for other operators.
+    """Return a histogram with all bins alike, the first ones by one more where they must.
+
+    None for other operators, and if the number of bins depends on the data or elements have weights.
 
     >>> balanced(aten.bincount.default, (torch.empty(10, dtype=torch.long, device="meta"),), {"minlength": 4})
     tensor([3, 3, 2, 2])
     """
-    bins = _bins(func, args, kwargs) if func in COUNTS else 0
-    if not bins:
+    if func not in COUNTS:
+        return None
+    arguments: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
+    bins = int(arguments.get("bins", 100) if func is _HISTC else arguments.get("minlength", 0))
+    if not bins or arguments.get("weights") is not None:
         return None
     each, more = divmod(args[0].numel(), bins)
     counts = torch.full((bins,), each, dtype=torch.long)
     counts[:more] += 1
-    return counts.to(args[0].dtype) if func is aten.histc.default else counts
+    return counts.to(args[0].dtype) if func is _HISTC else counts
 
 
-COUNTS = (aten.bincount.default, aten.histc.default)
+COUNTS = (aten.bincount.default, _HISTC)
 """Operators by which routers count an expert's tokens."""
 
 

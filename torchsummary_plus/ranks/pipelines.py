@@ -56,35 +56,7 @@ def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
             )
         yield
         return
-    stand_ins: dict[Place, Callable[..., Any]] = {
-        **{place: lambda _: _decide_mode for place in pipelining().connects},
-        pipelining().receive: lambda _: _receiving(neighbours),
-        pipelining().send: lambda _: _telling(neighbours),
-        pipelining().releases: _as_of_a_tensor,
-    }
-    with replaced(stand_ins):
-        yield
 
-
-def _as_of_a_tensor(function: Any) -> Any:
-    """Wrap the check that releases plain tensors once they are sent (since torch 2.15), so that it accepts fakes."""
-    plain = torch.empty(0, device="cpu")
-
-    def called(stage: Any, output: Any) -> Any:
-        return function(stage, plain if type(output) is Fake else output)
-
-    return called
-
-
-def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
-    """Let a schedule infer shapes if one of this rank's stages was not given any."""
-    modes = pipelining().modes
-    needed = any(modes.needs_dynamic(stage._user_meta, has_backward) for stage in stages)
-    for stage in stages:
-        stage._inference_mode = modes.DYNAMIC if needed else modes.STATIC
-
-
-def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
     def receive(stage: Any, source: int) -> Any:
         if source > stage.stage_index:
             gradients = pipelining().gradient_metas(stage._stage_meta.outputs)
@@ -93,17 +65,33 @@ def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
             raise NeedsStageError(source, stage._resolve_peer_global_rank(source))
         return neighbours.reported[source]
 
-    return receive
-
-
-def _telling(neighbours: Neighbours) -> Callable[[Any, Any, int], None]:
-    def tell(stage: Any, meta: Any, destination: int) -> None:
+    def send(stage: Any, meta: Any, destination: int) -> None:
         if destination > stage.stage_index:
             neighbours.reported[stage.stage_index] = meta
             if neighbours.wanted == stage.stage_index:
                 raise StageReportedError
 
-    return tell
+    def as_of_a_tensor(function: Any) -> Any:
+        """Have the check that releases plain tensors once they are sent (since torch 2.15) accept fakes."""
+        plain = torch.empty(0, device="cpu")
+        return lambda stage, output: function(stage, plain if type(output) is Fake else output)
+
+    stand_ins: dict[Place, Callable[..., Any]] = {
+        **{place: lambda _: _decide_mode for place in pipelining().connects},
+        pipelining().receive: lambda _: receive,
+        pipelining().send: lambda _: send,
+        pipelining().releases: as_of_a_tensor,
+    }
+    with replaced(stand_ins):
+        yield
+
+
+def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
+    """Let a schedule infer shapes if one of this rank's stages was not given any."""
+    modes = pipelining().modes
+    needed = any(modes.needs_dynamic(stage._user_meta, has_backward) for stage in stages)
+    for stage in stages:
+        stage._inference_mode = modes.DYNAMIC if needed else modes.STATIC
 
 
 def is_schedule(built: Any) -> bool:

@@ -18,7 +18,9 @@ from torch.distributed import distributed_c10d as c10d
 from ..data.arguments import integer, is_integer
 from ..data.errors import InputError, UnsupportedError
 from ..data.units import describe
+from ..live.probing import Place
 from . import compat
+from .stand_ins import beside, replaced
 
 _OURS = count(1)
 """Numbers our groups, so that none shares a name with an existing one: C++ looks groups up by name."""
@@ -80,33 +82,60 @@ def in_world(rank: Rank) -> Iterator[None]:
         )
     compat.require((*_OF_GROUPS, compat.NEW_GROUP))
     with (
-        _registries_aside(),
-        _environment(rank.environment()),
-        _accelerate_aside(),
-        _begun_already(),
-        _of_one_backend(),
-        _meshes_of_its_own(),
-    ):
-        _begin(rank)
+        _registries_aside(), _environment(rank.environment()), _accelerate_aside(), replaced(_stand_ins()),
+    ):  # fmt: skip
+        hook = sys.excepthook
+        try:
+            c10d.init_process_group("fake", store=compat.FakeStore(), rank=rank.rank, world_size=rank.world_size)
+        finally:
+            sys.excepthook = hook  # torch's own, for uncaught errors, would outlive the world.
         try:
             yield
         finally:
             _unregister()
 
 
-def _begin(rank: Rank) -> None:
-    """Initialise the fake process group, without a store and without its hook on uncaught errors."""
-    hook = sys.excepthook
-    try:
-        c10d.init_process_group("fake", store=compat.FakeStore(), rank=rank.rank, world_size=rank.world_size)
-    finally:
-        sys.excepthook = hook
-
-
 def _unregister() -> None:
     """Remove this world's groups from C++'s registry, which ``destroy_process_group`` would empty entirely."""
     for name in compat.WORLD.value.pg_names.values():
         compat.unregister_group(name)
+
+
+def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
+    """Return what replaces torch's functions in a world.
+
+    Further groups are fake too, whatever backend a script names for its checkpoints or objects. A script's calls that
+    initialise or destroy the default group, and gloo's barrier, do nothing. New meshes are unequal to earlier worlds',
+    whose groups DTensor's caches hold (torch/distributed/device_mesh.py, ``DeviceMesh.__eq__``, compares threads too).
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    world = f"torchsummary_plus:{next(_OURS)}"
+
+    def of_one_backend(own: Any) -> Any:
+        @wraps(own)
+        def create(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+            return own(size, rank, ranks, "fake", *args, **{**kwargs, "device_id": None, "backend_options": None})
+
+        return create
+
+    def once_begun(own: Any) -> Any:
+        def begin(*args: Any, **kwargs: Any) -> None:
+            if not dist.is_initialized():
+                own(*args, **kwargs)
+
+        return begin
+
+    def begin_mesh(mesh: Any, /, *_: Any, **__: Any) -> None:
+        mesh._thread_id = world
+
+    makers: dict[Place, Callable[[Any], Any]] = {compat.NEW_GROUP: of_one_backend}
+    makers[Place(DeviceMesh, "__init__", "DeviceMesh")] = beside(after=begin_mesh)
+    for module in (dist, c10d):
+        makers[Place(module, "init_process_group", "init_process_group")] = once_begun
+        for name in ("destroy_process_group", "monitored_barrier"):
+            makers[Place(module, name, name)] = lambda _: lambda *_, **__: None
+    return makers
 
 
 @contextmanager
@@ -124,30 +153,6 @@ def _registries_aside() -> Iterator[None]:
 
 
 _OF_GROUPS = (*compat.REGISTRIES, compat.WORLD, compat.GROUP_NAME, *compat.COUNTERS)
-
-
-@contextmanager
-def _meshes_of_its_own() -> Iterator[None]:
-    """Inside the block, make new meshes unequal to earlier worlds', whose groups DTensor's caches hold.
-
-    Source: torch/distributed/device_mesh.py, ``DeviceMesh.__eq__``, which compares threads as well.
-    """
-    from torch.distributed.device_mesh import DeviceMesh
-
-    kind: Any = DeviceMesh
-    own = kind.__init__
-    world = f"torchsummary_plus:{next(_OURS)}"
-
-    @wraps(own)
-    def begin(mesh: Any, /, *args: Any, **kwargs: Any) -> None:
-        own(mesh, *args, **kwargs)
-        mesh._thread_id = world
-
-    kind.__init__ = begin
-    try:
-        yield
-    finally:
-        kind.__init__ = own
 
 
 @contextmanager
@@ -185,47 +190,3 @@ def _shared_states() -> list[dict[str, Any]]:
     module = sys.modules.get("accelerate.state")
     classes = [getattr(module, name, None) for name in ("PartialState", "AcceleratorState", "GradientState")]
     return [kind._shared_state for kind in classes if kind is not None]
-
-
-@contextmanager
-def _of_one_backend() -> Iterator[None]:
-    """Make further groups fake too, whatever backend a script names for its checkpoints or objects."""
-    own = compat.NEW_GROUP.value
-
-    @wraps(own)
-    def create(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
-        return own(size, rank, ranks, "fake", *args, **{**kwargs, "device_id": None, "backend_options": None})
-
-    compat.NEW_GROUP.set(create)
-    try:
-        yield
-    finally:
-        compat.NEW_GROUP.set(own)
-
-
-@contextmanager
-def _begun_already() -> Iterator[None]:
-    """Turn a script's calls that initialise or destroy the default group, and gloo's barrier, into no-ops."""
-    places: tuple[Any, ...] = (dist, c10d)
-    names = ("init_process_group", *_NEVER)
-    own = [(place, name, getattr(place, name)) for place in places for name in names if hasattr(place, name)]
-    for place, name, function in own:
-        setattr(place, name, _once_begun(function, never=name in _NEVER))
-    try:
-        yield
-    finally:
-        for place, name, function in own:
-            setattr(place, name, function)
-
-
-_NEVER = ("destroy_process_group", "monitored_barrier")
-
-
-def _once_begun(function: Callable[..., Any], never: bool) -> Callable[..., None]:
-    """Return a wrapper that calls the function until the world exists, and then does nothing."""
-
-    def called(*args: Any, **kwargs: Any) -> None:
-        if not never and not dist.is_initialized():
-            function(*args, **kwargs)
-
-    return called

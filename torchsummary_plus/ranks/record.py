@@ -171,7 +171,10 @@ class Ranked:
             if self.device.type == "cuda":
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
-            flat = _enter_wrappers(stack, kernels, ledger)
+            labelling, flat = partial(kernels.labelling, ledger=ledger), FlatParameters()
+            stack.enter_context(ddp_alone(labelling, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
+            stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
+            stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
@@ -181,7 +184,8 @@ class Ranked:
             tree = ModuleTree(model)
             kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
-            besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
+            local = all_stored((*model.parameters(), *model.buffers()))
+            besides = ledger.bytes_besides(local) if kernels.built_on_meta else 0
             set_mode(tree, self.step.mode == "train", kernels)
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
@@ -235,9 +239,9 @@ class Ranked:
         except SummaryError:
             raise
         except Exception as error:
-            for module, wrapper in _WRAPPERS.items():
-                if _is_from(module, error):
-                    raise UnsupportedError(_NOT_COVERED[wrapper]) from error
+            frames = traceback.walk_tb(error.__traceback__)
+            if any(str(frame.f_globals.get("__name__")).partition(".")[0] == "deepspeed" for frame, _ in frames):
+                raise UnsupportedError(_NO_DEEPSPEED) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         schedule = built if is_schedule(built) else None
         for stage in () if schedule is None else stages_of(schedule):  # "cuda:0" is on each machine's first rank alone.
@@ -249,7 +253,8 @@ class Ranked:
                 f"the builder returned {describe(model)}; accepted: an instance of torch.nn.Module, or a schedule of "
                 "torch.distributed.pipelining"
             )
-        _check_covered(model)
+        if any(kind.__name__ == "DeepSpeedEngine" for module in model.modules() for kind in type(module).__mro__):
+            raise UnsupportedError(_NO_DEEPSPEED)
         if limits_gathers(model):
             ledger.held = HELD_FOR_GATHERS
         kernels.building = False
@@ -259,16 +264,6 @@ class Ranked:
         gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
-
-
-def _enter_wrappers(stack: ExitStack, kernels: RankKernels, ledger: RankLedger) -> FlatParameters:
-    """Record under their kinds the tensors of the wrappers in torch.distributed, and return FSDP1's flat parameters."""
-    labelling = partial(kernels.labelling, ledger=ledger)
-    stack.enter_context(ddp_alone(labelling, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
-    stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
-    flat = FlatParameters()
-    stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
-    return flat
 
 
 def _numbered(log: MemoryLog) -> MemoryLog:
@@ -296,11 +291,6 @@ def _collections() -> int:
     return sum(int(generation["collections"]) for generation in gc.get_stats())
 
 
-def _local_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Return this rank's parts of the parameters and buffers."""
-    return all_stored((*model.parameters(), *model.buffers()))
-
-
 def _note_on_meta(nbytes: int) -> tuple[str, ...]:
     """Return the note on tensors that a builder on meta holds besides the model's parameters and buffers."""
     if not nbytes:
@@ -312,31 +302,9 @@ def _note_on_meta(nbytes: int) -> tuple[str, ...]:
     )
 
 
-_NOT_COVERED = {
-    "DeepSpeedEngine": (
-        "DeepSpeed's engine is not supported; estimate torch's equivalent. ZeRO 1: DistributedDataParallel with "
-        "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
-        "offload: fully_shard(..., offload_policy=CPUOffloadPolicy())"
-    ),
-}
-"""Classes of wrappers that do not run on fakes, with what to estimate instead."""
-
-
-def _check_covered(model: nn.Module) -> None:
-    """Raise :class:`UnsupportedError` for a model in an unsupported wrapper."""
-    for module in model.modules():
-        for kind in type(module).__mro__:
-            if kind.__name__ in _NOT_COVERED:
-                raise UnsupportedError(_NOT_COVERED[kind.__name__])
-
-
-_WRAPPERS = {
-    "deepspeed": "DeepSpeedEngine",
-}
-"""Modules whose errors in a builder reveal an unsupported wrapper."""
-
-
-def _is_from(module: str, error: Exception) -> bool:
-    """Whether an error comes from inside a module or package."""
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(f"{name}.".startswith(f"{module}.") for name in names)
+_NO_DEEPSPEED = (
+    "DeepSpeed's engine is not supported; estimate torch's equivalent. ZeRO 1: DistributedDataParallel with "
+    "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
+    "offload: fully_shard(..., offload_policy=CPUOffloadPolicy())"
+)
+"""Its engine does not run on fakes."""

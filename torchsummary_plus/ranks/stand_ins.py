@@ -34,20 +34,6 @@ def replaced(makers: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]:
             setattr(place.owner, place.attribute, function)
 
 
-def refused_without(kind: type, places: Iterable[Place]) -> AbstractContextManager[None]:
-    """Inside the block, raise :class:`UnsupportedError` where a class is made, if this release lacks a place."""
-
-    def make(function: Any) -> Any:
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            compat.require(places)
-            return function(*args, **kwargs)
-
-        return called
-
-    return replaced({Place(kind, "__init__", kind.__name__): make})
-
-
 def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
     """Return a decorator that runs a function inside a context."""
 
@@ -60,6 +46,29 @@ def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any]
         return called
 
     return make
+
+
+def beside(before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> Callable[[Any], Any]:
+    """Return a decorator that calls others, with a function's arguments, before or after it."""
+
+    def make(function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                before(*args, **kwargs)
+            out = function(*args, **kwargs)
+            if after is not None:
+                after(*args, **kwargs)
+            return out
+
+        return called
+
+    return make
+
+
+def refused_without(kind: type, places: Iterable[Place]) -> AbstractContextManager[None]:
+    """Inside the block, raise :class:`UnsupportedError` where a class is made, if this release lacks a place."""
+    return replaced({Place(kind, "__init__", kind.__name__): beside(lambda *_, **__: compat.require(places))})
 
 
 def shapes_without_modes() -> AbstractContextManager[None]:
@@ -96,17 +105,15 @@ def objects_sent(kernels: Any) -> AbstractContextManager[None]:
             try:
                 return own(*args, **kwargs)
             except Exception as error:  # Unknown bytes fail in any of pickle's ways; the rank's own never do.
-                raise UnsupportedError(_NOT_HERE) from error
+                raise UnsupportedError(
+                    "this rank receives an object that only another rank has (broadcast_object_list, "
+                    "scatter_object_list or recv_object_list); estimate the rank that sends it, or create the object "
+                    "on every rank"
+                ) from error
 
         return called
 
     return replaced({compat.OBJECT_SENT: pickled, compat.OBJECT_RECEIVED: unpickled})
-
-
-_NOT_HERE = (
-    "this rank receives an object that only another rank has (broadcast_object_list, scatter_object_list or "
-    "recv_object_list); estimate the rank that sends it, or create the object on every rank"
-)
 
 
 @contextmanager
@@ -117,20 +124,20 @@ def parameters_as_fakes(kernels: Any) -> Iterator[None]:
     """
     fakes: dict[int, tuple[Any, Any]] = {}
 
+    def is_real(tensor: Any) -> bool:
+        is_tensor = tensor is not None and not isinstance(tensor, Fake)
+        return is_tensor and is_plain(tensor) and not nn.parameter.is_lazy(tensor)
+
     def parameter(_: Any, __: str, tensor: Any) -> Any:
-        if tensor is None or not _is_real(tensor):
+        if not is_real(tensor):
             return None
         if id(tensor) not in fakes:
             fakes[id(tensor)] = tensor, kernels.parameter(tensor)
         return fakes[id(tensor)][1]
 
     def buffer(_: Any, __: str, tensor: Any) -> Any:
-        return kernels.buffer(tensor) if tensor is not None and _is_real(tensor) else None
+        return kernels.buffer(tensor) if is_real(tensor) else None
 
     hooks = module.register_module_parameter_registration_hook(parameter)
     with hooks, module.register_module_buffer_registration_hook(buffer):
         yield
-
-
-def _is_real(tensor: Any) -> bool:
-    return not isinstance(tensor, Fake) and is_plain(tensor) and not nn.parameter.is_lazy(tensor)

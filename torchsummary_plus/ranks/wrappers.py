@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
 from ..live.probing import Place
 from ..step.ledger import Ledger
 from . import compat
-from .stand_ins import refused_without, replaced, within
+from .stand_ins import beside, refused_without, replaced, within
 
 GRADIENTS = "gradients"
 Labelling = Callable[[str], AbstractContextManager[None]]
@@ -32,15 +32,7 @@ class RankLedger(Ledger):
     """A ledger that records tensors under the kind of the part of torch that allocates them."""
 
     new_kind: str | None = None
-
-    @contextmanager
-    def labelling(self, kind: str) -> Iterator[None]:
-        """Inside the block, record new storages under a kind."""
-        outer, self.new_kind = self.new_kind, kind
-        try:
-            yield
-        finally:
-            self.new_kind = outer
+    """The kind under which new storages are recorded."""
 
     def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
         """Return the live bytes in storages without a kind, other than those of ``tensors``."""
@@ -75,23 +67,21 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextMa
     needed = (*compat.DDP_CHECKS, *compat.DDP_BUCKETS, compat.DDP_LOGGER, compat.DDP_REDUCER)
     makers: Makers = dict.fromkeys((*compat.DDP_CHECKS, compat.DDP_LOGGER), lambda _: lambda *_, **__: None)
     makers |= dict.fromkeys(compat.DDP_BUCKETS, within(partial(labelling, BUCKETS)))
-    makers[compat.DDP_HOOK_CHECK] = _of_cuda
+
+    def of_cuda(check: Any) -> Any:
+        def checked(wrapper: Any, hook: Any) -> None:
+            """For CUDA the check assumes NCCL, although this build of torch may lack it."""
+            of_nccl = hook.__name__ in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+            if not of_nccl or wrapper.device_type != "cuda":
+                check(wrapper, hook)
+
+        return checked
+
+    makers[compat.DDP_HOOK_CHECK] = of_cuda
     if torch.backends.cuda.is_built():
         makers[compat.DDP_REDUCER] = within(seen_as_meta)
     with refused_without(DistributedDataParallel, needed), replaced(makers):
         yield
-
-
-def _of_cuda(check: Any) -> Any:
-    """Wrap a hook's check, which for CUDA assumes NCCL, although this build of torch may lack it."""
-
-    @wraps(check)
-    def checked(wrapper: Any, hook: Any) -> None:
-        of_nccl = hook.__name__ in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
-        if not of_nccl or wrapper.device_type != "cuda":
-            check(wrapper, hook)
-
-    return checked
 
 
 _ALLOCATING = {
@@ -116,8 +106,23 @@ def fsdp_alone(
 
     Source: torch/distributed/fsdp/_fully_shard.
     """
+
+    def name(parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            classify([parameter.grad], GRADIENTS)
+
+    def with_gradient_named(function: Any) -> Any:
+        def called(param: Any) -> None:
+            before = getattr(param, "_unsharded_param", None)
+            function(param)
+            if param._unsharded_param is not before and param._unsharded_param.requires_grad:
+                follow(param._unsharded_param)
+                param._unsharded_param.register_post_accumulate_grad_hook(name)
+
+        return called
+
     makers: Makers = {place: within(partial(labelling, kind)) for place, kind in _ALLOCATING.items()}
-    makers[compat.FSDP_PARAMETER] = _with_gradient_named(classify, follow)
+    makers[compat.FSDP_PARAMETER] = with_gradient_named
     makers[compat.FSDP_CHUNKS] = lambda _: Chunks
     return replaced(makers)
 
@@ -146,27 +151,6 @@ class Chunks(Sequence[Tensor]):
         return self.tensor.narrow(self.dim, start, min(self.size, self.tensor.size(self.dim) - start))
 
 
-def _with_gradient_named(classify: Classify, follow: Callable[[Tensor], None]) -> Callable[[Any], Any]:
-    """Wrap a function so that the unsharded parameter reports its gradient."""
-
-    def name(parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            classify([parameter.grad], GRADIENTS)
-
-    def make(function: Any) -> Any:
-        @wraps(function)
-        def called(param: Any) -> None:
-            before = getattr(param, "_unsharded_param", None)
-            function(param)
-            if param._unsharded_param is not before and param._unsharded_param.requires_grad:
-                follow(param._unsharded_param)
-                param._unsharded_param.register_post_accumulate_grad_hook(name)
-
-        return called
-
-    return make
-
-
 class FlatParameters:
     """The flat parameters that a builder creates. Modules hold views of them, in cycles that Python cannot collect."""
 
@@ -177,21 +161,40 @@ class FlatParameters:
     def alone(self, labelling: Labelling, classify: Classify, follow: Callable[[Tensor], None]) -> Iterator[None]:
         """Inside the block, record their tensors under their kinds, and compare their storages instead of addresses.
 
+        A shard that is cast and a gradient on the CPU are recorded once the parameter is unsharded. torch replaces the
+        node of a flat parameter when its dtype changes, so it is followed before views of it are made.
+
         Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
         """
-        named = partial(_named, classify)
+
+        def made(handle: Any, *_: Any) -> None:
+            self._references.append(weakref.ref(handle.flat_param))
+
+        def unsharded(handle: Any) -> None:
+            for name, kind in (("_mp_shard", ALL_GATHER), ("_cpu_grad", GRADIENTS), ("_local_shard", "parameters")):
+                if hasattr(handle.flat_param, name):
+                    classify([getattr(handle.flat_param, name)], kind)
+
+        def differentiated(_: Any, handle: Any, *__: Any) -> None:
+            gradients = handle.flat_param.grad, getattr(handle.flat_param, "_saved_grad_shard", None)
+            classify([gradient for gradient in gradients if gradient is not None], GRADIENTS)
+
+        def record_stream(tensor: Tensor, stream: Any) -> None:
+            if tensor.device.type == "cuda":
+                tensor.record_stream(stream)
+
         needed: Makers = {
-            compat.FLAT_MADE: self._noted,
-            compat.FLAT_UNSHARDED: lambda own: named(within(partial(labelling, UNSHARDED))(own)),
-            **{place: partial(_followed, follow) for place in compat.FLAT_VIEWS},
-            compat.FLAT_SAME_STORAGE: lambda _: _same_storage,
-            compat.FLAT_ALLOCATED: lambda _: _is_allocated,
-            **{place: lambda _: _give for place in compat.FLAT_STREAMS},
+            compat.FLAT_MADE: beside(after=made),
+            compat.FLAT_UNSHARDED: lambda own: beside(after=unsharded)(within(partial(labelling, UNSHARDED))(own)),
+            **dict.fromkeys(compat.FLAT_VIEWS, beside(lambda handle, *_, **__: follow(handle.flat_param))),
+            compat.FLAT_SAME_STORAGE: lambda _: lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata,
+            compat.FLAT_ALLOCATED: lambda _: lambda tensor: tensor.untyped_storage().nbytes() > 0,
+            **dict.fromkeys(compat.FLAT_STREAMS, lambda _: record_stream),
         }
         of_kinds: Makers = {
             compat.FLAT_REDUCE: within(partial(labelling, REDUCE_SCATTER)),
-            compat.FLAT_BACKWARD: partial(_gradient_named, classify, False),
-            **{place: partial(_gradient_named, classify, True) for place in compat.FLAT_REDUCED},
+            compat.FLAT_BACKWARD: beside(differentiated),
+            **dict.fromkeys(compat.FLAT_REDUCED, beside(after=differentiated)),
         }
         with refused_without(FullyShardedDataParallel, needed), replaced(needed | of_kinds):
             try:
@@ -208,76 +211,11 @@ class FlatParameters:
                 if info.module not in modules:
                     vars(info.module).pop(info.param_name, None)
 
-    def _noted(self, function: Any) -> Any:
-        @wraps(function)
-        def called(handle: Any, *args: Any) -> None:
-            function(handle, *args)
-            self._references.append(weakref.ref(handle.flat_param))
-
-        return called
-
 
 def limits_gathers(model: nn.Module) -> bool:
     """Whether FSDP1 limits how many groups it gathers ahead, everywhere in a model that has any."""
     wrappers = [module for module in model.modules() if isinstance(module, FullyShardedDataParallel)]
     return bool(wrappers) and all(wrapper.limit_all_gathers for wrapper in wrappers)
-
-
-def _named(classify: Classify, function: Any) -> Any:
-    """Wrap a function so that cast shards and gradients on the CPU are recorded under their kinds."""
-
-    @wraps(function)
-    def called(handle: Any) -> None:
-        function(handle)
-        flat = handle.flat_param
-        for name, kind in (("_mp_shard", ALL_GATHER), ("_cpu_grad", GRADIENTS), ("_local_shard", "parameters")):
-            if hasattr(flat, name):
-                classify([getattr(flat, name)], kind)
-
-    return called
-
-
-def _followed(follow: Callable[[Tensor], None], function: Any) -> Any:
-    """Wrap a function that makes views of a flat parameter, whose node torch replaces when its dtype changes."""
-
-    @wraps(function)
-    def called(handle: Any, *args: Any, **kwargs: Any) -> None:
-        follow(handle.flat_param)
-        function(handle, *args, **kwargs)
-
-    return called
-
-
-def _gradient_named(classify: Classify, is_late: bool, function: Any) -> Any:
-    """Wrap a function of a state and a handle so that the handle's gradient is recorded before or after it."""
-
-    def name(flat: Any) -> None:
-        gradients = flat.grad, getattr(flat, "_saved_grad_shard", None)
-        classify([gradient for gradient in gradients if gradient is not None], GRADIENTS)
-
-    @wraps(function)
-    def called(state: Any, handle: Any, *args: Any) -> Any:
-        if not is_late:
-            name(handle.flat_param)
-        out = function(state, handle, *args)
-        if is_late:
-            name(handle.flat_param)
-        return out
-
-    return called
-
-
-def _same_storage(a: Tensor, b: Tensor) -> bool:
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
-
-
-def _is_allocated(tensor: Tensor) -> bool:
-    return tensor.untyped_storage().nbytes() > 0
-
-
-def _give(tensor: Tensor, stream: Any) -> None:
-    if tensor.device.type == "cuda":
-        tensor.record_stream(stream)
 
 
 Shards = tuple[tuple[str, tuple[Shard, ...]], ...]
@@ -289,15 +227,15 @@ def shards_of(model: nn.Module) -> Shards:
     flat = _in_flat_parameters(model, seen)
     shards = []
     for path, module in model.named_modules():
-        own = [
-            (name, parameter)
-            for name, parameter in module._parameters.items()
-            if _counts(parameter) and id(parameter) not in seen
-        ]
-        seen.update(id(parameter) for _, parameter in own)
-        parts = (*flat.get(id(module), ()), *(_shard(name, parameter) for name, parameter in own))
+        parts = list(flat.get(id(module), ()))
+        before = set(seen)
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not nn.parameter.is_lazy(parameter) and id(parameter) not in before:
+                seen.add(id(parameter))
+                local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+                parts.append(Shard(name, tuple(parameter.shape), tuple(local.shape)))
         if parts:
-            shards.append((path, parts))
+            shards.append((path, tuple(parts)))
     return tuple(shards)
 
 
@@ -318,12 +256,3 @@ def _in_flat_parameters(model: nn.Module, seen: set[int]) -> dict[int, list[Shar
             local = (part.numel_in_shard or 0,) if is_split else tuple(shape)
             shards.setdefault(id(info.module), []).append(Shard(info.param_name, tuple(shape), local))
     return shards
-
-
-def _counts(parameter: nn.Parameter | None) -> bool:
-    return parameter is not None and not nn.parameter.is_lazy(parameter)
-
-
-def _shard(name: str, parameter: nn.Parameter) -> Shard:
-    local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
-    return Shard(name, tuple(parameter.shape), tuple(local.shape))

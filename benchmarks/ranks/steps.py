@@ -1,9 +1,11 @@
-"""Training scripts in the styles of different users, for :mod:`benchmarks.ranks.cases`."""
+"""Training steps of distributed programs, in the styles of different users, each with its own collectives."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,33 +15,90 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from benchmarks.ranks.wraps import (
-    averaging,
-    backward_prefetched,
-    bunched,
-    env_main,
-    head_parallel,
-    hook_of,
-    hooked,
-    local_sgd,
-    meshed,
-    own_hook,
-    restored,
-    sharded,
-)
-
 Mark = Callable[[str], None]
 Objects = dict[str, Any]
 
 
-def loss_of(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
+def loss_of(model: Any, inputs: Tensor, targets: Tensor, parts: int = 1) -> Tensor:
+    """Return the loss, divided by the number of micro-batches."""
+    loss = F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
+    return loss / parts if parts > 1 else loss
 
 
-def finish(objects: Objects, mark: Mark) -> None:
+def differentiated(mark: Mark, make: Callable[[], Tensor]) -> Tensor:
+    """Run the forward that makes a loss, and its backward, and return the loss."""
+    mark("forward")
+    loss = make()
+    mark("backward")
+    loss.backward()
+    return loss
+
+
+def updated(objects: Objects) -> None:
     objects["optimizer"].step()
     objects["optimizer"].zero_grad()
-    mark("end")
+
+
+def averaged(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
+    """Run a step with an exponential moving average, barriers, objects, its own group, and gathered losses."""
+    loss = differentiated(mark, partial(loss_of, model, inputs, targets))
+    mark("optimizer")
+    updated(objects)
+    if "average" not in objects:
+        objects["average"] = copy.deepcopy(model.module).requires_grad_(False)
+        objects["group"] = dist.new_group(list(range(dist.get_world_size())))
+    with torch.no_grad():
+        for mean, parameter in zip(objects["average"].parameters(), model.module.parameters()):
+            mean.lerp_(parameter, 0.1)
+    losses = [torch.zeros_like(loss) for _ in range(dist.get_world_size())]
+    dist.all_gather(losses, loss.detach(), group=objects["group"])
+    dist.barrier()
+    dist.broadcast(losses[0], 0, group=objects["group"])
+
+
+def contrasted(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
+    """Run a contrastive step: the embeddings of all ranks are gathered, with their gradients."""
+    from torch.distributed.nn.functional import all_gather
+
+    mark("forward")
+    first, second = (F.normalize(model(x).mean(1).float(), dim=-1) for x in (inputs, inputs.flip(0)))
+    everyone = torch.cat(list(all_gather(second)))
+    places = torch.arange(len(first), device=first.device) + dist.get_rank() * len(first)
+    loss = F.cross_entropy(first @ everyone.T / 0.1, places)
+    mark("backward")
+    loss.backward()
+    mark("optimizer")
+    updated(objects)
+
+
+def accumulated(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
+    """Run micro-batches under ``no_sync``, then sum gradients by hand in one flat buffer, and scale them."""
+    parts = list(zip(inputs.chunk(2), targets.chunk(2)))
+    for number, (x, y) in enumerate(parts):
+        last = number == len(parts) - 1
+        with nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync():
+            differentiated(mark, partial(loss_of, model, x, y, len(parts)))
+    mark("optimizer")
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if not hasattr(model, "no_sync"):
+        flat = torch._utils._flatten_dense_tensors(gradients)
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        for grad, summed in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients)):
+            grad.copy_(summed)
+        del flat, summed, grad
+    del gradients
+    updated(objects)
+
+
+def joined(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
+    """Run a step inside ``Join``, as uneven inputs need it."""
+    from torch.distributed.algorithms.join import Join
+
+    with Join([model]):
+        differentiated(mark, partial(loss_of, model, inputs, targets))
+        mark("optimizer")
+        updated(objects)
 
 
 def nano(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
@@ -52,7 +111,7 @@ def nano(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Ma
         model.require_backward_grad_sync = micro == 1
         mark("forward")
         with torch.amp.autocast("cpu", torch.bfloat16):
-            loss = loss_of(model, inputs, targets) / 2
+            loss = loss_of(model, inputs, targets, 2)
         mark("backward")
         scaler.scale(loss).backward()
     mark("optimizer")
@@ -63,7 +122,6 @@ def nano(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Ma
     objects["optimizer"].zero_grad(set_to_none=True)
     if dist.get_rank() == 0:
         objects["logged"] = loss.item() * 2
-    mark("end")
 
 
 class Lit:
@@ -96,11 +154,10 @@ class Lit:
 def lightning(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Step the optimizer with a closure, and gather each rank's loss as an object."""
     lit = objects.setdefault("lit", Lit(model, objects))
-    objects["optimizer"].step(partial(lit.closure, (inputs, targets), mark))
+    objects["optimizer"].step(lambda: lit.closure((inputs, targets), mark))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, {"rank": dist.get_rank(), "loss": 1.0})
     dist.monitored_barrier(timeout=timedelta(seconds=30))
-    mark("end")
 
 
 class Numbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -120,18 +177,12 @@ def sampled(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark:
     """Run an epoch of a ``DataLoader`` with a ``DistributedSampler``."""
     data = Numbers(inputs, targets)
     sampler = torch.utils.data.DistributedSampler(data, shuffle=False)
-    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
     sampler.set_epoch(0)
     model.train()
-    for x, y in loader:
-        mark("forward")
-        loss = loss_of(model, x, y)
-        mark("backward")
-        loss.backward()
+    for x, y in torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler):
+        differentiated(mark, partial(loss_of, model, x, y))
         mark("optimizer")
-        objects["optimizer"].step()
-        objects["optimizer"].zero_grad()
-    mark("end")
+        updated(objects)
 
 
 def tuned(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
@@ -142,28 +193,19 @@ def tuned(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: M
         model.set_is_last_backward(last)
         model.set_requires_gradient_sync(last)
         model.set_reshard_after_backward(last)
-        handle = model.unshard(async_op=True)
-        handle.wait()
-        mark("forward")
-        loss = loss_of(model, inputs, targets)
-        mark("backward")
-        loss.backward()
-        del loss
+        model.unshard(async_op=True).wait()
+        differentiated(mark, partial(loss_of, model, inputs, targets))
     mark("optimizer")
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     objects["norm"] = norm.full_tensor().item() if hasattr(norm, "full_tensor") else float(norm)
-    finish(objects, mark)
+    updated(objects)
 
 
 def by_pairs(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark, batched: bool = False) -> None:
     """Gossip: average each rank's weights with those of its neighbour, by sends."""
-    mark("forward")
-    loss = loss_of(model, inputs, targets)
-    mark("backward")
-    loss.backward()
+    differentiated(mark, partial(loss_of, model, inputs, targets))
     mark("optimizer")
-    objects["optimizer"].step()
-    objects["optimizer"].zero_grad()
+    updated(objects)
     other = dist.get_rank() ^ 1
     with torch.no_grad():
         for parameter in model.parameters():
@@ -177,7 +219,6 @@ def by_pairs(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark
                 work.wait()
             parameter.add_(theirs).mul_(0.5)
         del theirs, works
-    mark("end")
 
 
 def in_turn(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
@@ -205,18 +246,14 @@ def in_turn(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark:
         dist.send(x.grad, rank - 1)
         del x, y, loss
     mark("optimizer")
-    finish(objects, mark)
+    updated(objects)
 
 
 def by_shards(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Hand-written ZeRO: reduce-scatter flat gradients, step a shard, and gather the weights into one tensor."""
     world, rank = dist.get_world_size(), dist.get_rank()
     parameters = list(model.parameters())
-    mark("forward")
-    loss = loss_of(model, inputs, targets)
-    mark("backward")
-    loss.backward()
-    del loss
+    differentiated(mark, partial(loss_of, model, inputs, targets))
     mark("optimizer")
     with torch.no_grad():
         flat = torch.cat([p.grad.flatten() for p in parameters])
@@ -233,19 +270,12 @@ def by_shards(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mar
         for p, new in zip(parameters, pieces):
             p.copy_(new.view_as(p))
             p.grad = None
-        del flat, shard, weights, own, pieces, new, p
-    mark("end")
 
 
 def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
     """Use the other collectives of scripts: reduce, gather, scatter, lists, objects, separate groups."""
     world, rank = dist.get_world_size(), dist.get_rank()
-    mark("forward")
-    loss = loss_of(model, inputs, targets)
-    mark("backward")
-    loss.backward()
-    value = loss.detach()
-    del loss
+    value = differentiated(mark, partial(loss_of, model, inputs, targets)).detach()
     mark("optimizer")
     dist.reduce(value, 0, op=dist.ReduceOp.MAX)
     parts = [torch.zeros_like(value) for _ in range(world)] if rank == 0 else None
@@ -261,7 +291,7 @@ def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, objects: Objec
     pieces = list(torch.zeros(world, 8).unbind())
     dist.reduce_scatter(torch.zeros(8), pieces)
     dist.all_to_all(pieces, [torch.ones(8) for _ in range(world)]) if dist.get_backend() != "gloo" else None
-    finish(objects, mark)
+    updated(objects)
 
 
 def split_loss(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
@@ -269,13 +299,9 @@ def split_loss(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, ma
     from torch.distributed.tensor.parallel import loss_parallel
 
     with loss_parallel():
-        mark("forward")
-        loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
-        mark("backward")
-        loss.backward()
-    del loss
+        differentiated(mark, lambda: F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten()))
     mark("optimizer")
-    finish(objects, mark)
+    updated(objects)
 
 
 def checked(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark: Mark) -> None:
@@ -295,44 +321,3 @@ def checked(model: Any, inputs: Tensor, targets: Tensor, objects: Objects, mark:
     if stop.item() == 0:
         objects["optimizer"].step()
     objects["optimizer"].zero_grad()
-    mark("end")
-
-
-AVERAGED = {"optimizer": averaging}
-SCRIPTS: dict[str, dict[str, Any]] = {
-    "nano": {"wrap": nn.parallel.DistributedDataParallel, "loop": nano},
-    "lightning": {"wrap": nn.parallel.DistributedDataParallel, "loop": lightning},
-    "lightning fsdp": {"wrap": lambda model: sharded(model, mesh=meshed()), "loop": lightning},
-    "sampler": {"wrap": nn.parallel.DistributedDataParallel, "loop": sampled},
-    "torchrun": {"wrap": env_main},
-    "full states": {"wrap": restored},
-    "sharded states": {"wrap": partial(restored, which="sharded")},
-    "bunched": {"wrap": bunched},
-    "prefetch both": {"wrap": backward_prefetched},
-    "fsdp switches": {"wrap": lambda model: sharded(model, mesh=meshed()), "loop": tuned},
-    "fsdp fused": {
-        "wrap": lambda model: sharded(model, mesh=meshed()),
-        "optimizer": partial(torch.optim.AdamW, fused=True),
-        "clip": True,
-    },
-    "fsdp foreach": {
-        "wrap": lambda model: sharded(model, mesh=meshed()),
-        "optimizer": partial(torch.optim.AdamW, foreach=True),
-        "clip": True,
-    },
-    "fsdp plain": {"wrap": sharded, "optimizer": partial(torch.optim.AdamW, foreach=False)},
-    "ddp fused": {"wrap": nn.parallel.DistributedDataParallel, "optimizer": partial(torch.optim.AdamW, fused=True)},
-    "hooks": {"wrap": hooked},
-    "gossip": {"wrap": lambda model: model, "loop": by_pairs},
-    "gossip batched": {"wrap": lambda model: model, "loop": partial(by_pairs, batched=True)},
-    "two stages": {"wrap": lambda model: model, "loop": in_turn},
-    "zero by hand": {"wrap": lambda model: model, "loop": by_shards},
-    "collectives": {"wrap": nn.parallel.DistributedDataParallel, "loop": gathered_objects},
-    "local sgd": {"wrap": local_sgd},
-    "ddp allreduce hook": {"wrap": partial(hook_of, name="allreduce_hook")},
-    "ddp wrapped hook": {"wrap": partial(hook_of, name="allreduce_hook", around="fp16_compress_wrapper")},
-    "ddp own hook": {"wrap": own_hook},
-    "averaging": {"wrap": nn.parallel.DistributedDataParallel, **AVERAGED},
-    "loss parallel": {"wrap": head_parallel, "loop": split_loss},
-    "checked": {"wrap": nn.parallel.DistributedDataParallel, "loop": checked},
-}
