@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from ..data.records import tensors
 from ..data.units import size_text, structure_text
 from ..memory.capacity import BatchSizeLimit
 from ..table.rows import Report, Row
-from .explain_layers import Arithmetic, Figure, Layer, rule_of
+from .explain_layers import Layer
 from .explanation import ExplainedFigure, Explanation, Expr, bytes_of, in_words, minus, number, product, quotient, total
 
 Part = TypeVar("Part")
@@ -23,6 +23,9 @@ MOST_PARTS = 6  # Maximum number of parameters listed individually.
 MOST_CHILDREN = 20  # Maximum number of children listed individually.
 LONGEST = 80  # Arithmetic longer than this, in characters, is replaced by its value.
 
+FIGURES = {"parameters": ("num_params", "total_params"), "mult_adds": ("own_mult_adds", "mult_adds")}
+"""A figure, which is also the name of its arithmetic in a rule -> the fields of a row alone and with what is inside."""
+
 
 def explain_row(row: Row) -> Explanation:
     """Explain a row's parameters, output shape and bytes, and multiply-adds.
@@ -31,8 +34,7 @@ def explain_row(row: Row) -> Explanation:
     figure is shown without it.
     """
     layer = Layer(row)
-    rule = rule_of(row)
-    steps = [*_parameter_steps(layer, rule), *_call_steps(layer, rule)]
+    steps = [*_parameter_steps(layer), *_call_steps(layer)]
     if row.total_params != row.num_params:
         steps.append(ExplainedFigure("total_parameters", "Parameters with submodules", number(row.total_params)))
     if row.mult_adds != row.own_mult_adds:
@@ -48,51 +50,39 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
         inside.setdefault(row.parent, []).append(row)
     if not inside:
         return explain_row(top)
-    layer, rule = Layer(top), rule_of(top)
-    own = {step.name: step for step in (*_parameter_steps(layer, rule), *_call_steps(layer, rule))}
+    layer = Layer(top)
+    own = {step.name: step for step in (*_parameter_steps(layer), *_call_steps(layer))}
     lazy = sum(row.uninitialised_params for row in rows)
     without_shape = f"{lazy:,} without a shape" if lazy else ""
-    unknown = ", ".join(f"{name} x {count:,}" for name, count in top.unknown_ops)
-    work = _whole("mult_adds", "Multiply-adds", top, own.get("mult_adds"), inside, unknown) if top.called else []
-    wholes = {
-        "parameters": _whole("parameters", "Parameters", top, own.get("parameters"), inside, without_shape),
-        "mult_adds": work,
-    }
+    params = _whole("parameters", "Parameters", top, own, inside, without_shape)
+    work = _whole("mult_adds", "Multiply-adds", top, own, inside, _operators(top.unknown_ops)) if top.called else []
     sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
     if top.total_params and len(sizes) == 1:
-        nbytes = product(top.total_params, *sizes)
-        own["parameter_bytes"] = ExplainedFigure(
-            "parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value)
-        )
+        own["parameter_bytes"] = _parameter_bytes(top.total_params, sizes.pop())
     first = [step for name, step in own.items() if name.startswith(("filter", "parameters."))]
     sizes_of = [step for name, step in own.items() if name == "parameter_bytes"]
     outputs = [step for name, step in own.items() if name.startswith(("axis", "output"))]
-    return Explanation(_title(layer), (*first, *wholes["parameters"], *sizes_of, *outputs, *wholes["mult_adds"]))
+    return Explanation(_title(layer), (*first, *params, *sizes_of, *outputs, *work))
 
 
 def _whole(
-    figure: str,
-    label: str,
-    top: Row,
-    own: ExplainedFigure | None,
-    inside: Mapping[int | None, Sequence[Row]],
+    figure: str, label: str, top: Row, own: Mapping[str, ExplainedFigure], inside: Mapping[int | None, Sequence[Row]],
     unknown: str,
-) -> list[ExplainedFigure]:
+) -> list[ExplainedFigure]:  # fmt: skip
     """Return a figure for each child, for the row itself if it is not 0, and their sum without what is unknown."""
     children: dict[str, list[Expr]] = {}
     for child in inside.get(top.index, ()):
         expr = _summed(figure, child, inside)
         if expr.value:
             children.setdefault(child.var_name or child.class_name, []).append(expr)
-    whole = top.total_params if figure == "parameters" else top.mult_adds
-    itself = top.num_params if figure == "parameters" else top.own_mult_adds
     if not children:
-        return [own] if own is not None else []
+        return [own[figure]] if figure in own else []
     steps = [
         ExplainedFigure(f"{figure}.{name}", f"{label} of {name}", total(*exprs)) for name, exprs in children.items()
     ]
-    if itself and own is not None:
-        steps.insert(0, ExplainedFigure(f"{figure}.own", f"{label} of its own", own.expr))
+    itself, whole = (getattr(top, name) for name in FIGURES[figure])
+    if itself and figure in own:
+        steps.insert(0, ExplainedFigure(f"{figure}.own", f"{label} of its own", own[figure].expr))
     parts = [step.expr.value for step in steps]
     summed = total(*parts) if len(parts) <= MOST_CHILDREN and sum(parts) == whole else number(whole)
     shown = steps if len(steps) <= MOST_CHILDREN else []
@@ -101,10 +91,8 @@ def _whole(
 
 def _summed(figure: str, row: Row, inside: Mapping[int | None, Sequence[Row]]) -> Expr:
     """Return the arithmetic of a row with all rows inside it; a plain number where it would be too long to read."""
-    layer, rule = Layer(row), rule_of(row)
-    value = row.num_params if figure == "parameters" else row.own_mult_adds
-    formula = rule.parameters if figure == "parameters" else rule.mult_adds
-    exprs = [_checked(formula, layer, value) or number(value)] if value else []
+    value = getattr(row, FIGURES[figure][0])
+    exprs = [_figure(figure, Layer(row), value) or number(value)] if value else []
     exprs += [expr for child in inside.get(row.index, ()) if (expr := _summed(figure, child, inside)).value]
     expr = total(*exprs) if exprs else number(0)
     return expr if len(expr.text) <= LONGEST else number(expr.value)
@@ -120,50 +108,54 @@ def _title(layer: Layer) -> str:
     return f"{name}: {shapes}{', figures for a batch of 1' if opened else ''}"
 
 
-def _parameter_steps(layer: Layer, rule: Arithmetic) -> Iterator[ExplainedFigure]:
-    if not layer.shapes:
-        return
+def _parameter_steps(layer: Layer) -> Iterator[ExplainedFigure]:
     row = layer.row
-    for name, label, expr in _tried(rule.parts, layer) or ():
-        yield ExplainedFigure(name, label, expr)
-    if 1 < len(layer.shapes) <= MOST_PARTS:
-        for name, shape in layer.shapes.items():
-            yield ExplainedFigure(
-                f"parameters.{name}", f"Parameters of {name}", product(*shape) if shape else number(1)
-            )
-    plain = total(*(product(*shape) if shape else number(1) for shape in layer.shapes.values()))
-    counted = "" if row.num_params == layer.numel() else f"({row.num_params:,} of them counted in this row)"
-    yield ExplainedFigure("parameters", "Parameters", _checked(rule.parameters, layer, layer.numel()) or plain, counted)
-    sizes = {_itemsize(dtype) for _, _, dtype in row.layer.parameters} if row.layer is not None else set()
+    if row.layer is None or not layer.shapes:
+        return
+    weights = _tried(layer.rule.filter, layer)
+    if weights is not None:
+        yield ExplainedFigure("filter", "Weights of a filter", weights)
+    counts = {name: product(*shape) if shape else number(1) for name, shape in layer.shapes.items()}
+    if 1 < len(counts) <= MOST_PARTS:
+        for name, count in counts.items():
+            yield ExplainedFigure(f"parameters.{name}", f"Parameters of {name}", count)
+    whole = _figure("parameters", layer, layer.numel) or total(*counts.values())
+    counted = "" if row.num_params == layer.numel else f"({row.num_params:,} of them counted in this row)"
+    yield ExplainedFigure("parameters", "Parameters", whole, counted)
+    sizes = {_itemsize(dtype) for _, _, dtype in row.layer.parameters}
     if len(sizes) == 1:
-        nbytes = product(layer.numel(), sizes.pop())
-        yield ExplainedFigure("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
+        yield _parameter_bytes(layer.numel, sizes.pop())
 
 
-def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[ExplainedFigure]:
+def _parameter_bytes(count: int, itemsize: int) -> ExplainedFigure:
+    nbytes = product(count, itemsize)
+    return ExplainedFigure("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
+
+
+def _call_steps(layer: Layer) -> Iterator[ExplainedFigure]:
+    """Yield the figures of a call: the axes of its first output that match the actual shape, bytes, multiply-adds."""
     row = layer.row
     if not row.called:
         return
     if layer.outputs:
-        for axis, (label, expr) in _axes(layer, rule).items():
-            yield ExplainedFigure(f"axis_{axis}", label, expr)
+        count, axes = len(layer.y), _tried(layer.rule.axes, layer) or {}
+        for axis, (label, expr) in sorted((axis % count, axes[axis]) for axis in axes if -count <= axis < count):
+            if expr.value == layer.y[axis]:
+                yield ExplainedFigure(f"axis_{axis}", label, expr)
         nbytes = total(*map(bytes_of, layer.outputs))
         yield ExplainedFigure("output_bytes", "Bytes of the output", nbytes, in_words(nbytes.value))
-    work = _checked(rule.mult_adds, layer, row.own_mult_adds) or number(row.own_mult_adds)
-    unknown = ", ".join(f"{name} x {count:,}" for name, count in row.own_unknown_ops)
+    work = _figure("mult_adds", layer, row.own_mult_adds) or number(row.own_mult_adds)
+    unknown = _operators(row.own_unknown_ops)
     yield ExplainedFigure("mult_adds", "Multiply-adds", work, f"(not counted: {unknown})" if unknown else "")
 
 
-def _axes(layer: Layer, rule: Arithmetic) -> dict[int, tuple[str, Expr]]:
-    """Return the axes of the first output that a rule computes, by number, if they match the actual shape."""
-    named = _tried(rule.axes, layer) or {}
-    axes = {axis % len(layer.y): axis_name for axis, axis_name in named.items() if -len(layer.y) <= axis < len(layer.y)}
-    return {axis: axes[axis] for axis in sorted(axes) if axes[axis][1].value == layer.y[axis]}
+def _operators(unknown: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} x {count:,}" for name, count in unknown)
 
 
-def _checked(figure: Figure | None, layer: Layer, value: int) -> Expr | None:
+def _figure(figure: str, layer: Layer, value: int) -> Expr | None:
     """Return the arithmetic of a figure if it yields the row's value, else None."""
-    expr = _tried(figure, layer)
+    expr: Expr | None = _tried(getattr(layer.rule, figure), layer)
     return expr if expr is not None and expr.value == value else None
 
 
@@ -217,7 +209,11 @@ def batch_formula(
     ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and which tensors
     are really saved: each map counts twice, for the activation and for its gradient.
     """
-    maps = [step for row in map_rows(report) for step in _maps(row)]
+    maps = [
+        ExplainedFigure(f"map_{row.index}_{place}", row.path or row.class_name, bytes_of(spec), in_words(spec.nbytes))
+        for row in map_rows(report)
+        for place, spec in enumerate(tensors(row.outputs))
+    ]
     inputs = total(0) if not report.input_bytes else total(*map(bytes_of, tensors(report.inputs)))
     summed = sum(step.expr.value for step in maps)
     sample = total(inputs.value, product(2, summed))
@@ -236,10 +232,3 @@ def batch_formula(
         ExplainedFigure("largest_batch", f"Largest batch in {size}", fits),
     )
     return BatchExplanation("params + grads + bs x (I1 + 2 x sum Ii)", steps, engine)
-
-
-def _maps(row: Row) -> Iterator[ExplainedFigure]:
-    for place, spec in enumerate(tensors(row.outputs)):
-        yield ExplainedFigure(
-            f"map_{row.index}_{place}", row.path or row.class_name, bytes_of(spec), in_words(spec.nbytes)
-        )

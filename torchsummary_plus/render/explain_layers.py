@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -12,24 +12,44 @@ from .explanation import Expr, Term, minus, number, product, quotient, total
 
 Shape = tuple[int, ...]
 
+SPATIAL = {1: ("Length",), 2: ("Height", "Width"), 3: ("Depth", "Height", "Width")}
+"""Names of the spatial axes, by their number."""
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+
 
 class Layer:
     """A row as the rules see it: settings and own parameters by name, input and output shapes.
 
-    With an open batch the shapes are those of a batch of 1.
+    A whole number among the settings is an attribute: ``layer.in_features``; it raises ``TypeError`` if it is no
+    integer. With an open batch the shapes are those of a batch of 1.
     """
 
     def __init__(self, row: Row) -> None:
+        own = row.layer
         self.row = row
-        self.base = row.layer.base if row.layer is not None else ""
-        self.settings: dict[str, Setting] = dict(row.layer.settings) if row.layer is not None else {}
-        self.shapes = {name: shape for name, shape, _ in row.layer.parameters} if row.layer is not None else {}
+        self.base = own.base if own is not None else ""
+        self.settings: dict[str, Setting] = dict(own.settings) if own is not None else {}
+        self.shapes = {name: shape for name, shape, _ in own.parameters} if own is not None else {}
+        self.numel = sum(map(prod, self.shapes.values()))
         self.inputs: tuple[TensorSpec, ...] = tuple(tensors(row.inputs))
         self.outputs: tuple[TensorSpec, ...] = tuple(tensors(row.outputs))
 
+    def __getattr__(self, name: str) -> int:
+        value = self.settings.get(name)
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}")
+        return value
+
+    @property
+    def rule(self) -> Arithmetic:
+        """The arithmetic of the row's class, else that of its ``torch.nn`` base class."""
+        named = RULES.get(self.row.class_name) if self.row.kind != "function" else None
+        return named or RULES.get(self.base) or Arithmetic()
+
     @property
     def x(self) -> Shape:
-        """The shape of the first input."""
+        """The shape of the first input; its axes except the last count the tokens."""
         return self.inputs[0].shape
 
     @property
@@ -37,59 +57,43 @@ class Layer:
         """The shape of the first output."""
         return self.outputs[0].shape
 
+    @property
+    def spatial(self) -> int:
+        """The number of spatial axes of a convolution or a pool."""
+        return len(self.shapes["weight"]) - 2 if "weight" in self.shapes else int(self.base[-2])
+
     def has(self, *names: str) -> bool:
         """Return whether the layer has its own parameters of these names."""
         return all(name in self.shapes for name in names)
 
-    def whole(self, name: str) -> int:
-        """Return an integer setting. Raises ``TypeError`` if it is not an integer."""
-        value = self.settings.get(name)
-        if not isinstance(value, int):
-            raise TypeError(f"{name} is {value!r}")
-        return value
-
-    def each(self, name: str, axes: int) -> Shape:
-        """Return a setting as one integer per axis. Raises ``TypeError`` if it is not made of integers."""
-        value = self.settings.get(name)
-        if isinstance(value, tuple) and len(value) == axes:
+    def each(self, name: str, default: int | None = None) -> Shape:
+        """Return a setting as one integer per spatial axis. Raises ``TypeError`` if it is not made of integers."""
+        value = self.settings.get(name, default)
+        if isinstance(value, tuple) and len(value) == self.spatial:
             return value
         if isinstance(value, tuple) and len(value) == 1:
-            return value * axes
-        return (self.whole(name),) * axes
-
-    def tokens(self) -> Shape:
-        """Return the axes of the first input except the last."""
-        return self.x[:-1]
-
-    def numel(self) -> int:
-        """Return the number of elements of the layer's own parameters."""
-        return sum(prod(shape) for shape in self.shapes.values())
+            return value * self.spatial
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}")
+        return (value,) * self.spatial
 
 
 Figure = Callable[[Layer], Expr]
-Axes = Callable[[Layer], Mapping[int, tuple[str, Expr]]]
-Parts = Callable[[Layer], Sequence[tuple[str, str, Expr]]]
+Axes = dict[int, tuple[str, Expr]]
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """The arithmetic of a layer class; None where it has none.
 
-    ``axes`` returns the computed axes of the first output, each with a name; ``parts`` returns intermediate figures as
-    (name in data, label, arithmetic). A rule may raise ``LookupError``, ``TypeError`` or ``ValueError`` for a layer
-    that deviates from its class.
+    ``axes`` returns the computed axes of the first output, each with a name; ``filter`` is the number of weights of one
+    filter. A rule may raise ``LookupError``, ``TypeError`` or ``ValueError`` for a layer that deviates from its class.
     """
 
     parameters: Figure | None = None
-    axes: Axes | None = None
     mult_adds: Figure | None = None
-    parts: Parts | None = None
-
-
-SPATIAL = {1: ("Length",), 2: ("Height", "Width"), 3: ("Depth", "Height", "Width")}
-"""Names of the spatial axes, by their number."""
-
-GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+    axes: Callable[[Layer], Mapping[int, tuple[str, Expr]]] | None = None
+    filter: Figure | None = None
 
 
 def _with_bias(layer: Layer, fan_in: Term) -> Expr:
@@ -97,98 +101,56 @@ def _with_bias(layer: Layer, fan_in: Term) -> Expr:
     return total(fan_in, 1) if layer.has("bias") else total(fan_in)
 
 
-# Convolutions: (kernel volume x in / groups + 1) x out.
+def _spatial_axes(sizes: Iterable[Expr]) -> Axes:
+    exprs = list(sizes)
+    return {place - len(exprs): named for place, named in enumerate(zip(SPATIAL[len(exprs)], exprs))}
+
+
+# Convolutions, (kernel volume x in / groups + 1) x out, and pools.
 
 
 def _filter(layer: Layer) -> Expr:
-    """Return the number of weights of one filter."""
-    channels, groups = layer.whole("in_channels"), layer.whole("groups")
-    in_channels = number(channels) if groups == 1 else quotient(channels, groups)
-    return product(*layer.each("kernel_size", len(layer.shapes["weight"]) - 2), in_channels)
-
-
-def _convolution_parameters(layer: Layer) -> Expr:
-    return product(_with_bias(layer, _filter(layer)), layer.whole("out_channels"))
-
-
-def _convolution_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    """Return the axes by (size + 2 x padding - dilation x (kernel - 1) - 1) / stride + 1, rounded down."""
-    names = SPATIAL[len(layer.shapes["weight"]) - 2]
-    padding = layer.settings["padding"]
-    if padding == "same":
-        return {}
-    pads = (0,) * len(names) if padding == "valid" else layer.each("padding", len(names))
-    return _windows(layer, names, pads, layer.each("dilation", len(names)))
-
-
-def _windows(
-    layer: Layer, names: tuple[str, ...], pads: tuple[int, ...], gaps: tuple[int, ...], up: bool = False
-) -> dict[int, tuple[str, Expr]]:
-    """Return how often a window fits along each spatial axis."""
-    axes = {}
-    count = len(names)
-    kernels = layer.each("kernel_size", count)
-    strides = kernels if layer.settings["stride"] is None else layer.each("stride", count)
-    for place, (name, size) in enumerate(zip(names, layer.x[-count:])):
-        padded = total(size, product(2, pads[place])) if pads[place] else number(size)
-        kernel, gap = kernels[place], gaps[place]
-        room = minus(padded, kernel) if gap == 1 else minus(padded, product(gap, minus(kernel, 1)), 1)
-        axes[place - count] = (name, total(quotient(room, strides[place], up), 1))
-    return axes
+    channels = number(layer.in_channels) if layer.groups == 1 else quotient(layer.in_channels, layer.groups)
+    return product(*layer.each("kernel_size"), channels)
 
 
 def _filters_over(layer: Layer, shape: Shape) -> Expr:
     """Count a product with every filter per element of an output's axes, or of a transposed convolution's input's."""
-    spatial = len(layer.shapes["weight"]) - 2
     weights = number(_filter(layer).value)  # Explained before, as a figure of its own.
-    return product(*shape[: -spatial - 1], weights, layer.whole("out_channels"), *shape[-spatial:])
+    return product(*shape[: -layer.spatial - 1], weights, layer.out_channels, *shape[-layer.spatial :])
 
 
-def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+def _window_axes(layer: Layer) -> Axes:
+    """Return the axes by (size + 2 x padding - dilation x (kernel - 1) - 1) / stride + 1, rounded down."""
+    if layer.settings.get("padding") == "same":
+        return {}
+    pads = (0,) * layer.spatial if layer.settings.get("padding") == "valid" else layer.each("padding", 0)
+    strides = layer.each("kernel_size" if layer.settings["stride"] is None else "stride")
+    up, sizes = bool(layer.settings.get("ceil_mode")), []
+    windows = zip(layer.x[-layer.spatial :], layer.each("kernel_size"), strides, pads, layer.each("dilation", 1))
+    for size, kernel, stride, pad, gap in windows:
+        padded = total(size, product(2, pad)) if pad else number(size)
+        room = minus(padded, kernel) if gap == 1 else minus(padded, product(gap, minus(kernel, 1)), 1)
+        sizes.append(total(quotient(room, stride, up), 1))
+    return _spatial_axes(sizes)
+
+
+def _transposed_axes(layer: Layer) -> Axes:
     """Return the axes by (size - 1) x stride - 2 x padding + dilation x (kernel - 1) + output padding + 1."""
-    names = SPATIAL[len(layer.shapes["weight"]) - 2]
-    count = len(names)
-    kernels, strides, pads = (layer.each(name, count) for name in ("kernel_size", "stride", "padding"))
-    gaps, more = layer.each("dilation", count), layer.each("output_padding", count)
-    axes = {}
-    for place, (name, size) in enumerate(zip(names, layer.x[-count:])):
-        steps = product(minus(size, 1), strides[place])
-        inner = minus(steps, product(2, pads[place])) if pads[place] else steps
-        kernel = kernels[place]
-        wide = [kernel] if gaps[place] == 1 else [product(gaps[place], minus(kernel, 1)), 1]
-        axes[place - count] = (name, total(inner, *wide, *([more[place]] if more[place] else [])))
-    return axes
+    sizes = []
+    settings = map(layer.each, ("kernel_size", "stride", "padding", "dilation", "output_padding"))
+    for size, kernel, stride, pad, gap, more in zip(layer.x[-layer.spatial :], *settings):
+        steps = product(minus(size, 1), stride)
+        inner = minus(steps, product(2, pad)) if pad else steps
+        wide: list[Term] = [kernel] if gap == 1 else [product(gap, minus(kernel, 1)), 1]
+        sizes.append(total(inner, *wide, *([more] if more else [])))
+    return _spatial_axes(sizes)
 
 
-# Pooling: sliding windows without parameters.
-
-
-def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    names = SPATIAL[int(layer.base[-2])]
-    count = len(names)
-    gaps = layer.each("dilation", count) if "dilation" in layer.settings else (1,) * count
-    pads = layer.each("padding", count) if "padding" in layer.settings else (0,) * count
-    return _windows(layer, names, pads, gaps, bool(layer.settings.get("ceil_mode")))
-
-
-# Matrix products.
-
-
-def _linear_parameters(layer: Layer) -> Expr:
-    return product(_with_bias(layer, layer.whole("in_features")), layer.whole("out_features"))
-
-
-def _linear_work(layer: Layer) -> Expr:
-    return product(*layer.tokens(), layer.whole("in_features"), layer.whole("out_features"))
-
-
-def _bilinear_parameters(layer: Layer) -> Expr:
-    inputs = product(layer.whole("in1_features"), layer.whole("in2_features"))
-    return product(_with_bias(layer, inputs), layer.whole("out_features"))
-
-
-def _bilinear_work(layer: Layer) -> Expr:
-    return product(*layer.tokens(), layer.whole("in1_features"), layer.whole("in2_features"), layer.y[-1])
+def _convolution(axes: Callable[[Layer], Axes], over: Callable[[Layer], Shape]) -> Arithmetic:
+    return Arithmetic(
+        lambda x: product(_with_bias(x, _filter(x)), x.out_channels), lambda x: _filters_over(x, over(x)), axes, _filter
+    )
 
 
 # Norms: a weight and a bias per channel or element.
@@ -203,153 +165,104 @@ def _norm_parameters(layer: Layer) -> Expr:
 
 
 def _gate_weights(layer: Layer, in_size: Term, biases: bool) -> Expr:
-    hidden, project = layer.whole("hidden_size"), layer.whole("proj_size")
-    inside = total(in_size, project or hidden, *([2] if biases and layer.settings["bias"] else []))
-    gates = product(GATES[str(layer.settings["mode"])], hidden, inside)
-    return total(gates, product(hidden, project)) if project else gates
+    inside = total(in_size, layer.proj_size or layer.hidden_size, *([2] if biases and layer.settings["bias"] else []))
+    gates = product(GATES[str(layer.settings["mode"])], layer.hidden_size, inside)
+    return total(gates, product(layer.hidden_size, layer.proj_size)) if layer.proj_size else gates
 
 
 def _stack_of_layers(layer: Layer, biases: bool) -> Expr:
     """Count the gates of all layers: the first takes the input, the others the output of all directions below."""
     ways = 2 if layer.settings["bidirectional"] else 1
-    state = layer.whole("proj_size") or layer.whole("hidden_size")
-    first = _gate_weights(layer, layer.whole("input_size"), biases)
-    more = layer.whole("num_layers") - 1
-    below = number(state) if ways == 1 else product(ways, state)
-    others = [product(more, _gate_weights(layer, below, biases))] if more > 1 else []
-    if more == 1:
-        others = [_gate_weights(layer, below, biases)]
-    every = total(first, *others)
+    state = layer.proj_size or layer.hidden_size
+    every, more = _gate_weights(layer, layer.input_size, biases), layer.num_layers - 1
+    if more:
+        above = _gate_weights(layer, number(state) if ways == 1 else product(ways, state), biases)
+        every = total(every, above if more == 1 else product(more, above))
     return every if ways == 1 else product(ways, every)
 
 
-def _cell(layer: Layer) -> tuple[int, int, int]:
-    """Return a recurrent cell's gates, width of the input and width of the state."""
-    (rows, width), hidden = layer.shapes["weight_ih"], layer.whole("hidden_size")
-    return rows // hidden, width, hidden
-
-
-def _cell_parameters(layer: Layer) -> Expr:
-    gates, width, hidden = _cell(layer)
-    return product(gates, hidden, total(width, hidden, *([2] if layer.has("bias_ih") else [])))
-
-
-def _cell_work(layer: Layer) -> Expr:
-    gates, width, hidden = _cell(layer)
-    return product(*layer.tokens(), gates, hidden, total(width, hidden))
+def _cell(layer: Layer, biases: bool) -> Expr:
+    (rows, width), hidden = layer.shapes["weight_ih"], layer.hidden_size
+    return product(rows // hidden, hidden, total(width, hidden, *([2] if biases and layer.has("bias_ih") else [])))
 
 
 # Attention: projections of queries, keys and values; the output projection is a submodule.
 
 
 def _attention_parameters(layer: Layer) -> Expr:
-    width = layer.whole("embed_dim")
+    width, has_bias = layer.embed_dim, layer.has("in_proj_bias")
     more = [product(2, width)] if layer.has("bias_k", "bias_v") else []
     if layer.has("in_proj_weight"):
-        fan_in = total(width, 1) if layer.has("in_proj_bias") else number(width)
-        return total(product(fan_in, 3, width), *more)
-    sizes = total(width, layer.whole("kdim"), layer.whole("vdim"), *([3] if layer.has("in_proj_bias") else []))
-    return total(product(sizes, width), *more)
+        return total(product(total(width, 1) if has_bias else number(width), 3, width), *more)
+    return total(product(total(width, layer.kdim, layer.vdim, *([3] if has_bias else [])), width), *more)
 
 
 def _attention_work(layer: Layer) -> Expr:
     """Count the projections of queries, keys, values and output, the scores, and their product with the values."""
-    width = layer.whole("embed_dim")
+    width = layer.embed_dim
     query, key, value = (layer.inputs * 3)[:3] if len(layer.inputs) < 3 else layer.inputs[:3]
     batched = len(query.shape) == 3
     axis = 1 if batched and layer.settings["batch_first"] else 0
-    batch = (query.shape[1 - axis],) if batched else ()
     targets, sources = query.shape[axis], key.shape[axis]
     keys = sources + layer.has("bias_k", "bias_v") + bool(layer.settings.get("add_zero_attn"))
-    projections = total(
-        product(2, targets, width, width),
-        product(sources, key.shape[-1], width),
-        product(sources, value.shape[-1], width),
-    )
-    scores = product(2, targets, keys, width)
-    return product(*batch, total(projections, scores)) if batch else total(projections, scores)
+    work = total(
+        product(2, targets, width, width), product(sources, key.shape[-1], width),
+        product(sources, value.shape[-1], width), product(2, targets, keys, width),
+    )  # fmt: skip
+    return product(query.shape[1 - axis], work) if batched else work
 
 
 # Layers that only rearrange or pad.
 
 
-def _flatten_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    start, end = (layer.whole(name) % len(layer.x) for name in ("start_dim", "end_dim"))
+def _flatten_axes(layer: Layer) -> Axes:
+    start, end = (axis % len(layer.x) for axis in (layer.start_dim, layer.end_dim))
     return {start: ("Features", product(*layer.x[start : end + 1]))}
 
 
-def _shuffle_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    factor = layer.whole("upscale_factor")
-    channels, height, width = layer.x[-3:]
-    return {
-        -3: ("Channels", quotient(channels, product(factor, factor))),
-        -2: ("Height", product(height, factor)),
-        -1: ("Width", product(width, factor)),
-    }
+def _shuffle_axes(layer: Layer) -> Axes:
+    factor, (channels, height, width) = layer.upscale_factor, layer.x[-3:]
+    channel_axis = ("Channels", quotient(channels, product(factor, factor)))
+    return {-3: channel_axis, **_spatial_axes([product(height, factor), product(width, factor)])}
 
 
-def _padded_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+def _padded_axes(layer: Layer) -> Axes:
     """Return the padded axes; the setting lists (before, after) pairs from the last axis backwards."""
     pads = layer.settings["padding"]
     if not isinstance(pads, tuple):
         return {}
-    count = len(pads) // 2
-    return {
-        -place: (SPATIAL[count][-place], total(layer.x[-place], pads[2 * place - 2], pads[2 * place - 1]))
-        for place in range(1, count + 1)
-    }
+    before, after = pads[-2::-2], pads[::-2]
+    return _spatial_axes(map(total, layer.x[-len(before) :], before, after))
 
 
-def _kinds(*kinds: str) -> list[str]:
-    """Return names of classes: those with {} for one to three spatial axes, those with "?" lazy ones too."""
-    lazy = [name for kind in kinds for name in ((kind[1:], f"Lazy{kind[1:]}") if kind.startswith("?") else (kind,))]
-    return [name.format(n) for name in lazy for n in (SPATIAL if "{}" in name else (0,))]
-
-
-def _filter_parts(layer: Layer) -> list[tuple[str, str, Expr]]:
-    return [("filter", "Weights of a filter", _filter(layer))]
-
-
-RULES: dict[str, Arithmetic] = {
-    **dict.fromkeys(
-        _kinds("?Conv{}d"),
-        Arithmetic(_convolution_parameters, _convolution_axes, lambda x: _filters_over(x, x.y), _filter_parts),
+_TABLE: dict[str, Arithmetic] = {
+    "Conv{}d LazyConv{}d": _convolution(_window_axes, lambda x: x.y),
+    "ConvTranspose{}d LazyConvTranspose{}d": _convolution(_transposed_axes, lambda x: x.x),
+    "MaxPool{}d AvgPool{}d LPPool{}d": Arithmetic(axes=_window_axes),
+    "Linear LazyLinear": Arithmetic(
+        lambda x: product(_with_bias(x, x.in_features), x.out_features),
+        lambda x: product(*x.x[:-1], x.in_features, x.out_features),
     ),
-    **dict.fromkeys(
-        _kinds("?ConvTranspose{}d"),
-        Arithmetic(_convolution_parameters, _transposed_axes, lambda x: _filters_over(x, x.x), _filter_parts),
+    "Bilinear": Arithmetic(
+        lambda x: product(_with_bias(x, product(x.in1_features, x.in2_features)), x.out_features),
+        lambda x: product(*x.x[:-1], x.in1_features, x.in2_features, x.y[-1]),
     ),
-    **dict.fromkeys(_kinds("MaxPool{}d", "AvgPool{}d", "LPPool{}d"), Arithmetic(axes=_pool_axes)),
-    **dict.fromkeys(_kinds("?Linear"), Arithmetic(_linear_parameters, mult_adds=_linear_work)),
-    "Bilinear": Arithmetic(_bilinear_parameters, mult_adds=_bilinear_work),
-    **dict.fromkeys(
-        ("Embedding", "EmbeddingBag"),
-        Arithmetic(lambda layer: product(layer.whole("num_embeddings"), layer.whole("embedding_dim"))),
+    "Embedding EmbeddingBag": Arithmetic(lambda x: product(x.num_embeddings, x.embedding_dim)),
+    "BatchNorm{}d LazyBatchNorm{}d InstanceNorm{}d LazyInstanceNorm{}d SyncBatchNorm LayerNorm GroupNorm RMSNorm": (
+        Arithmetic(_norm_parameters)
     ),
-    **dict.fromkeys(
-        _kinds("?BatchNorm{}d", "?InstanceNorm{}d", "SyncBatchNorm", "LayerNorm", "GroupNorm", "RMSNorm"),
-        Arithmetic(_norm_parameters),
+    "LSTM GRU RNN": Arithmetic(
+        lambda x: _stack_of_layers(x, biases=True), lambda x: product(*x.x[:-1], _stack_of_layers(x, biases=False))
     ),
-    **dict.fromkeys(
-        ("LSTM", "GRU", "RNN"),
-        Arithmetic(
-            lambda layer: _stack_of_layers(layer, biases=True),
-            mult_adds=lambda layer: product(*layer.tokens(), _stack_of_layers(layer, biases=False)),
-        ),
+    "LSTMCell GRUCell RNNCell": Arithmetic(
+        lambda x: _cell(x, biases=True), lambda x: product(*x.x[:-1], _cell(x, biases=False))
     ),
-    **dict.fromkeys(("LSTMCell", "GRUCell", "RNNCell"), Arithmetic(_cell_parameters, mult_adds=_cell_work)),
-    "MultiheadAttention": Arithmetic(_attention_parameters, mult_adds=_attention_work),
+    "MultiheadAttention": Arithmetic(_attention_parameters, _attention_work),
     "Flatten": Arithmetic(axes=_flatten_axes),
     "PixelShuffle": Arithmetic(axes=_shuffle_axes),
-    **dict.fromkeys(
-        _kinds("ZeroPad{}d", "ConstantPad{}d", "ReflectionPad{}d", "ReplicationPad{}d", "CircularPad{}d"),
-        Arithmetic(axes=_padded_axes),
-    ),
+    "ZeroPad{}d ConstantPad{}d ReflectionPad{}d ReplicationPad{}d CircularPad{}d": Arithmetic(axes=_padded_axes),
 }
-"""Rules by class name, which may also be that of the ``torch.nn`` base class."""
+"""The arithmetic of each class; {} stands for the number of spatial axes."""
 
-
-def rule_of(row: Row) -> Arithmetic:
-    """Return the rule of a row's class, else that of its ``torch.nn`` base class."""
-    named = RULES.get(row.class_name) if row.kind != "function" else None
-    return named or RULES.get(row.layer.base if row.layer is not None else "") or Arithmetic()
+RULES = {name.format(n): rule for names, rule in _TABLE.items() for name in names.split() for n in SPATIAL}
+"""The same by class name, which may also be that of the ``torch.nn`` base class."""

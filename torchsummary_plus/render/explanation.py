@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -45,27 +45,33 @@ def number(value: int) -> Expr:
     return Expr(value, text, text.replace(",", "{,}"))
 
 
+def _term(term: Term, most: int = SUM) -> Expr:
+    """Return a term as an expression, in parentheses if its rank is above ``most``."""
+    expr = number(term) if isinstance(term, int) else term
+    return expr if expr.rank <= most else Expr(expr.value, f"({expr.text})", rf"\left({expr.latex}\right)")
+
+
+def _joined(value: int, sign: str, latex_sign: str, rank: int, parts: Sequence[Expr]) -> Expr:
+    text, latex = sign.join(part.text for part in parts), latex_sign.join(part.latex for part in parts)
+    return Expr(value, text, latex, rank)
+
+
 def product(*factors: Term) -> Expr:
     """Multiply factors in order.
 
     >>> product(2, total(3, 4)).latex
     '2 \\\\times \\\\left(3 + 4\\\\right)'
     """
-    parts = [_expr(factor) for factor in factors]
-    if len(parts) == 1:
-        return parts[0]
-    text = " x ".join(_text(part, PRODUCT) for part in parts)
-    latex = r" \times ".join(_latex(part, PRODUCT) for part in parts)
-    return Expr(prod(part.value for part in parts), text, latex, PRODUCT)
+    if len(factors) == 1:
+        return _term(factors[0])
+    parts = [_term(factor, PRODUCT) for factor in factors]
+    return _joined(prod(part.value for part in parts), " x ", r" \times ", PRODUCT, parts)
 
 
 def total(*terms: Term) -> Expr:
     """Add terms in order."""
-    parts = [_expr(term) for term in terms]
-    if len(parts) == 1:
-        return parts[0]
-    value, text, latex = sum(p.value for p in parts), " + ".join(map(str, parts)), " + ".join(p.latex for p in parts)
-    return Expr(value, text, latex, SUM)
+    parts = [_term(term) for term in terms]
+    return parts[0] if len(parts) == 1 else _joined(sum(part.value for part in parts), " + ", " + ", SUM, parts)
 
 
 def minus(whole: Term, *subtrahends: Term) -> Expr:
@@ -74,11 +80,8 @@ def minus(whole: Term, *subtrahends: Term) -> Expr:
     >>> minus(9, total(2, 3), 1).equation
     '9 - (2 + 3) - 1 = 3'
     """
-    first, parts = _expr(whole), [_expr(part) for part in subtrahends]
-    value = first.value - sum(part.value for part in parts)
-    text = " - ".join([first.text, *(_text(part, PRODUCT) for part in parts)])
-    latex = " - ".join([first.latex, *(_latex(part, PRODUCT) for part in parts)])
-    return Expr(value, text, latex, SUM)
+    parts = [_term(whole), *(_term(part, PRODUCT) for part in subtrahends)]
+    return _joined(2 * parts[0].value - sum(part.value for part in parts), " - ", " - ", SUM, parts)
 
 
 def quotient(whole: Term, by: Term, up: bool = False) -> Expr:
@@ -87,26 +90,13 @@ def quotient(whole: Term, by: Term, up: bool = False) -> Expr:
     >>> quotient(minus(7, 2), 2).equation, quotient(6, 3).text, quotient(7, 2, up=True).equation
     ('floor((7 - 2) / 2) = 2', '6 / 3', 'ceil(7 / 2) = 4')
     """
-    a, b = _expr(whole), _expr(by)
-    text = f"{_text(a, PRODUCT)} / {_text(b, ATOM)}"
+    a, b = _term(whole), _term(by)
+    text = f"{_term(a, PRODUCT)} / {_term(b, ATOM)}"
     latex = rf"\frac{{{a.latex}}}{{{b.latex}}}"
     if a.value % b.value == 0:
         return Expr(a.value // b.value, text, latex, PRODUCT)
     word, value = ("ceil", -(-a.value // b.value)) if up else ("floor", a.value // b.value)
     return Expr(value, f"{word}({text})", rf"\left\l{word} {latex} \right\r{word}", PRODUCT)
-
-
-def _expr(term: Term) -> Expr:
-    return number(term) if isinstance(term, int) else term
-
-
-def _text(part: Expr, most: int) -> str:
-    """Return a part's text, in parentheses if its rank is above ``most``."""
-    return f"({part.text})" if part.rank > most else part.text
-
-
-def _latex(part: Expr, most: int) -> str:
-    return rf"\left({part.latex}\right)" if part.rank > most else part.latex
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +124,7 @@ class Explanation(Mapping[str, int]):
         return next((step for step in self.steps if step.name == name), None)
 
     def __getitem__(self, name: str) -> int:
-        step = self.step(name)
-        if step is None:
+        if (step := self.step(name)) is None:
             raise KeyError(name)
         return step.expr.value
 
