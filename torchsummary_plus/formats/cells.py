@@ -55,12 +55,9 @@ class CellStyle:
 
 
 def cell_style(
-    units: str | Mapping[str, str] | None = None,
-    digits: int | None = None,
-    titles: Mapping[str, str] | None = None,
-    flops: bool = False,
-    shapes: str | None = None,
-) -> CellStyle:
+    units: str | Mapping[str, str] | None = None, digits: int | None = None, titles: Mapping[str, str] | None = None,
+    flops: bool = False, shapes: str | None = None,
+) -> CellStyle:  # fmt: skip
     """Return the style that a view's options ask for. Raises :class:`InputError`."""
     if isinstance(units, str) and units not in UNITS:
         raise choice_error("units", units, UNITS)
@@ -115,7 +112,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 def _names(table: Table) -> list[str]:
     """Return the names that ``titles`` may use: of the columns, the first one too, of the totals and of the figures."""
-    columns = [table.label_name, *(_column_name(column) for column in table.fields)]
+    columns = [table.label_name, *map(_column_name, table.fields)]
     figures = [row.figure.name for row in table.rows if row.figure is not None]
     return [*columns, *figures, *(total.field.name for total in table.totals)]
 
@@ -128,44 +125,31 @@ def _written(table: Table, style: CellStyle) -> Table:
     style = replace(style, sizes=style.sizes or table.unit)
     names = _names(table)
     titles = {meant(name, names): title for name, title in style.titles.items() if meant(name, names)}
-    rows = table.rows
     columns = [_column(column, style) for column in table.fields]
-    if any(columns) or any(row.figure is not None for row in rows):
-        rows = tuple(
-            replace(
-                row,
-                label=row.label if row.figure is None else _headed(row.figure, style, titles).heading,
-                cells=_cells(row.cells, table.fields, columns, row.figure, style),
-            )
-            for row in rows
-        )
+    rows = []
+    for row in table.rows:
+        if row.figure is not None:  # Its cells are written by the figure, except for ratios.
+            write = _column(row.figure, style)
+            writers = [own if field.unit == "ratio" else write for field, own in zip(table.fields, columns)]
+            row = replace(row, label=_headed(row.figure, style, titles).heading, cells=_cells(row.cells, writers))
+        elif any(columns):
+            row = replace(row, cells=_cells(row.cells, columns))
+        rows.append(row)
+    totals = []
+    for total in table.totals:
+        (cell,) = _cells([total.cell], [_column(total.field, style)])
+        totals.append(replace(total, field=_headed(total.field, style, titles), cell=cell))
     shown = [*table.fields, *(row.figure for row in table.rows if row.figure), *(t.field for t in table.totals)]
     has_flops = style.flops and any(field.unit == "mult-adds" for field in shown)
     return replace(
-        table,
-        labels=titles.get(table.label_name, table.labels),
-        fields=tuple(_headed(column, style, titles) for column in table.fields),
-        rows=rows,
-        totals=tuple(
-            replace(t, field=_headed(t.field, style, titles), cell=(_column(t.field, style) or _same)(t.cell))
-            for t in table.totals
-        ),
-        notes=(*table.notes, *([FLOPS_NOTE] if has_flops else [])),
-    )
+        table, labels=titles.get(table.label_name, table.labels),
+        fields=tuple(_headed(column, style, titles) for column in table.fields), rows=tuple(rows),
+        totals=tuple(totals), notes=(*table.notes, *([FLOPS_NOTE] if has_flops else [])),
+    )  # fmt: skip
 
 
-def _same(cell: Cell) -> Cell:
-    return cell
-
-
-def _cells(
-    cells: Sequence[Cell], fields: Sequence[Field], columns: Sequence[Written | None], figure: Field | None,
-    style: CellStyle,
-) -> tuple[Cell, ...]:  # fmt: skip
-    """Return the cells of a row: by their columns or, in a row of one figure, by the figure, except for ratios."""
-    by_figure = None if figure is None else _column(figure, style)
-    chosen = (own if figure is None or each.unit == "ratio" else by_figure for each, own in zip(fields, columns))
-    return tuple((write or _same)(cell) for cell, write in zip(cells, chosen))
+def _cells(cells: Sequence[Cell], writers: Sequence[Written | None]) -> tuple[Cell, ...]:
+    return tuple(cell if write is None else write(cell) for cell, write in zip(cells, writers))
 
 
 def _headed(column: Field, style: CellStyle, titles: Mapping[str, str]) -> Field:
@@ -177,9 +161,9 @@ def _headed(column: Field, style: CellStyle, titles: Mapping[str, str]) -> Field
     heading, unit = column.heading, style.unit(column)
     if style.flops and column.unit == "mult-adds":
         heading, column = re.sub("mult-adds", "FLOPs", heading, flags=re.IGNORECASE), replace(column, unit="flops")
-    return replace(
-        column, heading=heading if unit in ("", "auto") else f"{heading} ({'MB' if unit == OLD_MB else unit})"
-    )
+    if unit not in ("", "auto"):
+        heading = f"{heading} ({'MB' if unit == OLD_MB else unit})"
+    return replace(column, heading=heading)
 
 
 def _column(column: Field, style: CellStyle) -> Written | None:
@@ -201,8 +185,8 @@ def _column(column: Field, style: CellStyle) -> Written | None:
 def _sized(cell: Cell, unit: str, digits: int | None) -> Cell:
     if not isinstance(cell.value, int):
         return cell
-    ends = [in_unit(end, unit, digits) for end in (cell.value, cell.most) if end is not None]
-    return replace(cell, text=" to ".join(f"{figure} {name}" if unit == "auto" else figure for figure, name in ends))
+    figure, name = in_unit(cell.value, unit, digits)
+    return replace(cell, text=f"{figure} {name}" if unit == "auto" else figure)
 
 
 def _counted(cell: Cell, is_bytes: bool, unit: str, factor: int, digits: int | None) -> Cell:

@@ -48,17 +48,11 @@ def data_frame(table: Table) -> pd.DataFrame:
     :class:`MissingExtraError` without pandas.
     """
     pandas = need_extra("pandas", "pandas")
-    columns = {
-        table.label_name: pandas.array([row.label for row in table.rows], "string"),
-        "path": pandas.array([row.path for row in table.rows], "string"),
-        "level": pandas.array([row.level for row in table.rows], "Int64"),
-    }
+    columns = {table.label_name: pandas.array([row.label for row in table.rows], "string")}
     if any(row.type for row in table.rows):
-        columns = {
-            table.label_name: columns.pop(table.label_name),
-            "type": pandas.array([row.type for row in table.rows], "string"),
-            **columns,
-        }
+        columns["type"] = pandas.array([row.type for row in table.rows], "string")
+    columns["path"] = pandas.array([row.path for row in table.rows], "string")
+    columns["level"] = pandas.array([row.level for row in table.rows], "Int64")
     for place, field in enumerate(table.fields):
         cells = [row.cells[place] for row in table.rows]
         if any(cell.data is not None for cell in cells):

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ..data.units import one_line
-from .table import WIDEST, Cell, Field, Table, Value, guides
+from .table import WIDEST, Field, Table, Value, guides
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -45,69 +45,47 @@ def figure_html(drawing: str) -> Markup:
     return markup(f'<figure class="tsp-graph">{drawing}</figure>\n' if drawing else "")
 
 
-def page(title: str, content: str) -> str:
-    """Return an HTML fragment as a complete page."""
-    return template("page.html.jinja").render(title=title, content=markup(content))
-
-
 def table_html(table: Table, totals_first: bool = False) -> Markup:
     """Return a table without CSS or JavaScript, with its totals below or above it."""
-    wholes = [_whole(field, [row.cells[index].value for row in table.rows]) for index, field in enumerate(table.fields)]
-    rows = (
-        {
-            "label": row.label,
-            "path": row.path,
-            "level": row.level,
-            "guide": guide.replace(" ", "\u00a0"),
-            "change": next((c.value for field, c in zip(table.fields, row.cells) if field.name == "change"), None),
-            "cells": [_cell(field, cell, whole) for field, cell, whole in zip(table.fields, row.cells, wholes)],
-        }
-        for row, guide in zip(table.rows, guides([row.level for row in table.rows]))
-    )
+    bars = [_bars(field, [row.cells[place].value for row in table.rows]) for place, field in enumerate(table.fields)]
+    rows = []
+    for place, (row, guide) in enumerate(zip(table.rows, guides([row.level for row in table.rows]))):
+        own = [(field, cell, lengths[place]) for field, cell, lengths in zip(table.fields, row.cells, bars)]
+        change = next((cell.value for field, cell, _ in own if field.name == "change"), None)
+        rows.append((row, guide.replace(" ", "\u00a0"), change, own))
     widths = [round(width, 1) for width in _widths(table, PADDING, arrow=INDENT)]
     narrow = [round(width, 1) for width in _widths(table, NARROW_PADDING, arrow=0)]
     label = min(max(NARROW_LABEL, NARROW_PAGE - sum(narrow[1:])), narrow[0])
     if table.answer and not table.fields[-1].unit:  # Its words are in the last column, and wrap.
         narrow[-1] = min(narrow[-1], max(NARROW_LABEL, NARROW_PAGE - label - sum(narrow[1:-1])))
     drawn = template("table.html.jinja").render(
-        table=table, rows=rows, widths=widths, width=round(sum(widths), 1), narrow=[round(label, 1), *narrow[1:]],
-        totals_first=totals_first,
+        table=table, rows=rows, hues=HUES, widths=widths, width=round(sum(widths), 1),
+        narrow=[round(label, 1), *narrow[1:]], totals_first=totals_first,
     )  # fmt: skip
     return markup(drawn)
 
 
-def _cell(field: Field, cell: Cell, whole: float) -> dict[str, object]:
-    """Return the template data of a cell."""
-    hue, value = HUES.get(field.unit, ""), cell.value
-    share = 100 * value / whole if hue and whole and isinstance(value, int | float) else 0
-    bar = f"{share:.1f}" if share >= LEAST_BAR else ""
-    return {
-        "text": cell.text, "value": value, "best": cell.best, "words": not field.unit, "hue": hue, "bar": bar,
-        "inside": cell.inside,
-    }  # fmt: skip
-
-
-def _whole(field: Field, values: Sequence[Value]) -> float:
-    """Return the value of a full bar: the sum of a column that adds up, else its maximum."""
-    figures = [value for value in values if isinstance(value, int | float)] if field.unit in HUES else []
-    return sum(figures) if field.adds_up else max(figures, default=0)
+def _bars(field: Field, values: Sequence[Value]) -> list[str]:
+    """Return the length of each cell's bar in percent: a full one is a column's sum if it adds up, else its maximum."""
+    figures = [value if isinstance(value, int | float) and field.unit in HUES else 0 for value in values]
+    whole = sum(figures) if field.adds_up else max(figures, default=0)
+    shares = (100 * value / whole if whole else 0 for value in figures)
+    return [f"{share:.1f}" if share >= LEAST_BAR else "" for share in shares]
 
 
 def _widths(table: Table, padding: float, arrow: int) -> Iterator[float]:
-    """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout."""
+    """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout.
+
+    A heading wraps on at most three lines, and its words are broken if they are long.
+    """
     labels = [LETTER * len(row.label) + INDENT * row.level for row in table.rows]
     yield max(len(table.labels), min(table.widest, max(labels, default=0))) + padding + INDENT
     for index, field in enumerate(table.fields):
         texts = [len(row.cells[index].inside or row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
         most = WIDEST if field.unit else table.widest
-        yield max(_heading_width(field.heading) + arrow, min(most, widest)) + padding
-
-
-def _heading_width(heading: str) -> int:
-    """Return the width of a heading that wraps: of its longest word, broken if it is long, in at most three lines."""
-    words = heading.split()
-    return max(min(LONG_WORD, max(map(len, words), default=0)), -(-len(heading) // 3))
+        word = min(LONG_WORD, max(map(len, field.heading.split()), default=0))
+        yield max(word + arrow, -(-len(field.heading) // 3) + arrow, min(most, widest)) + padding
 
 
 @cache

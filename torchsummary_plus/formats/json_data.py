@@ -14,8 +14,9 @@ returns "". It covers the classes written by column inside it.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..data.errors import InputError
@@ -31,12 +32,18 @@ UNIONS = (Union, types.UnionType)
 MOST_INT = 1 << 63
 
 PRIMITIVES: dict[type, Schema] = {
-    bool: {"type": "boolean"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
+    bool: {"type": "boolean"}, int: {"type": "integer"}, float: {"type": "number"}, str: {"type": "string"},
     type(None): {"type": "null"},
-}
+}  # fmt: skip
+
+MAJOR, MINOR = 1, 7
+"""The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""
+
+VERSION = f"{MAJOR}.{MINOR}"
+
+BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Kernel, Link)
+
+Result = TypeVar("Result")
 
 
 class Way(NamedTuple):
@@ -50,24 +57,14 @@ class Way(NamedTuple):
 class Codec:
     """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define.
 
-    Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored.
+    Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored. Decoding raises
+    :class:`InputError` for data that do not match a type.
     """
 
-    def __init__(
-        self, by_column: Sequence[type] = (), names: Mapping[str, Any] | None = None, is_exact: bool = True
-    ) -> None:
+    def __init__(self, names: Mapping[str, Any], is_exact: bool = True) -> None:
         self.is_exact = is_exact
-        self.by_column = tuple(by_column)
-        self.names = dict(names or {})
+        self.names = dict(names)
         self.ways: dict[Any, Way] = {}
-
-    def encode(self, value: Any) -> Any:
-        """Return a dataclass as plain data."""
-        return self.way(type(value)).out(value)
-
-    def decode(self, kind: Any, data: Any) -> Any:
-        """Return plain data as a value of a type. Raises :class:`InputError` if it does not match."""
-        return self.way(kind).back(data)
 
     def hints(self, kind: type) -> dict[str, Any]:
         """Return the types of a dataclass's fields, in order."""
@@ -82,11 +79,11 @@ class Codec:
         return self.ways[kind]
 
     def _way(self, kind: Any) -> Way:
+        origin, inner = get_origin(kind), get_args(kind)
         if kind in PRIMITIVES:
-            return _primitive(kind)
+            return Way(lambda value: value, partial(_primitive, kind), plain=True)
         if is_dataclass(kind) and isinstance(kind, type):
             return self._dataclass(kind)
-        origin, inner = get_origin(kind), get_args(kind)
         if origin is tuple:
             return self._tuple(inner)
         if origin in UNIONS:
@@ -95,22 +92,23 @@ class Codec:
             return self._mapping(inner[1])
         raise TypeError(f"cannot encode {kind} as JSON")
 
+    def _is_alike(self, kind: type, data: Any, ways: Mapping[str, Way]) -> bool:
+        if not isinstance(data, dict):
+            return False
+        return data.keys() == ways.keys() if self.is_exact else _needed(kind) <= data.keys()
+
     def _dataclass(self, kind: type) -> Way:
         ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
         writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
-        readers = {name: way.back for name, way in ways.items()}
-        needed, is_checked = _needed(kind), hasattr(kind, "contradiction")
-
-        def is_alike(data: Any) -> bool:
-            return bool(data.keys() == readers.keys() if self.is_exact else needed <= data.keys())
+        is_checked = hasattr(kind, "contradiction")
 
         def out(value: Any) -> dict[str, Any]:
             return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
 
         def back(data: Any) -> Any:
-            if not isinstance(data, dict) or not is_alike(data):
-                raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
-            value = kind(**{name: readers[name](item) for name, item in data.items() if name in readers})
+            if not self._is_alike(kind, data, ways):
+                raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(ways)}")
+            value = kind(**{name: ways[name].back(item) for name, item in data.items() if name in ways})
             if is_checked and (wrong := value.contradiction()):
                 raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
             return value
@@ -118,28 +116,24 @@ class Codec:
         return Way(out, back)
 
     def _tuple(self, inner: tuple[Any, ...]) -> Way:
-        if len(inner) != 2 or inner[1] is not Ellipsis:
-            return self._fixed(inner)
-        if inner[0] in self.by_column:
+        if inner[1:] == (...,) and inner[0] in BY_COLUMN:
             return self._columns(inner[0])
-        way = self.way(inner[0])
-        out = list if way.plain else lambda values: [way.out(value) for value in values]
-        return Way(out, lambda data: tuple([way.back(item) for item in _array(data)]))
-
-    def _fixed(self, inner: tuple[Any, ...]) -> Way:
-        """Return the encoder and decoder of a fixed-length tuple."""
-        ways = [self.way(kind) for kind in inner]
-        plain = all(way.plain for way in ways)
+        ways = [self.way(kind) for kind in inner if kind is not ...]
+        is_plain, is_fixed = all(way.plain for way in ways), ... not in inner
 
         def out(values: Any) -> list[Any]:
-            return list(values) if plain else [way.out(value) for way, value in zip(ways, values)]
+            return list(values) if is_plain else [way.out(value) for way, value in zip(ways, values)]
 
         def back(data: Any) -> tuple[Any, ...]:
             if len(_array(data)) != len(ways):
                 raise InputError(f"{describe(data)} does not have {len(ways)} items")
             return tuple([way.back(item) for way, item in zip(ways, data)])
 
-        return Way(out, back)
+        if is_fixed:
+            return Way(out, back)
+        (way,) = ways
+        outs = list if is_plain else lambda values: [way.out(value) for value in values]
+        return Way(outs, lambda data: tuple([way.back(item) for item in _array(data)]))
 
     def _columns(self, kind: type) -> Way:
         ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
@@ -148,10 +142,7 @@ class Codec:
             return {name: [way.out(getattr(value, name)) for value in values] for name, way in ways.items()}
 
         def back(data: Any) -> tuple[Any, ...]:
-            is_alike = isinstance(data, dict) and (
-                data.keys() == ways.keys() if self.is_exact else _needed(kind) <= data.keys()
-            )
-            if not is_alike:
+            if not self._is_alike(kind, data, ways):
                 raise InputError(f"{describe(data)} does not have the columns of {kind.__name__}: {', '.join(ways)}")
             there = [name for name in ways if name in data]
             columns = [[ways[name].back(item) for item in _array(data[name])] for name in there]
@@ -167,10 +158,15 @@ class Codec:
         ways = {get_origin(kind) or kind: self.way(kind) for kind in inner}
         objects = {frozenset(self.hints(k)): k for k in ways if isinstance(k, type) and is_dataclass(k)}
 
+        def nearest(keys: frozenset[str]) -> type | None:
+            """Return the dataclass with exactly these fields, else that which needs no others and has most of them."""
+            fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
+            return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
+
         def back(data: Any) -> Any:
             kind: Any = tuple if type(data) is list else type(data)
             if kind is dict:
-                kind = next(iter(objects.values())) if len(objects) == 1 else _nearest(objects, frozenset(data))
+                kind = next(iter(objects.values())) if len(objects) == 1 else nearest(frozenset(data))
             if kind not in ways:
                 raise InputError(f"{describe(data)} is not one of {', '.join(way.__name__ for way in ways)}")
             return ways[kind].back(data)
@@ -187,13 +183,8 @@ class Codec:
 
         return Way(lambda values: {name: way.out(value) for name, value in values.items()}, back)
 
-    def schema(self, kind: Any) -> Schema:
-        """Return the JSON Schema (draft 2020-12) of a type, with every definition it refers to."""
-        definitions: dict[str, Schema] = {}
-        top = self._schema(kind, definitions)
-        return {**top, "$defs": definitions}
-
-    def _schema(self, kind: Any, definitions: dict[str, Schema]) -> Schema:
+    def schema(self, kind: Any, definitions: dict[str, Schema]) -> Schema:
+        """Return the JSON Schema (draft 2020-12) of a type, and add every definition that it refers to."""
         origin, inner = get_origin(kind), get_args(kind)
         if kind in PRIMITIVES:
             return PRIMITIVES[kind]
@@ -201,41 +192,33 @@ class Codec:
             if kind.__name__ not in definitions:
                 definitions[kind.__name__] = {}  # For recursive types.
                 hints = self.hints(kind).items()
-                definitions[kind.__name__] = _object({name: self._schema(hint, definitions) for name, hint in hints})
+                definitions[kind.__name__] = _object({name: self.schema(hint, definitions) for name, hint in hints})
             return {"$ref": f"#/$defs/{kind.__name__}"}
         if origin in UNIONS:
-            return {"anyOf": [self._schema(option, definitions) for option in inner]}
+            return {"anyOf": [self.schema(option, definitions) for option in inner]}
         if origin is Mapping:
-            return {"type": "object", "additionalProperties": self._schema(inner[1], definitions)}
+            return {"type": "object", "additionalProperties": self.schema(inner[1], definitions)}
         if inner[-1] is not Ellipsis:
-            items = [self._schema(item, definitions) for item in inner]
+            items = [self.schema(item, definitions) for item in inner]
             return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
-        if inner[0] in self.by_column:
+        if inner[0] in BY_COLUMN:
             hints = self.hints(inner[0]).items()
-            return _object({name: _list(self._schema(hint, definitions)) for name, hint in hints})
-        return _list(self._schema(inner[0], definitions))
+            return _object({n: {"type": "array", "items": self.schema(hint, definitions)} for n, hint in hints})
+        return {"type": "array", "items": self.schema(inner[0], definitions)}
 
 
+@cache
 def _needed(kind: type) -> frozenset[str]:
     """Return the names of the fields without defaults."""
     return frozenset(item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
 
 
-def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:
-    """Return the dataclass with exactly these fields, else the one that requires no others and has most of them."""
-    fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
-    return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
-
-
-def _primitive(kind: type) -> Way:
-    def back(data: Any) -> Any:
-        if type(data) is not kind:
-            raise InputError(f"{describe(data)} is not of type {kind.__name__}")
-        if isinstance(data, int) and not -MOST_INT < data < MOST_INT:
-            raise InputError(f"{describe(data)} has more than 64 bits")
-        return data
-
-    return Way(lambda value: value, back, plain=True)
+def _primitive(kind: type, data: Any) -> Any:
+    if type(data) is not kind:
+        raise InputError(f"{describe(data)} is not of type {kind.__name__}")
+    if isinstance(data, int) and not -MOST_INT < data < MOST_INT:
+        raise InputError(f"{describe(data)} has more than 64 bits")
+    return data
 
 
 def _array(data: Any) -> list[Any]:
@@ -248,25 +231,11 @@ def _object(properties: dict[str, Schema]) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-MAJOR, MINOR = 1, 7
-"""The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""
-
-VERSION = f"{MAJOR}.{MINOR}"
-
-BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Kernel, Link)
-
-Result = TypeVar("Result")
-
-
 def as_plain(value: Any, names: Mapping[str, Any], derived: tuple[str, ...]) -> dict[str, Any]:
     """Return a result as plain data. ``names`` resolves types in annotations, ``derived`` lists properties to add."""
-    head = {"type": type(value).__name__, "version": VERSION}
     values = {name: getattr(value, name) for name in derived}
-    return {**head, **Codec(BY_COLUMN, names).encode(value), "derived": values}
+    plain = Codec(names).way(type(value)).out(value)
+    return {"type": type(value).__name__, "version": VERSION, **plain, "derived": values}
 
 
 def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result:
@@ -283,7 +252,7 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
         )
     data.pop("derived", None)
     try:
-        result: Result = Codec(BY_COLUMN, names, is_exact=version == VERSION).decode(kind, data)
+        result: Result = Codec(names, is_exact=version == VERSION).way(kind).back(data)
     except RecursionError:
         raise InputError("the text is not valid JSON: it is nested too deeply") from None
     return result
@@ -291,8 +260,9 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
 
 def schema_of(kind: type, names: Mapping[str, Any]) -> Schema:
     """Return the JSON Schema of a result."""
-    schema = Codec(BY_COLUMN, names).schema(kind)
-    top = schema["$defs"][kind.__name__]
+    definitions: dict[str, Schema] = {}
+    Codec(names).schema(kind, definitions)
+    top = definitions[kind.__name__]
     head = {"type": {"const": kind.__name__}, "version": {"const": VERSION}, "derived": {"type": "object"}}
     named = {**top, "properties": {**head, **top["properties"]}, "required": ["type", "version", *top["required"]]}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **named, "$defs": schema["$defs"]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **named, "$defs": definitions}

@@ -14,26 +14,13 @@ PAGE_LINES = 40
 """Lines per page: of the 550 pt text height of LaTeX's article, caption and rules leave 40 lines of 12 pt."""
 
 SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\char34{}",
-    "`": r"\char96{}",
-    "\N{NO-BREAK SPACE}": "~",
-    "\N{LATIN SMALL LETTER SHARP S}": r"\ss{}",
-    "\N{LATIN SMALL LETTER AE}": r"\ae{}",
-    "\N{LATIN SMALL LETTER O WITH STROKE}": r"\o{}",
-    "\N{MULTIPLICATION SIGN}": r"$\times$",
-    "\N{MICRO SIGN}": r"$\mu$",
-    "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$",
-    "\N{LESS-THAN OR EQUAL TO}": r"$\leq$",
-    "\N{RIGHTWARDS ARROW}": r"$\to$",
-    "$": r"$\mathdollar$",
-    **{c: f"\\{c}" for c in "{}&#_%"},
-}
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}", "`": r"\char96{}", "\N{NO-BREAK SPACE}": "~",
+    "\N{LATIN SMALL LETTER SHARP S}": r"\ss{}", "\N{LATIN SMALL LETTER AE}": r"\ae{}",
+    "\N{LATIN SMALL LETTER O WITH STROKE}": r"\o{}", "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "\N{MICRO SIGN}": r"$\mu$", "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$", "\N{LESS-THAN OR EQUAL TO}": r"$\leq$",
+    "\N{RIGHTWARDS ARROW}": r"$\to$", "$": r"$\mathdollar$", **{c: f"\\{c}" for c in "{}&#_%"},
+}  # fmt: skip
 
 ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc"))
 """LaTeX's accent command for each combining mark."""
@@ -106,7 +93,10 @@ def _is_long(table: Table) -> bool:
 def _table(table: Table, caption: str, label: str) -> Iterator[str]:
     columns = "@{}l" + "".join("r" if field.unit else "l" for field in table.fields) + "@{}"
     headings = " & ".join(map(escape, [table.labels, *(field.heading for field in table.fields)])) + r" \\"
-    body = [*map(_row, table.rows), r"\midrule", *_totals(table)] if table.totals else list(map(_row, table.rows))
+    body = [*map(_row, table.rows), *([r"\midrule"] if table.totals else [])]
+    for total in table.totals:  # Its label is in the first column, its figure right-aligned across the others.
+        name, figure, count = escape(total.field.heading), _cell(total.cell), len(table.fields)
+        body.append(rf"{name} & \multicolumn{{{count}}}{{r@{{}}}}{{{figure}}} \\" if count else rf"{name}: {figure} \\")
     below = filter(None, (table.answer, *table.notes))
     notes = [rf"\par\smallskip{{\footnotesize {escape(note)}\par}}" for note in below]
     named = rf"\caption{{{caption}}}\label{{{label}}}"
@@ -130,11 +120,3 @@ def _cell(cell: Cell) -> str:
     text = MINUS.sub("$-$", escape(cell.text)).replace(r"\textgreater{}=", r"$\geq$")
     text = TIMES.sub(r"$\\times$", text)
     return rf"\textbf{{{text}}}" if cell.best else text
-
-
-def _totals(table: Table) -> Iterator[str]:
-    """Yield a line per total: its label in the first column, its figure right-aligned across the others."""
-    count = len(table.fields)
-    for total in table.totals:
-        label, figure = escape(total.field.heading), _cell(total.cell)
-        yield (rf"{label} & \multicolumn{{{count}}}{{r@{{}}}}{{{figure}}} \\" if count else rf"{label}: {figure} \\")

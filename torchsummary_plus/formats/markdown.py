@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..data.units import one_line
-from .table import Cell, Table, with_short_cells
+from .table import Table, with_short_cells
 
 INDENT = "&nbsp;" * 4  # Indentation per level of nesting; plain spaces would be trimmed.
 
@@ -35,19 +35,16 @@ def _lines(table: Table) -> Iterator[str]:
     if table.answer:
         yield from (escape(table.answer), "")
     headings = [escape(table.labels), *(escape(field.heading) for field in table.fields)]
-    rows = [[INDENT * row.level + escape(row.label), *map(_cell, row.cells)] for row in table.rows]
+    rows = []
+    for row in table.rows:
+        cells = (f"**{escape(cell.text)}**" if cell.best else escape(cell.text) for cell in row.cells)
+        rows.append([INDENT * row.level + escape(row.label), *cells])
     widths = [max(map(len, column)) for column in zip(headings, *rows)]
     to_left = [True, *(not field.unit for field in table.fields)]
     dashes = ["-" * max(2, width - 1) for width in widths]
     rules = [f":{rule}" if left else f"{rule}:" for left, rule in zip(to_left, dashes)]
-    for cells in (headings, rules, *rows):
-        placed = (c.ljust(width) if left else c.rjust(width) for c, left, width in zip(cells, to_left, widths))
+    for line in (headings, rules, *rows):
+        placed = (c.ljust(width) if left else c.rjust(width) for c, left, width in zip(line, to_left, widths))
         yield f"| {' | '.join(placed)} |"
-    after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
-    if after:
-        yield ""
-    yield from (f"- {escape(line)}" for line in after)
-
-
-def _cell(cell: Cell) -> str:
-    return f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
+    after = [*(total.text for total in table.totals), *table.notes]
+    yield from ["", *(f"- {escape(line)}" for line in after)] if after else []

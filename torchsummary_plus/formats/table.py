@@ -47,16 +47,14 @@ class Field:
 class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
-    ``data`` is the value for data frames if it is not a plain one: a shape as a tuple. In a range, the value is the
-    lower end and ``most`` the upper one. ``inside`` is what the rows inside add up to, which formats with colours show
-    in grey in place of the text.
+    ``data`` is the value for data frames if it is not a plain one: a shape as a tuple. ``inside`` is what the rows
+    inside add up to, which formats with colours show in grey in place of the text.
     """
 
     value: Value
     text: str
     best: bool = False
     data: object = None
-    most: int | None = None
     inside: str = ""
 
 
@@ -83,11 +81,15 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A total: its field and its value; ``where`` is text behind the value, such as where a peak is."""
+    """A total: its field and its value."""
 
     field: Field
     cell: Cell
-    where: str = ""
+
+    @property
+    def text(self) -> str:
+        """The total as a line."""
+        return f"{self.field.heading}: {self.cell.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,45 +120,36 @@ class Table:
 
 def on_lines(table: Table) -> Table:
     """Return a table for a plain text: each title, heading, label, cell, total and note is on one line."""
+
+    def heading(field: Field) -> Field:
+        return replace(field, heading=one_line(field.heading))
+
+    def text(cell: Cell) -> Cell:
+        return replace(cell, text=one_line(cell.text))
+
+    rows = []
+    for row in table.rows:
+        if not all(text.isascii() and text.isprintable() for text in (row.label, *[cell.text for cell in row.cells])):
+            row = replace(row, label=one_line(row.label), cells=tuple(map(text, row.cells)))  # As few rows are.
+        rows.append(row)
+    totals = tuple(Total(heading(total.field), text(total.cell)) for total in table.totals)
     return replace(
-        table,
-        title=one_line(table.title),
-        answer=one_line(table.answer),
-        fields=tuple(map(_field_on_a_line, table.fields)),
-        rows=tuple(map(_row_on_a_line, table.rows)),
-        totals=tuple(
-            Total(_field_on_a_line(t.field), replace(t.cell, text=one_line(t.cell.text)), one_line(t.where))
-            for t in table.totals
-        ),
-        notes=tuple(map(one_line, table.notes)),
-    )
-
-
-def _row_on_a_line(row: TableRow) -> TableRow:
-    if all(text.isascii() and text.isprintable() for text in (row.label, *[cell.text for cell in row.cells])):
-        return row  # As nearly all rows are.
-    cells = tuple(replace(cell, text=one_line(cell.text)) for cell in row.cells)
-    return replace(row, label=one_line(row.label), cells=cells)
-
-
-def _field_on_a_line(field: Field) -> Field:
-    return replace(field, heading=one_line(field.heading))
+        table, title=one_line(table.title), answer=one_line(table.answer), fields=tuple(map(heading, table.fields)),
+        rows=tuple(rows), totals=totals, notes=tuple(map(one_line, table.notes)),
+    )  # fmt: skip
 
 
 def with_short_cells(table: Table) -> Table:
     """Return a table with text cells, and labels if a width was requested, shortened; numbers stay whole."""
-    return replace(table, rows=tuple(_with_short_cells(row, table) for row in table.rows))
-
-
-def _with_short_cells(row: TableRow, table: Table) -> TableRow:
-    if max(map(len, (row.label, *[cell.text for cell in row.cells]))) <= table.widest:
-        return row  # As nearly all rows are.
-    cells = (
-        cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
-        for field, cell in zip(table.fields, row.cells)
-    )
-    label = row.label if table.widest == WIDEST else shortened(row.label, table.widest)  # Unless a width was asked for.
-    return replace(row, label=label, cells=tuple(cells))
+    rows, most = [], table.widest
+    for row in table.rows:
+        if max(map(len, (row.label, *[cell.text for cell in row.cells]))) > most:  # As few rows are.
+            whole = (field.unit or row.figure for field in table.fields)
+            own = [c if w else replace(c, text=shortened(c.text, most)) for w, c in zip(whole, row.cells)]
+            label = row.label if most == WIDEST else shortened(row.label, most)
+            row = replace(row, label=label, cells=tuple(own))
+        rows.append(row)
+    return replace(table, rows=tuple(rows))
 
 
 def shortened(text: str, width: int) -> str:

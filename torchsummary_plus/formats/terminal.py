@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, TextIO
 
 from ..data.errors import need_extra
 from ..data.units import visible
-from .table import Table, TableRow, guides, on_lines, with_short_cells
+from .table import Table, guides, on_lines, with_short_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 WIDTHS = (48, 40, 32, 25)  # The widths of cells to try, from the widest; the last is torchsummary's column.
 
@@ -28,23 +27,18 @@ HEADER_LINES = 4  # Lines of a screen that are left for the header and the promp
 
 def columns_of(stream: TextIO) -> int | None:
     """Return a terminal's width in characters; None for a pipe or a file."""
-    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
-
-
-def _is_terminal(stream: TextIO) -> bool:
     try:
-        return stream.isatty()
+        return shutil.get_terminal_size().columns if stream.isatty() else None
     except (AttributeError, ValueError):  # Not a real stream, or a closed one.
-        return False
+        return None
 
 
 def fitted(draw: Callable[[int], str], widest: int, columns: int) -> str:
     """Return the text of the widest cells with which no line is longer than ``columns``, else of the narrowest."""
     text = draw(widest)
     for width in WIDTHS:
-        if width >= widest or max(map(len, text.splitlines()), default=0) <= columns:
-            continue
-        text = draw(width)
+        if width < widest and max(map(len, text.splitlines()), default=0) > columns:
+            text = draw(width)
     return text
 
 
@@ -71,8 +65,10 @@ def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -
     for number, (row, guide) in enumerate(zip(table.rows, guides([row.level for row in table.rows]))):
         if number and number % every == 0:
             grid.add_row(*(text(name, "bold") for name in names))
-        cells = (text(cell.inside, "dim") if cell.inside else text(cell.text) for cell in row.cells)
-        grid.add_row(_label(row, guide, text), *cells)
+        name, bracket, rest = row.label.partition(" (")
+        bold = "bold" if row.level == 0 or bracket else ""
+        label = text.assemble((guide, "dim"), (name, bold), (bracket + rest, "cyan"))
+        grid.add_row(label, *(text(cell.inside, "dim") if cell.inside else text(cell.text) for cell in row.cells))
     with console.capture() as captured:
         console.print(grid, width=max(console.width, sum(widths) + GAP * len(widths)), crop=False)
         console.print(text("\n".join(map(visible, after))))
@@ -86,21 +82,6 @@ def _widths(table: Table, columns: int) -> list[int]:
         cells = (row.cells[place] for row in table.rows)
         widths.append(max([len(field.heading), *(len(cell.inside or cell.text) for cell in cells)]))
     flexible = [0, *(place for place, field in enumerate(table.fields, 1) if not field.unit)]
-    excess = sum(widths) + GAP * len(widths) - columns
-    while excess > 0:
-        widest = max(flexible, key=widths.__getitem__)
-        if widths[widest] <= LEAST:
-            break
-        widths[widest] -= 1
-        excess -= 1
+    while sum(widths) + GAP * len(widths) > columns and max(widths[place] for place in flexible) > LEAST:
+        widths[max(flexible, key=widths.__getitem__)] -= 1
     return widths
-
-
-def _label(row: TableRow, guide: str, text: Callable[..., Text]) -> Text:
-    """Return a row's name: branches dim, the name bold, the type in colour."""
-    name, bracket, rest = row.label.partition(" (")
-    label = text()
-    label.append(guide, "dim")
-    label.append(name, "bold" if row.level == 0 or bracket else "")
-    label.append(bracket + rest, "cyan")
-    return label

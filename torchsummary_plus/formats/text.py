@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import TextIO
 
 from .cells import CellStyle, written
-from .table import Table, Total, guides, on_lines, with_short_cells
+from .table import Table, guides, on_lines, with_short_cells
 
 FLAT_WIDTH = 64  # The minimum width of torchsummary's table.
 WIDTH = 80  # The width of a terminal, which sentences and wide grids keep to.
@@ -23,7 +23,20 @@ def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
     if is_ascii:
         branches = [guide.translate(ASCII) for guide in branches]
     cells = [[guide + row.label, *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)]
-    return (_flat if style == "torchsummary" else _tree)(table, headings, cells)
+    totals, least, row_text = list(table.totals), [0] * len(headings), _tree_row
+    if style == "torchsummary":  # Its rules are one dash wider than its lines, and it has no line for buffers.
+        least, row_text = [NAME_WIDTH, *(field.width for field in table.fields)], _flat_row
+        with_work = any(field.unit in ("mult-adds", "flops") for field in table.fields)
+        left_out = {"buffer_bytes"} if with_work else {"buffer_bytes", "total_mult_adds"}
+        totals = [total for total in totals if total.field.name not in left_out]
+    widths = _widths([headings, *cells], least)
+    width = len(row_text([""] * len(widths), widths))
+    if style == "torchsummary":
+        width = max(FLAT_WIDTH, width + 1)
+    counts = [total.text for total in totals if not total.field.scaled]
+    sizes = [total.text for total in totals if total.field.scaled]
+    drawn = _ruled(headings, cells, widths, width, row_text)
+    return "\n".join([drawn, *table.notes, *counts, "-" * width, *sizes, "-" * width])
 
 
 def table_text(table: Table, most: int = 0) -> str:
@@ -45,7 +58,7 @@ def table_text(table: Table, most: int = 0) -> str:
         )
         for band in bands
     ]  # fmt: skip
-    notes = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
+    notes = [*(total.text for total in table.totals), *table.notes]
     head, after = (
         [filled(line, most, "", "  ") if most else line for line in lines]
         for lines in ([table.title, *([table.answer] if table.answer else [])], notes)
@@ -101,32 +114,14 @@ def filled(text: str, width: int, start: str = "", further: str = "") -> str:
     )
 
 
-def _flat(table: Table, headings: list[str], cells: list[list[str]]) -> str:
-    """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
-
-    Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15. It has no line for buffers.
-    """
-    widths = _widths([headings, *cells], [NAME_WIDTH, *(field.width for field in table.fields)])
-    width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
-    with_work = any(field.unit in ("mult-adds", "flops") for field in table.fields)
-    left_out = {"buffer_bytes"} if with_work else {"buffer_bytes", "total_mult_adds"}
-    totals = [total for total in table.totals if total.field.name not in left_out]
-    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), table.notes, totals, width)
-
-
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return torchsummary's line: right-aligned columns, two spaces after the first one."""
     first, *others = (cell.strip().rjust(width) for cell, width in zip(cells, widths))
     return f"{first}  {' '.join(others)}" if others else first
 
 
-def _tree(table: Table, headings: list[str], cells: list[list[str]]) -> str:
-    """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
-    widths = _widths([headings, *cells], [0] * len(headings))
-    width = len(_tree_row([""] * len(widths), widths))
-    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.notes, table.totals, width)
-
-
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return the nested table's line: names with their branches left-aligned, other columns right-aligned."""
     first, *others = cells
     right = (cell.strip().rjust(width) for cell, width in zip(others, widths[1:]))
     return "  ".join([first.rstrip().ljust(widths[0]), *right])
@@ -137,12 +132,9 @@ def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
 
 
 def _ruled(
-    headings: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    widths: Sequence[int],
-    width: int,
+    headings: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], width: int,
     row: Callable[[Sequence[str], Sequence[int]], str],
-) -> str:
+) -> str:  # fmt: skip
     """Return the cells below their headings, with torchsummary's rules."""
     from tabulate import TableFormat, tabulate  # Imported here: estimates start faster without it.
 
@@ -150,29 +142,11 @@ def _ruled(
         return row(values, widths)
 
     style = TableFormat(
-        lineabove=lambda *_: "-" * width,
-        linebelowheader=lambda *_: "=" * width,
-        linebetweenrows=None,
-        linebelow=lambda *_: "=" * width,
-        headerrow=draw,
-        datarow=draw,
-        padding=0,
-        with_header_hide=None,
-    )
+        lineabove=lambda *_: "-" * width, linebelowheader=lambda *_: "=" * width, linebetweenrows=None,
+        linebelow=lambda *_: "=" * width, headerrow=draw, datarow=draw, padding=0, with_header_hide=None,
+    )  # fmt: skip
     table: str = tabulate(cells, headings, tablefmt=style, disable_numparse=True, stralign=None)
     return table
-
-
-def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int) -> str:
-    """Return the drawn table followed by notes, the counts and the sizes, separated by rules."""
-    counts = [total_text(total) for total in totals if not total.field.scaled]
-    sizes = [total_text(total) for total in totals if total.field.scaled]
-    return "\n".join([drawn, *notes, *counts, "-" * width, *sizes, "-" * width])
-
-
-def total_text(total: Total) -> str:
-    """Return a total as a line."""
-    return f"{total.field.heading}: {total.cell.text}{total.where}"
 
 
 ASCII = str.maketrans("├└│─", "|`|-")  # Stand-ins for the tree's branches.

@@ -6,10 +6,11 @@ can be cheaper (Ukkonen, 1985). Further sequences are aligned one by one with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
+from itertools import accumulate, takewhile
+from typing import NamedTuple
 
 GAP = 10  # The cost of an unmatched layer. Two layers share a row if that costs less than two gaps.
 
@@ -52,8 +53,7 @@ class ComparedLayer:
         return self.type, self.outputs, self.inputs, self.num_params, self.details
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """The layers of a row: their kinds and paths."""
 
     kinds: frozenset[Kind]
@@ -78,7 +78,9 @@ def align(sequences: Sequence[Sequence[ComparedLayer]]) -> list[tuple[int | None
         right = [_item([layer]) for layer in sequence]
         swapped = count == 1 and list(sequence) < list(first)  # Ties break the same way in both directions.
         pairs = [(i, j) for j, i in _pairs(right, items)] if swapped else _pairs(items, right)
-        rows = [(*((None,) * count if i is None else rows[i]), j) for i, j in _in_order(pairs)]
+        shared = accumulate(None not in pair for pair in pairs)  # How many pairs up to this one are full.
+        in_order = sorted(zip(shared, pairs), key=lambda item: (item[0], None in item[1], item[1][0] is None))
+        rows = [(*((None,) * count if i is None else rows[i]), j) for _, (i, j) in in_order]
     return rows
 
 
@@ -86,25 +88,10 @@ def _item(layers: Sequence[ComparedLayer]) -> _Item:
     return _Item(frozenset([layer.kind for layer in layers]), frozenset([layer.path for layer in layers]))
 
 
-def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Yield the pairs with, between two full ones, the left-only pairs before the right-only ones."""
-    lone: list[Pair] = []
-    for pair in [*pairs, (-1, -1)]:
-        if None in pair:
-            lone.append(pair)
-            continue
-        yield from sorted(lone, key=lambda pair: pair[0] is None)
-        lone.clear()
-        if pair != (-1, -1):
-            yield pair
-
-
 def _pairs(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
     """Align two sequences. Free matches at both ends are paired first, since nothing can be cheaper."""
-    start = sum(1 for _ in takewhile(bool, (_free(a, b) for a, b in zip(left, right))))
-    shortest = min(len(left), len(right)) - start
-    backwards = zip(reversed(left), reversed(right))
-    end = min(shortest, sum(1 for _ in takewhile(bool, (_free(a, b) for a, b in backwards))))
+    start, end = _alike(left, right), _alike(left[::-1], right[::-1])
+    end = min(end, min(len(left), len(right)) - start)
     inner = _inner(left[start : len(left) - end], right[start : len(right) - end])
     return [
         *((place, place) for place in range(start)),
@@ -113,68 +100,73 @@ def _pairs(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
     ]
 
 
-def _free(a: _Item, b: _Item) -> bool:
-    return not a.kinds.isdisjoint(b.kinds) and not a.paths.isdisjoint(b.paths)
+def _alike(left: Sequence[_Item], right: Sequence[_Item]) -> int:
+    """Return how many items at the start cost nothing in one row with their counterparts."""
+    free = (not (a.kinds.isdisjoint(b.kinds) or a.paths.isdisjoint(b.paths)) for a, b in zip(left, right))
+    return sum(1 for _ in takewhile(bool, free))
 
 
 def _inner(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
-    n, m = len(left), len(right)
-    reach = REACH
-    costs = _Costs(left, right)
+    """Return the cheapest pairs, as far as they are within the largest band, which is widened while it may matter."""
+    n, m, reach, costs = len(left), len(right), REACH, _costs(left, right)
     while True:
-        total, moves = _band(costs, n, m, reach)
+        low, high = min(0, m - n) - reach, max(0, m - n) + reach
+        total, moves = _band(costs, n, m, low, high)
         outside = GAP * (abs(m - n) + 2 * (reach + 1))
         if total <= outside or reach >= max(n, m) or n * (abs(m - n) + 8 * reach) > CELLS:
-            return _trace(moves, n, m, reach)
+            break
         reach *= 4
+    i, j, pairs = n, m, list[Pair]()
+    while i or j:
+        step = moves[i][j - i - low]
+        i, j = i - (step != RIGHT), j - (step != LEFT)
+        pairs.append((None if step == RIGHT else i, None if step == LEFT else j))
+    return pairs[::-1]
 
 
-class _Costs:
-    """The cost of putting two items in one row."""
+Costs = Callable[[int, int, int], list[int]]
+"""The costs of a left item in one row with each of the right items between two places."""
 
-    def __init__(self, left: Sequence[_Item], right: Sequence[_Item]) -> None:
-        self.left = left
-        kinds = list(dict.fromkeys(item.kinds for item in right))
-        number = {kind: place for place, kind in enumerate(kinds)}
-        self.kinds = [number[item.kinds] for item in right]
-        self.table = cache(lambda own: [min(_cost(a, b) for a in own for b in kind) + OTHER_PATH for kind in kinds])
-        self.places: dict[str, list[int]] = {}
-        for place, item in enumerate(right):
-            for path in item.paths:
-                self.places.setdefault(path, []).append(place)
 
-    def row(self, i: int, start: int, stop: int) -> list[int]:
-        """Return the costs of a left item with the right items from ``start`` to ``stop``."""
-        item = self.left[i]
-        table = self.table(item.kinds)
-        costs = [table[kind] for kind in self.kinds[start:stop]]
-        for place in {place for path in item.paths for place in self.places.get(path, ())}:
+def _costs(left: Sequence[_Item], right: Sequence[_Item]) -> Costs:
+    kinds = {kinds: number for number, kinds in enumerate(dict.fromkeys(item.kinds for item in right))}
+    kind_of = [kinds[item.kinds] for item in right]
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(right):
+        for path in item.paths:
+            places.setdefault(path, []).append(place)
+
+    @cache
+    def by_kind(own: frozenset[Kind]) -> list[int]:
+        return [min(_cost(a, b) for a in own for b in kind) + OTHER_PATH for kind in kinds]
+
+    def row(i: int, start: int, stop: int) -> list[int]:
+        table = by_kind(left[i].kinds)
+        costs = [table[kind] for kind in kind_of[start:stop]]
+        for place in {place for path in left[i].paths for place in places.get(path, ())}:
             if start <= place < stop:
                 costs[place - start] -= OTHER_PATH
         return costs
 
+    return row
+
 
 def _cost(a: Kind, b: Kind) -> int:
-    (a_type, a_outputs, a_inputs, a_params, a_details), (b_type, b_outputs, b_inputs, b_params, b_details) = a, b
+    (a_type, a_outputs, _, a_params, _), (b_type, b_outputs, _, b_params, _) = a, b
     if a_type != b_type:
         related = len(a_type) > 3 < len(b_type) and (a_type in b_type or b_type in a_type)  # Linear, QuantizedLinear
         alike = a_outputs == b_outputs and (related or bool(a_params) == bool(b_params))
         return OTHER_TYPE if alike else UNLIKE
-    return (
-        OTHER_OUTPUTS * (a_outputs != b_outputs)
-        + OTHER_INPUTS * (a_inputs != b_inputs)
-        + OTHER_PARAMS * (a_params != b_params)
-        + OTHER_DETAILS * (a_details != b_details)
-    )
+    costs = (0, OTHER_OUTPUTS, OTHER_INPUTS, OTHER_PARAMS, OTHER_DETAILS)
+    return sum(cost for cost, own, other in zip(costs, a, b) if own != other)
 
 
-def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearray]]:
-    """Return the least cost of a path inside a band and, row by row, the last step of the best path to each cell.
+def _band(costs: Costs, n: int, m: int, low: int, high: int) -> tuple[int, list[bytearray]]:
+    """Return the least cost of a path between two diagonals and, row by row, the last step of the best to each cell.
 
     Ties prefer a gap, so that additional repeats of a layer are added at the end. The cell of ``j`` items on the right
     is at ``j - i - low`` in row ``i``.
     """
-    low, high = _bounds(n, m, reach)
     width = high - low + 1
     above = [FAR] * (width + 1)
     above[-low : min(m, high) - low + 1] = [j * GAP for j in range(min(m, high) + 1)]
@@ -186,7 +178,7 @@ def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearra
             here[-i - low] = beside = i * GAP
             steps[-i - low] = LEFT
         place = start - i - low
-        for cost, diagonal, up in zip(costs.row(i - 1, start - 1, stop), above[place:], above[place + 1 :]):
+        for cost, diagonal, up in zip(costs(i - 1, start - 1, stop), above[place:], above[place + 1 :]):
             best, step = diagonal + cost, BOTH
             if up + GAP <= best:
                 best, step = up + GAP, LEFT
@@ -198,19 +190,3 @@ def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearra
         above = here
         moves.append(steps)
     return above[m - n - low], moves
-
-
-def _bounds(n: int, m: int, reach: int) -> tuple[int, int]:
-    """Return the lowest and highest diagonal of a band."""
-    return min(0, m - n) - reach, max(0, m - n) + reach
-
-
-def _trace(moves: Sequence[bytearray], n: int, m: int, reach: int) -> list[Pair]:
-    """Return the best path to the last cell."""
-    low, _ = _bounds(n, m, reach)
-    i, j, pairs = n, m, []
-    while i or j:
-        step = moves[i][j - i - low]
-        i, j = i - (step != RIGHT), j - (step != LEFT)
-        pairs.append((None if step == RIGHT else i, None if step == LEFT else j))
-    return pairs[::-1]

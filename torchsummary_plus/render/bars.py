@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ..data.arguments import integer
@@ -14,7 +13,7 @@ from ..data.units import one_line
 from ..formats.table import Cell, TableRow
 from ..memory.estimate import Estimate
 from ..table.columns import check_view
-from ..table.lines import Line, flat_lines
+from ..table.lines import flat_lines
 from ..table.rows import Report
 from . import figure as fig
 from .columns import COLUMNS
@@ -30,30 +29,16 @@ Value = TypeVar("Value")
 LABEL = 26  # Maximum characters of a layer's path, which leaves half a column for the bars.
 
 MEASURES = {
-    "num_params": "Parameters",
-    "mult_adds": "Multiply-adds",
-    "output_bytes": "Output",
-    "saved_bytes": "Saved for backward",
-    "grad_bytes": "Gradients",
-    "optimizer_bytes": "Optimizer state",
-}
+    "num_params": "Parameters", "mult_adds": "Multiply-adds", "output_bytes": "Output",
+    "saved_bytes": "Saved for backward", "grad_bytes": "Gradients", "optimizer_bytes": "Optimizer state",
+}  # fmt: skip
 """The columns that can be plotted (those that add up over the lines), with their axis labels."""
 
 NAMED = 2  # How many limits off the scale are named.
 VISIBLE = 0.005  # The smallest visible part of a bar, as a share of the longest bar (half a point).
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A labelled, stacked bar."""
-
-    label: str
-    parts: Mapping[str, int]
-
-    @property
-    def length(self) -> int:
-        """Length of the whole bar."""
-        return sum(self.parts.values())
+Bar = tuple[str, "Counter[str]"]  # A label, and the length of each part of a stacked bar.
 
 
 def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Place) -> Axes:
@@ -66,15 +51,14 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
     for line in flat_lines(report, depth):
         value = column.cell(line, report, "0").value
         if isinstance(value, int) and value:
-            bars.append(Bar(_name(line), {line.row.class_name: value}))
+            name = line.label if line.row.kind == "function" else line.row.path or line.row.class_name
+            bars.append((name, Counter({line.row.class_name: value})))
     shown = heaviest(bars, top)
-    classes = Counter[str]()
-    for bar in shown:
-        classes.update(bar.parts)
+    classes = sum((parts for _, parts in shown), Counter[str]())
     named = [name for name, _ in classes.most_common(len(fig.CLASSES))]
     colours = dict(zip(named, fig.CLASSES)) | {name: fig.GREY for name in classes if name not in named}
     batch = "" if by == "num_params" else f", batch {report.run.batch_size or 1:,}"
-    return _draw(shown, colours, MEASURES[by], column.unit, sum(bar.length for bar in bars), place, batch)
+    return _draw(shown, colours, MEASURES[by], column.unit, sum(parts.total() for _, parts in bars), place, batch)
 
 
 def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
@@ -84,15 +68,10 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
     for module in estimate.by_module:
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
         by_path.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
-    bars = [Bar(path or "(no layer)", parts) for path, parts in by_path.items() if parts.total()]
+    bars = [(path or "(no layer)", parts) for path, parts in by_path.items() if parts.total()]
+    batch = f", batch {estimate.info.batch_size:,}"
     return _draw(
-        heaviest(bars, top),
-        _kinds(fig.LAYERS),
-        "Memory at the peak",
-        "bytes",
-        estimate.peak_bytes,
-        place,
-        f", batch {estimate.info.batch_size:,}",
+        heaviest(bars, top), _kinds(fig.LAYERS), "Memory at the peak", "bytes", estimate.peak_bytes, place, batch
     )
 
 
@@ -100,11 +79,11 @@ def draw_steps(
     names: Sequence[str], estimates: Sequence[Estimate], place: Place, limits: Mapping[str, int] | None = None
 ) -> Axes:
     """Draw the peaks of steps by kind, in the given order, with lines at limits that are on the scale."""
-    bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
+    bars = [(name, Counter(_kinds(estimate.at_peak))) for name, estimate in zip(names, estimates)]
     batches = {estimate.info.batch_size * estimate.info.micro_batches for estimate in estimates}
     batch = f", batch {batches.pop():,}" if len(batches) == 1 else ""
     ax = _draw(bars, _kinds(fig.LAYERS), "Peak", "bytes", None, place, batch)
-    size, _ = fig.in_units(max(bar.length for bar in bars))
+    size, _ = fig.in_units(max(parts.total() for _, parts in bars))
     right = ax.get_xlim()[1]
     off = [name for name, nbytes in (limits or {}).items() if nbytes / size > right]
     if off:
@@ -112,11 +91,10 @@ def draw_steps(
         ax.set_xlabel(f"{ax.get_xlabel()}; off scale: {', '.join(off[:NAMED])}{more}")
     for name, nbytes in (limits or {}).items():
         if nbytes / size <= right:
-            ax.axvline(nbytes / size, color=fig.limit_ink(ax), linewidth=0.8, linestyle="--")
-            ax.annotate(
-                name, (nbytes / size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), textcoords="offset points",
-                ha="center", va="bottom", fontsize=fig.TEXT, color=fig.limit_ink(ax), annotation_clip=False,
-            )  # fmt: skip
+            colour = fig.ink(ax, "limit")
+            ax.axvline(nbytes / size, color=colour, linewidth=0.8, linestyle="--")
+            fig.write(ax, name, (nbytes / size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), ha="center",
+                      va="bottom", color=colour, annotation_clip=False)  # fmt: skip
     return ax
 
 
@@ -127,41 +105,39 @@ def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:
 
 def heaviest(bars: Sequence[Bar], top: int) -> list[Bar]:
     """Return the ``top`` longest bars, longest first, ties in order. Raises :class:`InputError`."""
-    return sorted(bars, key=lambda bar: -bar.length)[: integer("top", top, 1)]
-
-
-def _name(line: Line) -> str:
-    return line.label if line.row.kind == "function" else line.row.path or line.row.class_name
+    return sorted(bars, key=lambda bar: -bar[1].total())[: integer("top", top, 1)]
 
 
 def _draw(
-    bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int | None, place: Place,
-    batch: str = "",
-) -> Axes:  # fmt: skip
+    bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int | None, place: Place, batch: str
+) -> Axes:
     """Draw stacked bars with their lengths beside them and, below, their share of the total and the batch."""
-    most = max((bar.length for bar in bars), default=0)
-    there = [name for name in colours if any(name in bar.parts for bar in bars)]
-    visible = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
+    labels, stacks = [fig.elided(label, LABEL) for label, _ in bars], [parts for _, parts in bars]
+    lengths = [parts.total() for parts in stacks]
+    most = max(lengths, default=0)
+    there = [name for name in colours if any(name in parts for parts in stacks)]
+    visible = {name for name in there if any(parts[name] >= VISIBLE * most for parts in stacks)}
     rows = -(-len(visible) // 3) if len(visible) > 1 else 0  # Of the legend.
     ax = place(0.5 + 0.14 * max(len(bars), 1) + (0.14 * rows + 0.05 if rows else 0))
     size, unit_name = fig.in_units(most) if unit == "bytes" else fig.in_thousands(most)
     places = range(len(bars))
     starts = [0.0] * len(bars)
     for name in there:
-        widths = [bar.parts.get(name, 0) / size for bar in bars]
-        label = _label(name) if name in visible else f"_{name}"
+        widths = [parts[name] / size for parts in stacks]
+        shown = one_line(f" {name}" if name.startswith("_") else name)  # matplotlib hides names with an underscore.
+        label = shown if name in visible else f"_{name}"
         ax.barh(places, widths, 0.8, left=starts, color=fig.fill_on(colours[name], ax), label=label, linewidth=0)
         starts = [start + width for start, width in zip(starts, widths)]
-    for row, bar in enumerate(bars):
-        ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",
-                    va="center_baseline", fontsize=fig.TEXT, color=fig.ink(ax), bbox=fig.hiding(ax))  # fmt: skip
+    for row, length in enumerate(lengths):
+        at = length / size, row
+        fig.write(ax, f"{length / size:,.2f}", at, (2, 0), va="center_baseline", bbox=fig.hiding(ax))
     ax.set_xlim(0, 1.2 * max(most, 1) / size)
     ax.set_ylim(len(bars) - 0.5, -0.5)
     fig.tidy(ax)
-    ax.set_yticks(places, [fig.elided(bar.label, LABEL) for bar in bars], parse_math=False)
+    ax.set_yticks(places, labels, parse_math=False)
     ax.tick_params(axis="y", length=0)
     unit_name = f" ({unit_name})" if unit_name else ""
-    share = 100 * sum(bar.length for bar in bars) / max(total or 0, 1)
+    share = 100 * sum(lengths) / max(total or 0, 1)
     of_all = "" if total is None else f": {total / size:,.2f} in all, {share:.0f} % shown"
     ax.set_xlabel(f"{what}{unit_name}{of_all}{batch}", fontsize=fig.TEXT, color=fig.ink(ax), loc="right")
     if len(visible) > 1:
@@ -169,21 +145,13 @@ def _draw(
     return ax
 
 
-def _label(name: str) -> str:
-    """Return a name that a legend shows: matplotlib hides names that begin with an underscore."""
-    return one_line(f" {name}" if name.startswith("_") else name)
-
-
 COLOURS = (fig.BLUE, fig.ORANGE, fig.GREEN, fig.PURPLE, fig.SKY, fig.VERMILLION)
 
 NAMES = {
-    "total_params": "Parameters",
-    "trainable_params": "Trainable",
-    "non_trainable_params": "Frozen",
-    "total_mult_adds": "Mult-adds per sample",
-    "forward_backward_bytes": "Forward/backward",
+    "total_params": "Parameters", "trainable_params": "Trainable", "non_trainable_params": "Frozen",
+    "total_mult_adds": "Mult-adds per sample", "forward_backward_bytes": "Forward/backward",
     "total_bytes": "Total size",
-}
+}  # fmt: skip
 """Short labels for figures whose usual label is too long for a panel."""
 
 MEMORY = ("training_peak_bytes", "inference_peak_bytes", "total_bytes")
@@ -202,38 +170,39 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
     """Draw figures of each model as bars; None: parameters, multiply-adds, memory. Raises :class:`InputError`."""
     chosen = [figures] if isinstance(figures, str) else None if figures is None else list(figures)
     known = {row.path: row for row in figures_table(compared, chosen).rows}
-    wanted = list(known)
     if chosen is None:
         memory = next((name for name in MEMORY if name in known), None)
-        wanted = [name for name in ("total_params", "total_mult_adds", memory) if name in known]
-    entries = compared.entries
-    names = [wrapped(entry.name, NAME) for entry in entries]
-    columns = min(PANELS, len(wanted))
-    bands = [wanted[start : start + PANELS] for start in range(0, len(wanted), PANELS)]
-    texts = [_numbers(known[name], len(entries)) for name in wanted]
-    titles = [wrapped(f"{NAMES.get(name, known[name].label)}{f' ({unit})' if unit else ''}", TITLE)
-              for name, (unit, _) in zip(wanted, texts)]  # fmt: skip
-    row = max(1, *(name.count("\n") + 1 for name in names))
-    below = max(title.count("\n") + 1 for title in titles) + 0.5
-    step = len(entries) + below / row
-    ax = place(0.1 + LINE * row * step * len(bands) + 0.05)
-    share = _share(names, [numbers for _, numbers in texts], columns)
-    for number, name in enumerate(wanted):
+        known = {name: known[name] for name in ("total_params", "total_mult_adds", memory) if name in known}
+    names = [wrapped(entry.name, NAME) for entry in compared.entries]
+    count, last = len(names), (len(known) - 1) // PANELS
+    titles, numbers = [], []
+    for name, row in known.items():
+        of_bytes = row.figure is not None and row.figure.unit == "bytes"
+        size, unit = (fig.in_units if of_bytes else fig.in_thousands)(max(map(_amount, row.cells[:count])))
+        numbers.append([_number(cell, size) for cell in row.cells[:count]])
+        titles.append(wrapped(f"{NAMES.get(name, row.label)}{f' ({unit})' if unit else ''}", TITLE))
+    lines = max(1, *(name.count("\n") + 1 for name in names))
+    step = count + (max(title.count("\n") + 1 for title in titles) + 0.5) / lines
+    ax = place(0.1 + LINE * lines * step * (last + 1) + 0.05)
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    panel_inches = (fig.COLUMN_WIDTH - SIDES - LETTER * longest) / min(PANELS, len(known))
+    number_inches = LETTER * (max(len(text) for texts in numbers for text in texts) + 1.5)
+    share = min(0.9, max(0.15, 1 - number_inches / panel_inches))  # Of a panel, for its longest bar.
+    for number, row in enumerate(known.values()):
         band, panel = divmod(number, PANELS)
-        _panel(ax, panel, band * step, share, known[name], texts[number][1], number)
-    ax.set_xlim(0, columns)
-    ax.set_ylim((len(bands) - 1) * step + len(entries) - 0.5, -0.5)
+        _panel(ax, panel, band * step, share, row, numbers[number], COLOURS[number % len(COLOURS)])
+    ax.set_xlim(0, min(PANELS, len(known)))
+    ax.set_ylim(last * step + count - 0.5, -0.5)
     fig.tidy(ax)
     ax.spines["bottom"].set_visible(False)
     ax.spines["left"].set_visible(False)
-    rows = [band * step + place for band in range(len(bands)) for place in range(len(entries))]
-    ax.set_yticks(rows, names * len(bands), parse_math=False)
-    last = len(wanted) - len(bands[-1])
-    ax.set_xticks([panel + share / 2 for panel in range(len(bands[-1]))], titles[last:])
-    for number, title in enumerate(titles[:last]):
-        band, panel = divmod(number, PANELS)
-        at = (panel + share / 2, band * step + len(entries) - 0.4)
-        ax.annotate(title, at, ha="center", va="top", fontsize=fig.TEXT, color=fig.ink(ax), annotation_clip=False)
+    rows = [band * step + place for band in range(last + 1) for place in range(count)]
+    ax.set_yticks(rows, names * (last + 1), parse_math=False)
+    below = titles[last * PANELS :]
+    ax.set_xticks([panel + share / 2 for panel in range(len(below))], below)
+    for number, title in enumerate(titles[: last * PANELS]):
+        at = (number % PANELS + share / 2, number // PANELS * step + count - 0.4)
+        fig.write(ax, title, at, ha="center", va="top", annotation_clip=False)
     ax.tick_params(length=0)
     return ax
 
@@ -244,48 +213,28 @@ def wrapped(name: str, width: int) -> str:
     >>> wrapped("facebook/convnext-tiny-224", 14)
     'facebook/\\nconvnext-tiny-\\n224'
     """
-    lines = [""]
-    for part in BREAKS.split(one_line(name)):
-        if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
-            lines.append("")
-        while len(part.rstrip()) > width:
-            lines[-1], part = part[:width], part[width:]
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(line.strip() for line in lines if line.strip())
+    parts = [
+        part[start : start + width]
+        for part in BREAKS.split(one_line(name))
+        for start in range(0, len(part.rstrip()) or 1, width)
+    ]
+    return "\n".join(filter(None, fig.packed(parts, width)))
 
 
-def _share(names: Sequence[str], numbers: Sequence[Sequence[str]], columns: int) -> float:
-    """Return the share of a panel that its longest bar may take: the rest is for the number beside it."""
-    name = max(len(line) for text in names for line in text.split("\n"))
-    panel = (fig.COLUMN_WIDTH - SIDES - LETTER * name) / columns
-    number = LETTER * (max(len(text) for texts in numbers for text in texts) + 1.5)
-    return min(0.9, max(0.15, 1 - number / panel))
-
-
-def _numbers(row: TableRow, count: int) -> tuple[str, list[str]]:
-    """Return the unit of a figure and each entry's number in it."""
-    cells = row.cells[:count]
-    most = max(cell.value if isinstance(cell.value, int | float) else 0 for cell in cells)
-    of_bytes = row.figure is not None and row.figure.unit == "bytes"
-    size, unit = fig.in_units(most) if of_bytes else fig.in_thousands(most)
-    return unit, [_number(cell, size) for cell in cells]
-
-
-def _panel(ax: Axes, panel: int, top: float, share: float, row: TableRow, numbers: Sequence[str], number: int) -> None:
+def _panel(ax: Axes, panel: int, top: float, share: float, row: TableRow, numbers: Sequence[str], colour: str) -> None:
     """Draw the bars of one figure with their numbers, scaled to ``share`` of the panel."""
     cells = row.cells[: len(numbers)]
-    values = [cell.value if isinstance(cell.value, int | float) else 0 for cell in cells]
-    most = max(values)
-    widths = [share * value / most if most else 0 for value in values]
-    places = [top + place for place in range(len(values))]
-    ax.barh(places, widths, 0.7, left=panel, color=COLOURS[number % len(COLOURS)], linewidth=0, label=row.path)
-    ax.plot([panel, panel], [top - 0.5, top + len(values) - 0.5], color=fig.thin_ink(ax), linewidth=0.5)
+    most = max(map(_amount, cells)) or 1
+    widths, places = [share * _amount(cell) / most for cell in cells], [top + place for place in range(len(cells))]
+    ax.barh(places, widths, 0.7, left=panel, color=colour, linewidth=0, label=row.path)
+    ax.plot([panel, panel], [top - 0.5, top + len(cells) - 0.5], color=fig.ink(ax, "line"), linewidth=0.5)
     for place, cell, width, text in zip(places, cells, widths, numbers):
-        ax.annotate(
-            text, (panel + width, place), (2, 0), textcoords="offset points", va="center_baseline", fontsize=fig.TEXT,
-            color=fig.ink(ax), fontweight="bold" if cell.best else "normal",
-        )  # fmt: skip
+        fig.write(ax, text, (panel + width, place), (2, 0), va="center_baseline",
+                  fontweight="bold" if cell.best else "normal")  # fmt: skip
+
+
+def _amount(cell: Cell) -> float:
+    return cell.value if isinstance(cell.value, int | float) else 0
 
 
 def _number(cell: Cell, size: int) -> str:

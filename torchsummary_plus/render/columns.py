@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..formats.table import Cell, Value
 from ..table.columns import COLUMNS as COLUMNS
@@ -60,19 +60,14 @@ def _memory(name: str, heading: str, about: str, by_default: bool = False) -> Co
     return Column(heading, about, figure, "bytes", of_memory=True, by_default=by_default)
 
 
-def _seconds(line: Line) -> float | None:
-    return None if line.memory is None else line.memory.seconds
-
-
-def _time_ms(line: Line, report: Report) -> Value | Cell:
-    seconds = _seconds(line)
-    return absent(line) if seconds is None else Cell(1e3 * seconds, f"{1e3 * seconds:.3f}")
-
-
-def _time_percent(line: Line, report: Report) -> Value | Cell:
-    seconds, whole = _seconds(line), sum(memory.seconds or 0.0 for memory in report.row_memory)
+def _time(line: Line, report: Report, of_step: bool) -> Cell:
+    """Return the time of a line's own kernels, in milliseconds or as a share of the step's in percent."""
+    seconds = None if line.memory is None else line.memory.seconds
     if seconds is None:
         return absent(line)
+    if not of_step:
+        return Cell(1e3 * seconds, f"{1e3 * seconds:.3f}")
+    whole = sum(memory.seconds or 0.0 for memory in report.row_memory)
     share = 100 * seconds / whole if whole else 0.0
     return Cell(share, f"{share:.1f}%")
 
@@ -124,10 +119,10 @@ COLUMNS.update({
     ),
     "time_ms": Column(
         "Time (ms)", "time of the module's own kernels on the GPU of `memory={'gpu': ...}`, without its children",
-        _time_ms, "ms", of_memory=True, adds_up=True,
+        partial(_time, of_step=False), "ms", of_memory=True, adds_up=True,
     ),
     "time_percent": Column(
-        "Time %", "the same as a share of the step", _time_percent, "%", of_memory=True, adds_up=True
+        "Time %", "the same as a share of the step", partial(_time, of_step=True), "%", of_memory=True, adds_up=True
     ),
 })  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ..data.answers import caveats
 from ..data.errors import choice_error
@@ -104,9 +105,10 @@ def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Ta
     :class:`InputError` for an unknown figure.
     """
     entries = compared.entries
-    first = entries[0].name
-    fields = [Field(entry.name, entry.name, "count") for entry in entries]
-    ratios = [Field(f"{entry.name}/{first}", f"{entry.name} / {first}", "ratio") for entry in entries[1:]]
+    first, *others = [entry.name for entry in entries]
+    fields = [Field(name, name, "count") for name in (first, *others)]
+    if compared.ratios:
+        fields += [Field(f"{name}/{first}", f"{name} / {first}", "ratio") for name in others]
     figures = [{total.field.name: total for total in _figures(entry)} for entry in entries]
     rows = {field.name: _figure_row(field, figures, compared.ratios) for field in _shared_order(figures)}
     known = {name: row for name, row in rows.items() if any(cell.value is not None for cell in row.cells)}
@@ -116,12 +118,9 @@ def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Ta
     hidden = {FLOPS.name, *(GUESSES if any(field.name in known for field in STEP_FIGURES) else ())}
     shown = [name for name in known if name not in hidden] if chosen is None else [meant(n, known) for n in chosen]
     return Table(
-        title=" / ".join(entry.name for entry in entries),
-        labels="Figure",
-        fields=(*fields, *(ratios if compared.ratios else ())),
-        rows=tuple(known[name] for name in shown),
-        notes=tuple(_figure_notes(entries)),
-    )
+        title=" / ".join(entry.name for entry in entries), labels="Figure", fields=tuple(fields),
+        rows=tuple(known[name] for name in shown), notes=tuple(_figure_notes(entries)),
+    )  # fmt: skip
 
 
 def models_table(table: Table, count: int) -> Table:
@@ -179,49 +178,39 @@ def _shared_order(figures: Iterable[Mapping[str, Total]]) -> list[Field]:
 
 
 def _figure_row(field: Field, figures: Iterable[Mapping[str, Total]], with_ratios: bool) -> TableRow:
+    """Return a figure's row: none is the best if all are equal, or if one is only a lower bound."""
     cells = [own[field.name].cell if field.name in own else Cell(None, "N/A") for own in figures]
-    best = _best(field.name, cells)
-    shown = [replace(cell, best=cell.value is not None and cell.value == best) for cell in cells]
-    ratios = [_ratio(cell, cells[0]) for cell in cells[1:]] if with_ratios else []
-    return TableRow(field.heading, field.name, 0, (*shown, *ratios), field)
-
-
-def _best(name: str, cells: Sequence[Cell]) -> int | float | None:
-    """Return the best value of a figure; None if it has none, all are equal, or one is only a lower bound."""
     values = [cell.value for cell in cells if isinstance(cell.value, int | float)]
-    if len(set(values)) < 2 or any(cell.text.startswith(">=") for cell in cells):
-        return None
-    return min(values) if name in LOWER_IS_BETTER else max(values) if name in HIGHER_IS_BETTER else None
-
-
-def _ratio(cell: Cell, first: Cell) -> Cell:
-    if not (isinstance(cell.value, int | float) and isinstance(first.value, int | float) and first.value):
-        return Cell(None, "")
-    ratio = cell.value / first.value
-    return Cell(ratio, f"{ratio:.2f}x")
+    choose = min if field.name in LOWER_IS_BETTER else max if field.name in HIGHER_IS_BETTER else None
+    if choose and len(set(values)) > 1 and not any(cell.text.startswith(">=") for cell in cells):
+        cells = [replace(cell, best=cell.value == choose(values)) for cell in cells]
+    ratios, first = [], cells[0].value
+    for value in [cell.value for cell in cells[1:]] if with_ratios else []:
+        if isinstance(value, int | float) and isinstance(first, int | float) and first:
+            ratios.append(Cell(value / first, f"{value / first:.2f}x"))
+        else:
+            ratios.append(Cell(None, ""))
+    return TableRow(field.heading, field.name, 0, (*cells, *ratios), field)
 
 
 def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the notes of the entries, each once."""
-    yield from _merged([(entry.name, _report_notes(entry.report)) for entry in entries])
+    of_reports: list[tuple[str, Iterable[str]]] = []
+    of_peaks: list[tuple[str, Iterable[str]]] = []
     steps: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.peaks is not None:
-            peaks = entry.peaks
+    for name, report, peaks in ((entry.name, entry.report, entry.peaks) for entry in entries):
+        operators = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
+        uncounted = [f"{NOT_COUNTED}: {what}" for what in (operators, without_shape(report)) if what]
+        notes = [*uncounted, unregistered_note(report.unregistered), report.run.note]
+        of_reports.append((name, [note for note in notes if note]))
+        of_peaks.append((name, [] if peaks is None else caveats(peaks.unknown, peaks.assumptions)))
+        if peaks is not None:
             limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
-            settings = f"batch {peaks.batch_size:,}, {peaks.info.settings}{limit}"
-            steps.setdefault(settings, []).append(entry.name)
+            steps.setdefault(f"batch {peaks.batch_size:,}, {peaks.info.settings}{limit}", []).append(name)
+    yield from _merged(of_reports)
     for settings, of in steps.items():
         yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
-    peaks_of = [(entry.name, entry.peaks) for entry in entries]
-    yield from _merged([(name, caveats(p.unknown, p.assumptions) if p is not None else ()) for name, p in peaks_of])
-
-
-def _report_notes(report: Report) -> Iterator[str]:
-    for uncounted in (", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops), without_shape(report)):
-        if uncounted:
-            yield f"{NOT_COUNTED}: {uncounted}"
-    yield from filter(None, (unregistered_note(report.unregistered), report.run.note))
+    yield from _merged(of_peaks)
 
 
 def _merged(notes: Sequence[tuple[str, Iterable[str]]]) -> Iterator[str]:
@@ -239,37 +228,34 @@ def _merged(notes: Sequence[tuple[str, Iterable[str]]]) -> Iterator[str]:
             yield f"In {', '.join(of)}: {line[0].lower()}{line[1:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedLines:
-    """The lines of each entry's table, the layers they are compared by, and the aligned rows, as indices of lines."""
-
-    lines: tuple[tuple[Line, ...], ...]
-    layers: tuple[tuple[ComparedLayer, ...], ...]
-    places: tuple[tuple[int | None, ...], ...]
+AlignedRow = tuple[tuple[Line, ComparedLayer] | None, ...]
+"""For each entry, its line in a row of layers and the layer that this is compared by; None if it has none."""
 
 
-def aligned_lines(compared: Compared, style: str, depth: int | None) -> AlignedLines:
+def aligned_lines(compared: Compared, style: str, depth: int | None) -> list[AlignedRow]:
     """Align the entries' lines in a style, with levels below ``depth`` folded."""
-    lines = tuple(tuple(STYLES[style](entry.report, depth)) for entry in compared.entries)
-    batches = [entry.report.run.batch_size for entry in compared.entries]
-    differ = len(set(batches)) > 1
-    layers = tuple(
-        tuple(_layer(line, (batch or 1) if differ else None) for line in own) for own, batch in zip(lines, batches)
-    )
-    return AlignedLines(lines, layers, tuple(align(layers)))
+    differ = len({entry.report.run.batch_size for entry in compared.entries}) > 1
+    every = []
+    for entry in compared.entries:
+        batch = (entry.report.run.batch_size or 1) if differ else None
+        every.append([(line, _layer(line, batch)) for line in STYLES[style](entry.report, depth)])
+    places = align([[layer for _, layer in own] for own in every])
+    return [tuple(None if at is None else own[at] for own, at in zip(every, row)) for row in places]
 
 
-def layers_match(aligned: AlignedLines) -> bool:
+def layers_match(aligned: Sequence[AlignedRow]) -> bool:
     """Return whether at least half of the rows have a layer that two models share: by name, or by type and shapes."""
     shared = 0
-    for places in aligned.places:
-        there = [own[place] for own, place in zip(aligned.layers, places) if place is not None]
+    for row in aligned:
+        there = [item[1] for item in row if item is not None]
         alike = len({layer.kind for layer in there}) == 1 or len({layer.path for layer in there}) == 1
         shared += len(there) > 1 and alike
-    return 2 * shared >= len(aligned.places)
+    return 2 * shared >= len(aligned)
 
 
-def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[str] | None, nested: bool) -> Table:
+def layers_table(
+    compared: Compared, aligned: Sequence[AlignedRow], columns: Iterable[str] | None, nested: bool
+) -> Table:
     """Return the table with a row per layer or group of matching layers, and the chosen columns for each entry.
 
     Raises :class:`InputError` for an unknown column.
@@ -277,13 +263,17 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     entries = compared.entries
     names = shared_names(compared, columns)
     rows, alike = [], 0
-    for places in aligned.places:
-        shared = [None if place is None else own[place] for own, place in zip(aligned.lines, places)]
-        change = _change([None if place is None else own[place] for own, place in zip(aligned.layers, places)], shared)
+    for row in aligned:
+        change = _change(row)
         alike += change == "same"
         if not (compared.changes_only and change == "same"):
-            rows.append(_layer_row(entries, shared, change, names, nested))
-    fields = [_entry_field(entry, name) for entry in entries for name in names]
+            lines = [None if item is None else item[0] for item in row]
+            rows.append(_layer_row(entries, lines, change, names, nested))
+    fields = []
+    for entry, name in product(entries, names):
+        own = column_field(f"{entry.name}.{name}", COLUMNS[name], entry.report)
+        sample = PER_SAMPLE if own.unit in WORK else ""
+        fields.append(replace(own, heading=f"{entry.name}: {own.heading}{sample}", adds_up=False))
     notes = ["~ changed, + not in the first, - not in all"]
     if len({entry.report.run.batch_size for entry in entries}) > 1:
         notes.append("Batch sizes differ; differences due only to the batch size are not marked")
@@ -291,12 +281,6 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
         notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
-
-
-def _entry_field(entry: Entry, name: str) -> Field:
-    own = column_field(f"{entry.name}.{name}", COLUMNS[name], entry.report)
-    sample = PER_SAMPLE if own.unit in WORK else ""
-    return replace(own, heading=f"{entry.name}: {own.heading}{sample}", adds_up=False)
 
 
 def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
@@ -310,9 +294,8 @@ def _layer(line: Line, batch: int | None) -> ComparedLayer:
     """Return what a line is compared by; with a batch size, shapes for any batch."""
     row = line.row
     details = f"{row.kernel_size} {row.groups}"
-    outputs, inputs = (
-        structure_text(s if batch is None else _for_any_batch(s, batch)) for s in (row.outputs, row.inputs)
-    )
+    shapes = (row.outputs, row.inputs)
+    outputs, inputs = (structure_text(s if batch is None else _for_any_batch(s, batch)) for s in shapes)
     return ComparedLayer(row.class_name, outputs, inputs, line.num_params, details, row.path)
 
 
@@ -325,15 +308,14 @@ def _for_any_batch(structure: Structure, batch: int) -> Structure:
     return replace(structure, batch_axes=(structure.shape.index(batch),))
 
 
-def _change(layers: Sequence[ComparedLayer | None], lines: Sequence[Line | None]) -> str:
-    """Return whether layers are the same, as they are or for any batch."""
-    there = [layer for layer in layers if layer is not None]
-    if len(there) < len(layers):
-        return "added" if layers[0] is None else "removed"
-    if all(layer.kind == there[0].kind for layer in there):
+def _change(row: AlignedRow) -> str:
+    """Return whether the layers of a row are the same, as they are or for any batch."""
+    there = [item for item in row if item is not None]
+    if len(there) < len(row):
+        return "added" if row[0] is None else "removed"
+    if len({layer.kind for _, layer in there}) == 1 or len({_layer(line, None).kind for line, _ in there}) == 1:
         return "same"
-    plain = [_layer(line, None).kind for line in lines if line is not None]
-    return "same" if all(kind == plain[0] for kind in plain) else "changed"
+    return "changed"
 
 
 def _layer_row(
@@ -341,15 +323,13 @@ def _layer_row(
 ) -> TableRow:
     row = next(line.row for line in lines if line is not None)
     types = " / ".join(dict.fromkeys(line.row.class_name for line in lines if line is not None))
-    name = "" if row.kind == "function" else row.var_name if nested else row.path
+    title = "" if row.kind == "function" else row.var_name if nested else row.path
     cells = [Cell(change, MARKS[change])]
-    for entry, line in zip(entries, lines):
-        for column in map(COLUMNS.__getitem__, names):
-            if line is None:
-                cells.append(Cell(None, ""))
-            else:
-                if column.unit in WORK:
-                    line = replace(line, mult_adds=per_sample(line.mult_adds, entry.report))
-                zero = "--" if nested else "0"
-                cells.append(replace(column.cell(line, entry.report, zero), data=None))
-    return TableRow(f"{name} ({types})" if name else types, row.path, row.depth if nested else 0, tuple(cells))
+    for (entry, line), name in product(zip(entries, lines), names):
+        if line is None:
+            cells.append(Cell(None, ""))
+            continue
+        if COLUMNS[name].unit in WORK:
+            line = replace(line, mult_adds=per_sample(line.mult_adds, entry.report))
+        cells.append(replace(COLUMNS[name].cell(line, entry.report, "--" if nested else "0"), data=None))
+    return TableRow(f"{title} ({types})" if title else types, row.path, row.depth if nested else 0, tuple(cells))

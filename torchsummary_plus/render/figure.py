@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,9 @@ ORANGE, VERMILLION, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
 """Okabe and Ito's palette (2008), distinguishable with every common colour vision deficiency."""
 
 GREY = "#CCCCCC"
-INK, LIGHT_INK = "#444444", "#C4C4C4"
-LIMIT, LIGHT_LIMIT = "#963A00", "#FF9248"
+LIGHT_INK = "#C4C4C4"
+INKS = {"text": ("black", "white"), "line": ("#444444", LIGHT_INK), "limit": ("#963A00", "#FF9248")}
+"""Colours on light and on dark axes: a limit's has a contrast of 4.5 to 1 on white and on black."""
 
 STACK = {
     "parameters": BLUE, "buffers": PURPLE, "optimizer_state": SKY, "gradients": VERMILLION, "inputs": YELLOW,
@@ -34,20 +35,20 @@ STACK = {
 }  # fmt: skip
 """The colour of each kind of memory, in stacking order: persistent kinds below transient ones."""
 
-RANK_STACK = {
-    "unsharded_parameters": "#004B6E",
-    "all_gather_buffers": "#8FA6B2",
-    "reduce_scatter_buffers": "#6B2E00",
-    "buckets": "#B39B7D",
-}
-"""The same for the kinds that only a rank of a distributed step has; they lie on top."""
-LAYERS = {**STACK, "kv_cache": "#7B3294", **RANK_STACK}
+LAYERS = {
+    **STACK, "kv_cache": "#7B3294", "unsharded_parameters": "#004B6E", "all_gather_buffers": "#8FA6B2",
+    "reduce_scatter_buffers": "#6B2E00", "buckets": "#B39B7D",
+}  # fmt: skip
+"""The same with the kinds that only generation and a rank of a distributed step have; they lie on top."""
 
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
 
-def placed(ax: Axes | None, width: str | None) -> Place:
-    """Return where to draw: the given axes, else a new pyplot figure of a width. Raises :class:`InputError`."""
+def placed(ax: Axes | Place | None, width: str | None) -> Place:
+    """Return where to draw: given axes, else a new pyplot figure of a width; a file's place is returned as it is.
+
+    Raises :class:`InputError`.
+    """
     if ax is not None and width is not None:
         raise InputError("width is of a new figure; set the size of the figure that ax= is in")
     inches, dpi = _size(width)
@@ -57,7 +58,7 @@ def placed(ax: Axes | None, width: str | None) -> Place:
         axes: Axes = pyplot.subplots(figsize=(inches, height), dpi=dpi, layout="constrained")[1]
         return axes
 
-    return place if ax is None else lambda height: ax
+    return place if ax is None else ax if callable(ax) else lambda height: ax
 
 
 def _size(width: str | None) -> tuple[float, int | None]:
@@ -80,19 +81,9 @@ def is_dark(ax: Axes) -> bool:
     return 0.299 * red + 0.587 * green + 0.114 * blue < 128
 
 
-def ink(ax: Axes) -> str:
-    """Return the colour for text on axes."""
-    return "white" if is_dark(ax) else "black"
-
-
-def thin_ink(ax: Axes) -> str:
-    """Return the colour for thin lines on axes."""
-    return LIGHT_INK if is_dark(ax) else INK
-
-
-def limit_ink(ax: Axes) -> str:
-    """Return the colour of a limit's line and text, which has a contrast of 4.5 to 1 on white and on black."""
-    return LIGHT_LIMIT if is_dark(ax) else LIMIT
+def ink(ax: Axes, what: str = "text") -> str:
+    """Return the colour of something of ``INKS`` on axes."""
+    return INKS[what][is_dark(ax)]
 
 
 def hiding(ax: Axes) -> dict[str, Any]:
@@ -105,15 +96,20 @@ def fill_on(colour: str, ax: Axes) -> str:
     return LIGHT_INK if colour == BLACK and is_dark(ax) else colour
 
 
+def write(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float] | None = None, **how: Any) -> None:
+    """Write small text at a point, or so many points beside it."""
+    ax.annotate(text, at, offset, fontsize=TEXT, **{"color": ink(ax), "textcoords": offset and "offset points", **how})
+
+
 def tidy(ax: Axes) -> None:
     """Style axes with small text, thin lines and no spines at the top and right."""
-    ax.tick_params(labelsize=TEXT, width=0.5, length=2.5, color=thin_ink(ax), labelcolor=ink(ax))
+    ax.tick_params(labelsize=TEXT, width=0.5, length=2.5, color=ink(ax, "line"), labelcolor=ink(ax))
     for axis in (ax.xaxis, ax.yaxis):
         axis.label.set_color(ink(ax))
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_linewidth(0.5)
-        spine.set_color(thin_ink(ax))
+        spine.set_color(ink(ax, "line"))
 
 
 def legend_below(
@@ -158,11 +154,7 @@ def in_units(most: float) -> tuple[int, str]:
     >>> in_units(3 * 1024**3)
     (1073741824, 'GiB')
     """
-    names = ("bytes", "KiB", "MiB", "GiB", "TiB")
-    power = 0
-    while most >= 1024 and power < len(names) - 1:
-        most, power = most / 1024, power + 1
-    return 1024**power, names[power]
+    return _scale(most, 1024, ("bytes", "KiB", "MiB", "GiB", "TiB"))
 
 
 def in_thousands(most: float) -> tuple[int, str]:
@@ -171,11 +163,24 @@ def in_thousands(most: float) -> tuple[int, str]:
     >>> in_thousands(25_557_032)
     (1000000, 'M')
     """
-    letters = ("", "k", "M", "G", "T", "P")
+    return _scale(most, 1000, ("", "k", "M", "G", "T", "P"))
+
+
+def _scale(most: float, base: int, names: Sequence[str]) -> tuple[int, str]:
     power = 0
-    while most >= 1000 and power < len(letters) - 1:
-        most, power = most / 1000, power + 1
-    return 1000**power, letters[power]
+    while most >= base and power < len(names) - 1:
+        most, power = most / base, power + 1
+    return base**power, names[power]
+
+
+def packed(parts: Iterable[str], room: int) -> list[str]:
+    """Return the parts of a name on lines of at most ``room`` characters; a longer part has a line of its own."""
+    lines = [""]
+    for part in parts:
+        if len(lines[-1]) + len(part.rstrip()) > room and lines[-1]:
+            lines.append("")
+        lines[-1] += part
+    return [line.strip() for line in lines]
 
 
 def elided(text: str, room: int) -> str:

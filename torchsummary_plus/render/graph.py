@@ -23,8 +23,10 @@ class _Tree:
     stop: int = 0
 
 
-Pattern = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
-"""What a member reads: (place in the member before, own place) and (node outside, own place)."""
+Reads = set[tuple[int, int]]  # The places of what is read and of what reads it.
+
+Pattern = tuple[Reads, Reads, Reads]
+"""What a member of a run reads from the member before it, from nodes outside the run, and from itself."""
 
 
 def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], dict[tuple[int, int], list[TensorSpec]]]:
@@ -41,8 +43,14 @@ def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], d
     drawn_nodes = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
     merged: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
     for (source, target), specs in edges.items():
-        ends = fold.drawn_ends(source, target)
-        if ends is not None:
+        a, b, is_drawn = fold.place[source], fold.place[target], True
+        for first, length, size in fold.runs:
+            a_inside, b_inside = (first <= place < first + length for place in (a, b))
+            is_drawn = is_drawn and not (a_inside and b_inside and max(a, b) >= first + size)  # Between members.
+            a = first + (a - first) % size if a_inside else a
+            b = first + (b - first) % size if b_inside else b
+        ends = fold.node_at[a], fold.node_at[b]
+        if is_drawn:
             merged[ends] += [spec for spec in specs if spec not in merged[ends] or ends == (source, target)]
     return drawn_nodes, dict(merged)
 
@@ -99,55 +107,41 @@ class _Fold:
 
     def _run(self, trees: Sequence[_Tree], position: int) -> int:
         """Return how many trees from ``position`` are one run."""
-        first = trees[position]
-        end = position + 1
-        pattern: Pattern | None = None
-        while end < len(trees) and trees[end].alike == first.alike:
-            read = self._pattern(trees[position : end + 1])
-            if read is None or (pattern is not None and read != pattern):
+        first, end = trees[position], position + 1
+        own, read = self._pattern(first, first), None
+        while own and end < len(trees) and trees[end].alike == first.alike:
+            other = self._pattern(first, trees[end])
+            if other is None or (read or other) != other or not other[1] <= own[1] or other[2] != own[2]:
                 break
-            if pattern is None and not (read[1] <= self._outside(first, first.start)):
-                break
-            if self._within(trees[end]) != self._within(first):
-                break
-            pattern = read
+            read = other
             end += 1
         while end - position > 1 and not self._feeds_alike(trees[position:end]):
             end -= 1
         return end - position
 
-    def _pattern(self, members: Sequence[_Tree]) -> Pattern | None:
-        """Return what the last member reads from the one before it and from nodes outside.
+    def _pattern(self, first: _Tree, tree: _Tree) -> Pattern | None:
+        """Return what a member of a run reads.
 
-        None if it reads from earlier ones, unless it reads the same from each as from the one before it.
+        None if it reads from others than the one before it, unless it reads the same from each.
         """
-        *earlier, tree = members
-        start = members[0].start
-        size = tree.stop - tree.start
-        read: list[set[tuple[int, int]]] = [set() for _ in earlier]
+        size = first.stop - first.start
+        before: list[Reads] = [set() for _ in range((tree.start - first.start) // size)]
+        outside, inside = Reads(), Reads()
         for place in range(tree.start, tree.stop):
+            own = place - tree.start
             for source in self.sources[place]:
-                if start <= source < tree.start:
-                    member, own = divmod(source - start, size)
-                    read[member].add((own, place - tree.start))
-                elif source >= tree.stop:
+                if source >= tree.stop:
                     return None
-        if any(read[:-1]) and any(reads != read[-1] for reads in read):
+                if source >= tree.start:
+                    inside.add((source - tree.start, own))
+                elif source >= first.start:
+                    member, at = divmod(source - first.start, size)
+                    before[member].add((at, own))
+                else:
+                    outside.add((source, own))
+        if any(before[:-1]) and any(reads != before[-1] for reads in before):
             return None
-        return frozenset(read[-1]), self._outside(tree, start)
-
-    def _within(self, tree: _Tree) -> set[tuple[int, int]]:
-        """Return what its leaves read from one another, as places in it."""
-        return {
-            (source - tree.start, place - tree.start)
-            for place in range(tree.start, tree.stop)
-            for source in self.sources[place]
-            if tree.start <= source < tree.stop
-        }
-
-    def _outside(self, tree: _Tree, start: int) -> frozenset[tuple[int, int]]:
-        places = range(tree.start, tree.stop)
-        return frozenset((s, p - tree.start) for p in places for s in self.sources[p] if s < start)
+        return before[-1] if before else Reads(), outside, inside
 
     def _feeds_alike(self, members: Sequence[_Tree]) -> bool:
         """Whether all members but the last feed the same nodes after the run, and the last at least those."""
@@ -157,19 +151,6 @@ class _Fold:
             for member in members
         ]
         return all(reads == fed[0] for reads in fed[:-1]) and fed[0] <= fed[-1]
-
-    def drawn_ends(self, source: int, target: int) -> tuple[int, int] | None:
-        """Return the nodes between which an edge is drawn; None if it leads between members of a run."""
-        a, b = self.place[source], self.place[target]
-        for first, length, size in self.runs:
-            in_run = [first <= place < first + length for place in (a, b)]
-            if all(in_run) and (a >= first + size or b >= first + size):
-                return None
-            if in_run[0]:
-                a = first + (a - first) % size
-            if in_run[1]:
-                b = first + (b - first) % size
-        return self.node_at[a], self.node_at[b]
 
 
 OUTPUT = -1  # The node that stands for what the model returns; those of its inputs are -2, -3 and so on.
@@ -184,7 +165,12 @@ def graph_of(report: Report, depth: int | None = None, fold: bool = True) -> tup
     groups = {row.parent for row in shown}
     leaves = {row.index for row in shown} - groups
     edges = edges_between(report.flow, home, leaves) if report.flow is not None else {}
-    nodes = [*_inputs(report), *_row_nodes(report, shown, groups), *_outputs(edges)]
+    nodes = [*_inputs(report), *_row_nodes(report, shown, groups)]
+    results = [spec for (_, target), specs in edges.items() if target == OUTPUT for spec in specs]
+    if results:
+        shape: Structure = results[0] if len(results) == 1 else Group(tuple(results))
+        nbytes = sum(spec.nbytes for spec in results)
+        nodes.append(GraphNode(OUTPUT, None, "output", "", "", "", outputs=shape, output_bytes=nbytes))
     if fold:
         nodes, edges = folded(nodes, edges)
     return nodes, [GraphEdge(source, target, tuple(specs)) for (source, target), specs in edges.items()]
@@ -232,12 +218,10 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
 
 def _inputs(report: Report) -> list[GraphNode]:
     inputs: list[tuple[str, TensorSpec | None]] = [*_named(report.inputs)]
-    count = sum(owner == FROM_INPUT for owner in report.flow.owners) if report.flow is not None else 0
-    if len(inputs) != count:
-        inputs = [("", None)] * count
+    count = report.flow.owners.count(FROM_INPUT) if report.flow is not None else 0
     nodes = []
-    for number, (name, spec) in enumerate(inputs):
-        label = name if name or len(inputs) == 1 else str(number + 1)
+    for number, (name, spec) in enumerate(inputs if len(inputs) == count else [("", None)] * count):
+        label = name if name or count == 1 else str(number + 1)
         size = 0 if spec is None else spec.nbytes
         nodes.append(GraphNode(OUTPUT - 1 - number, None, "input", "", label, "", outputs=spec, output_bytes=size))
     return nodes
@@ -251,13 +235,6 @@ def _named(structure: Structure, name: str = "") -> list[tuple[str, TensorSpec]]
     return [spec for inner, item in zip(names, structure.items) for spec in _named(item, inner or name)]
 
 
-def _outputs(edges: Mapping[tuple[int, int], list[TensorSpec]]) -> list[GraphNode]:
-    results = [spec for (_, target), specs in edges.items() if target == OUTPUT for spec in specs]
-    shape: Structure = results[0] if len(results) == 1 else Group(tuple(results))
-    nbytes = sum(spec.nbytes for spec in results)
-    return [GraphNode(OUTPUT, None, "output", "", "", "", outputs=shape, output_bytes=nbytes)] if results else []
-
-
 def _row_nodes(report: Report, shown: Sequence[Row], groups: set[int | None]) -> list[GraphNode]:
     calls = Counter(row.path for row in report.rows if row.called and row.kind != "function")
     seen: Counter[str] = Counter()
@@ -266,22 +243,14 @@ def _row_nodes(report: Report, shown: Sequence[Row], groups: set[int | None]) ->
         is_module = row.kind != "function"
         if is_module and row.called:
             seen[row.path] += 1
+        kind = "group" if row.index in groups else "module" if is_module else "function"
+        nbytes = sum(spec.nbytes for spec in tensors(row.outputs))
+        call, of = (max(1, seen[row.path]), max(1, calls[row.path])) if is_module else (1, 1)
         nodes.append(
             GraphNode(
-                index=row.index,
-                parent=row.parent,
-                kind="group" if row.index in groups else ("module" if is_module else "function"),
-                path=row.path,
-                name=row.var_name,
-                class_name=row.class_name,
-                inputs=row.inputs,
-                outputs=row.outputs,
-                num_params=row.total_params,
-                mult_adds=row.mult_adds,
-                output_bytes=sum(spec.nbytes for spec in tensors(row.outputs)),
-                call=max(1, seen[row.path]) if is_module else 1,
-                calls=max(1, calls[row.path]) if is_module else 1,
+                row.index, row.parent, kind, row.path, row.var_name, row.class_name, row.inputs, row.outputs,
+                row.total_params, row.mult_adds, nbytes, call=call, calls=of,
                 shared=row.repeated or seen[row.path] > 1,
             )
-        )
+        )  # fmt: skip
     return nodes

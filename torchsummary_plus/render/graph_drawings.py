@@ -9,7 +9,7 @@ import html
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,15 +18,13 @@ from math import sqrt
 from ..data.errors import UnsupportedError, choice_error, need_extra
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import one_line, size_text, structure_text
+from ..formats.html import markup, source, template
 from ..formats.table import WIDEST, shortened
 from .graph_tables import TINT, carried_text, colours, counted, kind_of, nested, title_of
 
 WIDEST_EDGE = 5.0  # The width in points of the edge that carries most.
 
-WIDTHS: dict[str, Callable[[GraphEdge, Mapping[int, GraphNode]], int]] = {
-    "bytes": lambda edge, nodes: edge.nbytes,
-    "mult_adds": lambda edge, nodes: nodes[edge.target].mult_adds,
-}
+WIDTHS = ("bytes", "mult_adds")
 """What an edge's width may show: the bytes it carries, or the multiply-adds of the node that reads it."""
 
 DIRECTIONS = ("TB", "LR", "BT", "RL")
@@ -63,7 +61,13 @@ def dot_text(
         label = _quoted(carried_text(edge))
         tip = _quoted(f"{carried_text(edge)}, {size_text(edge.nbytes)}")
         lines.append(f"  {_id(edge.source)} -> {_id(edge.target)} [label={label}, edgetooltip={tip}{more}]")
-    return "\n".join([*lines, *_dot_legend(colour_of), "}", ""])
+    if len(colour_of) > 1:  # The graph's label names the colours.
+        legend = [f'<TD BGCOLOR="{c}{TINT}">{html.escape(one_line(kind))}</TD>' for kind, c in colour_of.items()]
+        rows = ("".join(legend[start : start + LEGEND]) for start in range(0, len(legend), LEGEND))
+        table = "".join(f"<TR>{row}</TR>" for row in rows)
+        head = '<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="4" COLOR="#8C959F">'
+        lines.append(f"  labelloc=t; label=<{head}{table}</TABLE>>")
+    return "\n".join([*lines, "}", ""])
 
 
 def edge_widths(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: str | None) -> list[float]:
@@ -75,37 +79,24 @@ def edge_widths(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: s
         return []
     if width not in WIDTHS:
         raise choice_error("width", width, WIDTHS)
-    by_index = {node.index: node for node in nodes}
-    amounts = [WIDTHS[width](edge, by_index) for edge in edges]
+    work = {node.index: node.mult_adds for node in nodes}
+    amounts = [edge.nbytes if width == "bytes" else work[edge.target] for edge in edges]
     most = max(amounts, default=0) or 1
     return [max(0.5, WIDEST_EDGE * sqrt(value / most)) for value in amounts]
 
 
 def _attributes(node: GraphNode, colour_of: Mapping[str, str]) -> str:
-    lines = [title_of(node)]
     if node.kind in ("input", "output"):
-        return f"label={_quoted(lines[0])}, shape=ellipse"
-    if node.num_params:
-        lines.append(counted(node.num_params))
+        return f"label={_quoted(title_of(node))}, shape=ellipse"
+    label = _quoted(title_of(node), *([counted(node.num_params)] if node.num_params else []))
     colour = colour_of.get(kind_of(node))
     fill = f', fillcolor="{colour}{TINT}"' if colour else ""
     shape = ', style="filled,rounded"' if node.kind == "function" else ""
-    tip = _quoted(_tip(node))
-    return f"label={_quoted(*lines)}, tooltip={tip}{fill}{shape}"
+    return f"label={label}, tooltip={_quoted(_tip(node))}{fill}{shape}"
 
 
 def _tip(node: GraphNode) -> str:
     return f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {size_text(node.output_bytes)}"
-
-
-def _dot_legend(colour_of: Mapping[str, str]) -> list[str]:
-    """Return the lines of a graph's label that names the colours, if there are several."""
-    cells = [f'<TD BGCOLOR="{colour}{TINT}">{html.escape(one_line(kind))}</TD>' for kind, colour in colour_of.items()]
-    rows = ["".join(cells[start : start + LEGEND]) for start in range(0, len(cells), LEGEND)]
-    if len(cells) < 2:
-        return []
-    table = "".join(f"<TR>{row}</TR>" for row in rows)
-    return [f'  labelloc=t; label=<<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="4" COLOR="#8C959F">{table}</TABLE>>']
 
 
 def _id(index: int) -> str:
@@ -121,23 +112,13 @@ def _quoted(*lines: str) -> str:
     return '"' + "\\n".join(one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
 
 
-STYLE = """<style>
-.tsp-drawing { background: var(--tsp-back, light-dark(#ffffff, #15181d)) }
-.tsp-drawing:root { color-scheme: light dark }
-.tsp-drawing text { fill: light-dark(#1b2027, #e4e8ee) }
-.tsp-drawing :is(.node, .cluster, .edge) :is(path, polygon, ellipse, rect) { stroke: light-dark(#57606a, #8b949e) }
-.tsp-drawing .edge polygon { fill: light-dark(#57606a, #8b949e) }
-</style>
-"""
-"""Colours and paper of both schemes; a reader without styles sees the attributes, which suit white paper."""
-
 LETTER, LINE, FONT = 6.8, 14, 11
 """The mean width of a letter of a title, the height of a line, and the font's size, in pixels."""
 
 PAD, GAP, LANE = 8, 18, 10  # Pixels inside a box or frame, between two boxes, and between two lines side by side.
 ARROW = 5  # The length of an arrow's head.
-
-BOLD = ' font-weight="600"'
+SIDE = 1.5 * ARROW  # How far below a box's top lines enter its side, and above its bottom they leave it.
+ROUNDING = {"function": PAD, "group": PAD, "module": 2}  # Of the corners of a box; inputs and outputs are round.
 
 
 def has_graphviz() -> bool:
@@ -160,7 +141,8 @@ def graphviz_svg(dot: str) -> str:
         ) from error
     _, opening, rest = str(drawn).partition("<svg")
     head, end, body = rest.partition(">\n")
-    plain = re.sub(r' id="[^"]*"', "", head + end + STYLE + body)  # Ids clash on a page with several drawings.
+    styled = f"{head}{end}{source('drawing.css')}\n{body}"
+    plain = re.sub(r' id="[^"]*"', "", styled)  # Ids clash on a page with several drawings.
     return f'{opening} class="tsp-drawing"{plain}'
 
 
@@ -170,10 +152,16 @@ class _Shape:
 
     node: GraphNode
     lines: list[str]
+    tip: str
+    colour: str
     top: float
     bottom: float
     left: float
     right: float
+
+    @property
+    def is_frame(self) -> bool:
+        return self.node.kind == "group"
 
 
 Lanes = dict[tuple[int, int], float]  # The x of the lines beside the boxes, by the two boxes that each one connects.
@@ -186,24 +174,28 @@ def column_svg(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: st
     same box share theirs. Raises :class:`InputError` for an unknown width.
     """
     wide, colour_of = edge_widths(nodes, edges, width) or [1.0] * len(edges), colours(nodes)
-    shapes = _stacked(nodes)
+    shapes = _stacked(nodes, colour_of)
     lanes, right = _in_lanes(shapes, edges)
     left = min([shape.left for shape in shapes.values()], default=0)
     legend, above = _legend(colour_of, left, right)
     bottom = max([shape.bottom for shape in shapes.values()], default=0)
-    across, down = right - left + 2 * PAD, above + bottom + 2 * PAD
-    opening = (
-        f'<svg class="tsp-drawing" xmlns="http://www.w3.org/2000/svg" width="{across:.0f}" height="{down:.0f}" '
-        f'viewBox="{left - PAD:.1f} {-above - PAD:.1f} {across:.1f} {down:.1f}" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="{FONT}">'
-    )
-    boxes = [_box(shape, colour_of.get(kind_of(shape.node), "")) for shape in shapes.values()]
-    lines = [_line(edge, shapes, lanes, points) for edge, points in zip(edges, wide)]
-    return "\n".join([opening, STYLE.rstrip(), *legend, *boxes, *lines, "</svg>", ""])
+    lines = []
+    for edge, points in zip(edges, wide):
+        lane = lanes.get((edge.source, edge.target))
+        lines.append({"width": points, **_line(edge, shapes[edge.source], shapes[edge.target], lane)})
+    drawn = template("drawing.svg.jinja").render(
+        style=markup(source("drawing.css")), left=left - PAD, top=-above - PAD, across=right - left + 2 * PAD,
+        down=above + bottom + 2 * PAD, font=FONT, pad=PAD, step=LINE, arrow=ARROW, rounding=ROUNDING,
+        legend=legend, shapes=shapes.values(), lines=lines,
+    )  # fmt: skip
+    return drawn + "\n"
 
 
-def _stacked(nodes: Sequence[GraphNode]) -> dict[int, _Shape]:
-    """Return the shapes by the number of their node, from the top down; frames have no width yet."""
+def _stacked(nodes: Sequence[GraphNode], colour_of: Mapping[str, str]) -> dict[int, _Shape]:
+    """Return the shapes by the number of their node, from the top down; frames have no width yet.
+
+    The text of a box is its title, then what it returns and its parameters.
+    """
     shapes: dict[int, _Shape] = {}
     frames: list[_Shape] = []
     y = 0.0
@@ -212,25 +204,20 @@ def _stacked(nodes: Sequence[GraphNode]) -> dict[int, _Shape]:
             frames.pop().bottom = y - GAP + PAD
             y += PAD
             continue
-        lines = _lines(node)
+        title, result = title_of(node), structure_text(node.outputs)
+        count = f", {counted(node.num_params)}" if node.num_params else ""
+        texts = [title] if node.kind == "group" else [title, result + count]
+        if node.kind in ("input", "output"):
+            texts = [f"{title} {result}"]
+        lines = [shortened(one_line(text), WIDEST) for text in texts]
         bottom = y + LINE * len(lines) + PAD
         half = 0 if node.kind == "group" else max(map(len, lines)) * LETTER / 2 + PAD
-        shapes[node.index] = _Shape(node, lines, y, bottom, -half, half)
-        if node.kind == "group":
-            frames.append(shapes[node.index])
-        y = bottom + (0 if node.kind == "group" else GAP)
+        colour = colour_of.get(kind_of(node), "")
+        shape = shapes[node.index] = _Shape(node, lines, _tip(node), colour, y, bottom, -half, half)
+        if shape.is_frame:
+            frames.append(shape)
+        y = bottom + (0 if shape.is_frame else GAP)
     return shapes
-
-
-def _lines(node: GraphNode) -> list[str]:
-    """Return the text of a box: its title, then what it returns and its parameters."""
-    title, result = title_of(node), structure_text(node.outputs)
-    if node.kind in ("input", "output"):
-        lines = [f"{title} {result}"]
-    else:
-        count = [counted(node.num_params)] if node.num_params else []
-        lines = [title] if node.kind == "group" else [title, ", ".join([result, *count])]
-    return [shortened(one_line(line), WIDEST) for line in lines]
 
 
 def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[Lanes, float]:
@@ -238,7 +225,7 @@ def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[La
 
     A line runs to the right of everything in the innermost frame around both of its ends.
     """
-    boxes = [index for index, shape in shapes.items() if shape.node.kind != "group"]
+    boxes = [index for index, shape in shapes.items() if not shape.is_frame]
     following = dict(pairwise(boxes))
     trunks: defaultdict[int | None, defaultdict[int, list[GraphEdge]]] = defaultdict(lambda: defaultdict(list))
     for edge in edges:
@@ -253,8 +240,11 @@ def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[La
     for frame in [*(index for index in reversed(shapes) if index in inside), None]:
         right = max([shape.right for shape in inside[frame]], default=0)
         taken: list[list[tuple[float, float]]] = []
-        spans = [(_span(trunk, shapes), trunk) for trunk in trunks[frame].values()]
-        for (top, bottom), trunk in sorted(spans, key=lambda item: item[0][1] - item[0][0]):
+        spans = []
+        for source_index, trunk in trunks[frame].items():
+            ends = [shapes[source_index].bottom - SIDE, *(shapes[edge.target].top + SIDE for edge in trunk)]
+            spans.append((min(ends), max(ends), trunk))
+        for top, bottom, trunk in sorted(spans, key=lambda span: span[1] - span[0]):
             x = right + LANE * _free_lane(taken, top, bottom)
             lanes.update({(edge.source, edge.target): x for edge in trunk})
         right += LANE * len(taken)
@@ -275,12 +265,6 @@ def _frames(index: int, shapes: Mapping[int, _Shape]) -> Iterator[int | None]:
     yield None
 
 
-def _span(trunk: Sequence[GraphEdge], shapes: Mapping[int, _Shape]) -> tuple[float, float]:
-    """Return the highest and the lowest point of edges that leave the same box."""
-    ends = [end for edge in trunk for end in (_leaves(shapes[edge.source]), _enters(shapes[edge.target]))]
-    return min(ends), max(ends)
-
-
 def _free_lane(taken: list[list[tuple[float, float]]], top: float, bottom: float) -> int:
     """Take the first lane that is free between two heights, and return its number, from 1."""
     for number, lane in enumerate(taken, 1):
@@ -291,74 +275,33 @@ def _free_lane(taken: list[list[tuple[float, float]]], top: float, bottom: float
     return len(taken)
 
 
-def _leaves(shape: _Shape) -> float:
-    """Return the height at which lines leave the side of a box."""
-    return shape.bottom - 1.5 * ARROW
-
-
-def _enters(shape: _Shape) -> float:
-    """Return the height at which lines enter the side of a box."""
-    return shape.top + 1.5 * ARROW
-
-
-def _box(shape: _Shape, colour: str) -> str:
-    """Return a box with its text, or a frame with its title."""
-    node, height = shape.node, shape.bottom - shape.top
-    rounded = {"input": height / 2, "output": height / 2, "function": PAD, "group": PAD}.get(node.kind, 2)
-    fill = f'fill="{colour}" fill-opacity="0.3"' if colour else 'fill="none"'
-    box = (
-        f'<rect x="{shape.left:.1f}" y="{shape.top:.1f}" width="{shape.right - shape.left:.1f}" '
-        f'height="{height:.1f}" rx="{rounded:.1f}" {fill} stroke="#57606a"/>'
-    )
-    x, anchor = (shape.left + PAD, "start") if node.kind == "group" else (0, "middle")
-    texts = [
-        f'<text x="{x:.1f}" y="{shape.top + LINE * number:.1f}" text-anchor="{anchor}"'
-        f"{'' if number > 1 else BOLD}>{html.escape(line)}</text>"
-        for number, line in enumerate(shape.lines, 1)
-    ]
-    kind = "cluster" if node.kind == "group" else "node"
-    return f'<g class="{kind}"><title>{html.escape(one_line(_tip(node)))}</title>{box}{"".join(texts)}</g>'
-
-
-def _line(edge: GraphEdge, shapes: Mapping[int, _Shape], lanes: Lanes, points: float) -> str:
+def _line(edge: GraphEdge, source: _Shape, target: _Shape, lane: float | None) -> dict[str, object]:
     """Return an edge: an arrow to the next box with the shape that it carries if no box says it, or one beside."""
-    source, target = shapes[edge.source], shapes[edge.target]
-    carried, x = carried_text(edge), lanes.get((edge.source, edge.target))
-    label = ""
-    if x is None:
-        path, tip = f"M0 {source.bottom:.1f}V{target.top - ARROW:.1f}", (0.0, target.top)
-        sides = f"{-ARROW / 2},{target.top - ARROW:.1f} {ARROW / 2},{target.top - ARROW:.1f}"
-        if carried != structure_text(source.node.outputs):
-            label = f'<text x="{ARROW}" y="{target.top - ARROW:.1f}" font-size="9">{html.escape(carried)}</text>'
-    else:
-        tip = (target.right, _enters(target))
-        path = f"M{source.right:.1f} {_leaves(source):.1f}H{x:.1f}V{tip[1]:.1f}H{tip[0] + ARROW:.1f}"
-        sides = " ".join(f"{tip[0] + ARROW:.1f},{tip[1] + side:.1f}" for side in (-ARROW / 2, ARROW / 2))
-    said = html.escape(one_line(f"{carried}, {size_text(edge.nbytes)}"))
-    return (
-        f'<g class="edge"><title>{said}</title>'
-        f'<path d="{path}" fill="none" stroke="#57606a" stroke-width="{points:.2f}" stroke-linejoin="round"/>'
-        f'<polygon points="{tip[0]:.1f},{tip[1]:.1f} {sides}" fill="#57606a"/>{label}</g>'
-    )
+    carried, low = carried_text(edge), target.top - ARROW
+    line: dict[str, object] = {"tip": f"{carried}, {size_text(edge.nbytes)}"}
+    if lane is None:
+        label = "" if carried == structure_text(source.node.outputs) else carried
+        head = f"0.0,{target.top:.1f} {-ARROW / 2},{low:.1f} {ARROW / 2},{low:.1f}"
+        return {**line, "path": f"M0 {source.bottom:.1f}V{low:.1f}", "head": head, "label": label, "label_y": low}
+    x, y = target.right, target.top + SIDE
+    sides = " ".join(f"{x + ARROW:.1f},{y + side:.1f}" for side in (-ARROW / 2, ARROW / 2))
+    path = f"M{source.right:.1f} {source.bottom - SIDE:.1f}H{lane:.1f}V{y:.1f}H{x + ARROW:.1f}"
+    return {**line, "path": path, "head": f"{x:.1f},{y:.1f} {sides}"}
 
 
-def _legend(colour_of: Mapping[str, str], left: float, right: float) -> tuple[list[str], float]:
-    """Return the names of the colours, if there are several, on lines above the drawing, and their height."""
+def _legend(
+    colour_of: Mapping[str, str], left: float, right: float
+) -> tuple[list[tuple[float, float, str, str]], float]:
+    """Return the colours with their places and names, if there are several, above the drawing, and their height."""
     if len(colour_of) < 2:
         return [], 0
-    places: list[tuple[float, int]] = []
-    x, row = left, 0
+    places: list[tuple[float, float]] = []
+    x, y = left, 0.0
     for kind in colour_of:
         across = len(one_line(kind)) * LETTER + 2 * GAP
         if x + across > right and x > left:
-            x, row = left, row + 1
-        places.append((x, row))
+            x, y = left, y + LINE
+        places.append((x, y))
         x += across
-    height = LINE * (row + 1) + GAP
-    entries = [
-        f'<g class="node legend"><rect x="{x:.1f}" y="{LINE * row - height:.1f}" width="10" height="10" rx="2" '
-        f'fill="{colour}" fill-opacity="0.3" stroke="#57606a"/>'
-        f'<text x="{x + 14:.1f}" y="{LINE * row - height + 9:.1f}">{html.escape(one_line(kind))}</text></g>'
-        for (x, row), (kind, colour) in zip(places, colour_of.items())
-    ]
-    return entries, height
+    height = y + LINE + GAP
+    return [(x, y - height, kind, colour) for (x, y), (kind, colour) in zip(places, colour_of.items())], height

@@ -101,14 +101,13 @@ def called(node: GraphNode) -> str:
 
 
 NODE_FIELDS = {
-    "kind": Field("kind", "Kind"),
-    "connected_to": Field("connected_to", "Connected to"),
-    "output_size": Field("output_size", "Output Shape"),
-    "num_params": Field("num_params", "Param #", "elements"),
-    "mult_adds": Field("mult_adds", "Mult-Adds", "mult-adds"),
-    "output_bytes": Field("output_bytes", "Output Bytes", "bytes"),
-    "repeats": Field("repeats", "Repeats", "count"),
-}
+    name: Field(name, heading, unit)
+    for name, heading, unit in (
+        ("kind", "Kind", ""), ("connected_to", "Connected to", ""), ("output_size", "Output Shape", ""),
+        ("num_params", "Param #", "elements"), ("mult_adds", "Mult-Adds", "mult-adds"),
+        ("output_bytes", "Output Bytes", "bytes"), ("repeats", "Repeats", "count"),
+    )
+}  # fmt: skip
 
 EDGE_FIELDS = (Field("target", "To"), Field("tensors", "Shapes"), Field("nbytes", "Bytes", "bytes"))
 DEFAULT_FIELDS = ("kind", "connected_to", "output_size", "num_params", "repeats")
@@ -126,18 +125,15 @@ def graph_tables(
     read = defaultdict(list)
     for edge in edges:
         read[edge.target].append(called(by_index[edge.source]))
-    rows = tuple(_row(node, level, read[node.index], names) for level, node in nested(nodes) if node is not None)
-    first = Table(name, "Node", tuple(NODE_FIELDS[column] for column in names), rows)
-    return first, Table("Edges", "From", EDGE_FIELDS, tuple(_edge(edge, by_index) for edge in edges))
-
-
-def _row(node: GraphNode, level: int, read: Sequence[str], names: Iterable[str]) -> TableRow:
-    values = {"connected_to": ", ".join(read) or None, "output_size": structure_text(node.outputs)}
-    own = (NODE_FIELDS[name].cell(values[name] if name in values else getattr(node, name), "--") for name in names)
-    return TableRow(title_of(node), node.path, level, tuple(own))
-
-
-def _edge(edge: GraphEdge, by_index: dict[int, GraphNode]) -> TableRow:
-    source, target = by_index[edge.source], by_index[edge.target]
-    read = cells(EDGE_FIELDS, (called(target), carried_text(edge), edge.nbytes))
-    return TableRow(called(source), source.path, 0, read)
+    rows, read_rows = [], []
+    for level, node in nested(nodes):
+        if node is not None:
+            values = {"connected_to": ", ".join(read[node.index]) or None, "output_size": structure_text(node.outputs)}
+            own = tuple(NODE_FIELDS[n].cell(values[n] if n in values else getattr(node, n), "--") for n in names)
+            rows.append(TableRow(title_of(node), node.path, level, own))
+    for edge in edges:
+        source = by_index[edge.source]
+        own = cells(EDGE_FIELDS, (called(by_index[edge.target]), carried_text(edge), edge.nbytes))
+        read_rows.append(TableRow(called(source), source.path, 0, own))
+    first = Table(name, "Node", tuple(NODE_FIELDS[column] for column in names), tuple(rows))
+    return first, Table("Edges", "From", EDGE_FIELDS, tuple(read_rows))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..data.units import numbered, one_line, size_text
@@ -13,7 +14,7 @@ from ..formats.html import figure_html, markup, source, table_html, template
 from ..formats.table import Table
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
-from .figure import CLASSES, LAYERS, in_units
+from .figure import CLASSES, LAYERS, in_units, packed
 from .memory_tables import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import ROOT, Box, Tile, stages, treemap
@@ -45,23 +46,15 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         return round(HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * nbytes / top, 1)
 
     at = levels.index(highest)
+    peak = {"x": x(at), "y": y(highest), "size": size_text(highest), "place": place(estimate)}
+    peak["far"] = at > len(points) / 2  # Its label is on the left then.
     return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "floor": y(0),
+        "width": WIDTH, "height": HEIGHT, "left": LEFT, "floor": y(0), "peak": peak,
         "layers": list(_layers([points[index] for index in positions], [x(index) for index in positions], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
-        "peak": {
-            "x": x(at),
-            "y": y(highest),
-            "size": size_text(highest),
-            "place": place(estimate),
-            "far": at > len(points) / 2,  # Its label is on the left then.
-        },
         "data": _data(points, positions, x),
-    }
+    }  # fmt: skip
 
 
 def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[dict[str, str]]:
@@ -104,74 +97,44 @@ def ticks(highest: int) -> list[tuple[float, str]]:
 
 
 def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
-    """Return the template data of the peak's treemap."""
+    """Return the template data of the peak's treemap: each tile has its colour, and its text where some fits."""
     height, known = 420, stages(estimate, len(CLASSES))
     colour_of = {stage: (f"stage{number}", CLASSES[number]) for number, stage in enumerate(known)}
-    drawn = [_drawn(tile, colour_of) for tile in treemap(estimate, Box(0, 0, width, height), known)]
-    present = {tile["kind"] for tile in drawn}
+    tiles: list[dict[str, Any]] = []
+    for tile in treemap(estimate, Box(0, 0, width, height), known):
+        kind, colour = ("frame", "") if tile.stage is None else colour_of.get(tile.stage, ("other", ""))
+        text, font = _fitted(tile)
+        lines = [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(text)]
+        box = Box(*(round(side, 1) for side in astuple(tile.box)))
+        tip = markup("\n").join(map(one_line, tile.tip))
+        look = {"colour": colour, "kind": kind, "lines": lines, "font": font}
+        tiles.append({"box": box, "path": tile.path, "tip": tip, **look})
+    present = {tile["kind"] for tile in tiles}
     legend = [(kind, stage or ROOT, colour) for stage, (kind, colour) in colour_of.items() if kind in present]
     if "other" in present:
         legend.append(("other", "other parts, and outside modules", ""))
-    return {"width": width, "height": height, "tiles": drawn, "legend": legend}
-
-
-def _drawn(tile: Tile, colour_of: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """Return the template data of a tile: its colour, and its text in the first size that fits, if any."""
-    box = tile.box
-    kind, colour = ("frame", "") if tile.stage is None else colour_of.get(tile.stage, ("other", ""))
-    lines, font = _fitted(tile)
-    return {
-        "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
-        "path": tile.path,
-        "tip": markup("\n").join(map(one_line, tile.tip)),
-        "colour": colour,
-        "kind": kind,
-        "lines": [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(lines)],
-        "font": font,
-    }
+    return {"width": width, "height": height, "tiles": tiles, "legend": legend}
 
 
 def _fitted(tile: Tile) -> tuple[list[str], int]:
     """Return a tile's text as lines, and their font size: name and size if both fit, else the name, else none.
 
-    The whole name in a small font comes before the end of its path in a large one.
+    The whole name in a small font comes before the end of its path in a large one. It is broken between words and
+    after dots.
     """
+    parts = tile.label.split(".")
+    names = [".".join(parts[start:]) for start in range(len(parts))]
     if tile.stage is None:
         room = int((tile.box.width - 6) / BOLD)
-        whole = f"{tile.label} {tile.size}"
-        labels = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]
-        return labels[:1], FONTS[0]
-    for name in (tile.label, *_ends(tile.label)):
-        for font in FONTS:
-            room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
-            deep = int((tile.box.height - 2) / (1.18 * font))
-            lines = _broken(name, room)
-            if lines and len(lines) <= deep:
-                with_size = len(tile.size) <= room and len(lines) < deep
-                return [*lines, *([tile.size] if with_size else [])], font
+        return [text for text in (f"{tile.label} {tile.size}", *names) if len(text) <= room][:1], FONTS[0]
+    for name, font in product(names, FONTS):
+        room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
+        deep = int((tile.box.height - 2) / (1.18 * font))
+        lines = packed(re.split(r"(?<=[._ ])", name), room)
+        if len(lines) <= deep and max(map(len, lines)) <= room:
+            with_size = len(tile.size) <= room and len(lines) < deep
+            return [*lines, *([tile.size] if with_size else [])], font
     return [], FONTS[0]
-
-
-def _ends(label: str) -> Iterator[str]:
-    """Yield shorter names of the same module: without the first parts of a path."""
-    parts = label.split(".")
-    for start in range(1, len(parts)):
-        yield ".".join(parts[start:])
-
-
-def _broken(name: str, room: int) -> list[str]:
-    """Return a name on lines of at most ``room`` characters, broken between words and after dots; [] if it is too long.
-
-    >>> _broken("downsample.0", 11), _broken("12 more", 4), _broken("downsample.0", 8)
-    (['downsample.', '0'], ['12', 'more'], [])
-    """
-    lines = [""]
-    for part in re.split(r"(?<=[._ ])", name):
-        if len(lines[-1]) + len(part.rstrip()) > room and lines[-1]:
-            lines.append("")
-        lines[-1] += part
-    lines = [line.rstrip() for line in lines]
-    return lines if max(map(len, lines)) <= room else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +165,9 @@ def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[S
     """Return the page of results, each given by name and sections."""
     css = markup(source("table.css") + "\n" + source("report.css"))
     script = markup(source("table.js") + "\n" + source("report.js"))
-    return template("report.html.jinja").render(
-        title=title, subtitle=subtitle, sections=list(_tabs(parts)), css=css, script=script
-    )
-
-
-def _tabs(parts: Iterable[tuple[str, Iterable[Section]]]) -> Iterator[Section]:
-    """Yield the sections of all results, prefixing duplicate titles with the result's name, numbered if shared."""
-    listed = list(parts)
-    titles: set[str] = set()
+    listed, tabs = list(parts), list[Section]()
     for name, (_, sections) in zip(numbered([name for name, _ in listed]), listed):
-        for section in sections:
-            title = f"{name}: {section.title}" if section.title in titles else section.title
-            titles.add(title)
-            yield replace(section, title=title)
+        for section in sections:  # Of two with one title, the second has the name of its result too.
+            is_known = any(tab.title == section.title for tab in tabs)
+            tabs.append(replace(section, title=f"{name}: {section.title}") if is_known else section)
+    return template("report.html.jinja").render(title=title, subtitle=subtitle, sections=tabs, css=css, script=script)

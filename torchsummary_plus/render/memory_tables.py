@@ -1,8 +1,9 @@
-"""A memory estimate -> its tables by kind and by module, and their sentences, independent of format."""
+"""Steps -> tables independent of format: the memory by kind and by module, estimates side by side, and the time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ..data.answers import assumed, reasons
 from ..data.errors import InputError, choice_error
@@ -13,6 +14,7 @@ from ..memory.attribution import parents
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.gpus import COMMON, find_gpu, parse_memory
 from ..table.columns import check_layout
+from ..timing.step_time import StepTime, bound_by
 
 HOLDERS = 3  # How many of the modules that hold most of the peak are shown.
 
@@ -23,11 +25,6 @@ PHASES = {"optimizer": "optimizer's step", "end": "rest of the step, after the b
 def kind_label(kind: str) -> str:
     """Return the label of a kind of memory: "Saved activations" for "saved_activations"."""
     return kind.replace("_", " ").capitalize().replace("Kv ", "KV ")
-
-
-def title(estimate: Estimate) -> str:
-    """Return the description of the step: model, batch size, optimizer, dtypes, loss, device."""
-    return str(estimate.info)
 
 
 def place(estimate: Estimate) -> str:
@@ -42,7 +39,7 @@ def verdict(estimate: Estimate) -> str:
     if estimate.backend != "cuda":
         return f"Needs: {in_common_unit(estimate.peak_bytes)} of main memory"
     if not estimate.info.gpu:
-        return f"Fits: {_smallest(estimate)}"
+        return _smallest(estimate)
     fit = estimate.fits()
     if not fit:
         sizes = (in_common_unit(nbytes) for nbytes in (fit.needed_bytes, fit.usable_bytes))
@@ -59,12 +56,13 @@ def verdict(estimate: Estimate) -> str:
 
 def _smallest(estimate: Estimate) -> str:
     """Return the smallest common GPU that a step fits, and the next smaller one."""
-    known = [(name, find_gpu(name).datasheet_gb) for name in COMMON]
-    for number, (name, gb) in enumerate(known):
+    below = ""
+    for name in COMMON:
+        size = f"{find_gpu(name).datasheet_gb} GB"
         if find_gpu(name).usable_bytes > estimate.peak_range[0] and estimate.fits(name):
-            smaller = f"; {a_gpu(known[number - 1][0])} ({known[number - 1][1]} GB) is too small" if number else ""
-            return f"{a_gpu(name)} ({gb} GB) or a larger GPU{smaller}"
-    return f"no single GPU up to {known[-1][0]} ({known[-1][1]} GB); {in_common_unit(estimate.peak_bytes)} are needed"
+            return f"Fits: {a_gpu(name)} ({size}) or a larger GPU{below}"
+        below = f"; {a_gpu(name)} ({size}) is too small"
+    return f"Fits: no single GPU up to {name} ({size}); {in_common_unit(estimate.peak_bytes)} are needed"
 
 
 def sentences(estimate: Estimate) -> Iterator[str]:
@@ -72,18 +70,15 @@ def sentences(estimate: Estimate) -> Iterator[str]:
     if estimate.backend == "cuda" and estimate.info.gpu and (cure := estimate.fits().cure):
         yield f"{cure}."
     if estimate.backend == "cuda":
-        yield _on_device(estimate)
+        low, high = estimate.device_bytes
+        unit, of = common_unit(high), "allocator cache and CUDA context"
+        least, most = (f"{float(in_unit(nbytes, unit)[0]):.1f}" for nbytes in (low, high))
+        if not estimate.info.gpu or high <= parse_memory(estimate.info.gpu):
+            yield f"nvidia-smi would show {least} to {most} {unit} ({of})."
+        else:
+            slow = "; here torch empties that cache during the step, which is slow" if estimate.fits() else ""
+            yield f"On a larger GPU nvidia-smi would show up to {most} {unit} ({of}){slow}."
     yield from assumed(estimate.assumptions, "details()")
-
-
-def _on_device(estimate: Estimate) -> str:
-    (low, high), of = estimate.device_bytes, "allocator cache and CUDA context"
-    gpu, unit = estimate.info.gpu, common_unit(high)
-    least, most = (f"{float(in_unit(nbytes, unit)[0]):.1f}" for nbytes in (low, high))
-    if not gpu or high <= parse_memory(gpu):
-        return f"nvidia-smi would show {least} to {most} {unit} ({of})."
-    slow = "; here torch empties that cache during the step, which is slow" if estimate.fits() else ""
-    return f"On a larger GPU nvidia-smi would show up to {most} {unit} ({of}){slow}."
 
 
 def details_text(estimate: Estimate) -> str:
@@ -93,30 +88,28 @@ def details_text(estimate: Estimate) -> str:
     def sizes(*figures: int) -> str:
         return " to ".join(dict.fromkeys(in_unit(nbytes, unit)[0] for nbytes in figures)) + f" {unit}"
 
-    phases = ", ".join(f"{phase} {sizes(nbytes)}" for phase, nbytes in estimate.phase_peaks.items())
-    layers = ", ".join(f"{name} {sizes(nbytes)}" for name, nbytes in estimate.holders[:HOLDERS] if nbytes)
-    operators = ", ".join(f"{name} ({count:,} calls)" for name, count in estimate.unknown)
-    lines = [
-        ("Peak, at least and at most", sizes(*estimate.peak_range)),
-        ("Operator at the peak", estimate.peak_operator),
-        ("Peak of each phase", phases),
-        ("Held at the peak by", layers),
-        ("Left after the step", sizes(estimate.steady_bytes)),
-    ]
-    if estimate.kv_cache_bytes:
-        lines.append(("KV cache after the last token", sizes(estimate.kv_cache_bytes)))
-    if estimate.backend == "cuda":
-        reserved = f"{sizes(*estimate.reserved_range)} on a GPU with room to spare"
-        lines.append(("torch.cuda.max_memory_reserved", reserved))
-        lines.append(("With CUDA context, as nvidia-smi", sizes(*estimate.device_bytes)))
-    if operators:
-        lines.append(("Workspace estimated for", operators))
-    width = max(len(label) for label, _ in lines)
-    shown = [f"{label:<{width}}  {text}" for label, text in lines if text]
-    return "\n".join([title(estimate), *shown, *(f"Assumed: {line}" for line in estimate.assumptions)])
+    on_card, cache = estimate.backend == "cuda", estimate.kv_cache_bytes
+    reserved = f"{sizes(*estimate.reserved_range)} on a GPU with room to spare" if on_card else ""
+    lines = {
+        "Peak, at least and at most": sizes(*estimate.peak_range),
+        "Operator at the peak": estimate.peak_operator,
+        "Peak of each phase": ", ".join(f"{phase} {sizes(nbytes)}" for phase, nbytes in estimate.phase_peaks.items()),
+        "Held at the peak by": ", ".join(
+            f"{name} {sizes(nbytes)}" for name, nbytes in estimate.holders[:HOLDERS] if nbytes
+        ),
+        "Left after the step": sizes(estimate.steady_bytes),
+        "KV cache after the last token": sizes(cache) if cache else "",
+        "torch.cuda.max_memory_reserved": reserved,
+        "With CUDA context, as nvidia-smi": sizes(*estimate.device_bytes) if on_card else "",
+        "Workspace estimated for": ", ".join(f"{name} ({count:,} calls)" for name, count in estimate.unknown),
+    }
+    width = max(len(label) for label, text in lines.items() if text)
+    shown = [f"{label:<{width}}  {text}" for label, text in lines.items() if text]
+    return "\n".join([str(estimate.info), *shown, *(f"Assumed: {line}" for line in estimate.assumptions)])
 
 
-BY_KIND = ("bytes", "percent")  # The columns of the table by kind, which has a row per kind of memory at the peak.
+BY_KIND = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}
+"""The columns of the table by kind, which has a row per kind of memory at the peak."""
 
 
 def _at_peak(kind: str) -> Callable[[ModuleMemory], int]:
@@ -150,16 +143,22 @@ def memory_table(
         if name not in BY_KIND and name not in MODULE_COLUMNS:
             raise choice_error("column", name, (*BY_KIND, *MODULE_COLUMNS))
     check_layout(style, depth)
-    if set(names) <= set(BY_KIND):
-        fields = tuple(map(_KIND_FIELDS.__getitem__, names))
-        return _table(estimate, "Kind", fields, tuple(_kinds(estimate, fields)))
-    if set(names) & set(BY_KIND):
+    by_kind = set(names) <= set(BY_KIND)
+    if not by_kind and set(names) & set(BY_KIND):
         raise InputError(
             f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} belong to the table by kind; choose "
             "columns of one table"
         )
-    fields = tuple(Field(name, MODULE_COLUMNS[name][0], "bytes", scaled=True) for name in names)
-    return _table(estimate, "Module", fields, tuple(_modules(estimate, fields, depth, style == "tree")))
+    if by_kind:
+        fields = tuple(BY_KIND[name] for name in names)
+        rows = []
+        for kind, nbytes in sorted(estimate.at_peak.items(), key=lambda kind: -kind[1]):
+            values = {"bytes": nbytes, "percent": 100 * nbytes / max(1, estimate.peak_bytes)}
+            rows.append(TableRow(kind_label(kind), kind, 0, cells(fields, (values[name] for name in names))))
+    else:
+        fields = tuple(Field(name, MODULE_COLUMNS[name][0], "bytes", scaled=True) for name in names)
+        rows = list(_modules(estimate, fields, depth, style == "tree"))
+    return _table(estimate, "Kind" if by_kind else "Module", fields, rows)
 
 
 SMALL = 0.002  # Kinds below this share of the peak are folded into one row, if there are several.
@@ -179,13 +178,12 @@ def answer_table(estimate: Estimate) -> Table:
     for label, name, nbytes, words in (("At least", "at_least", least, ""), ("At most", "at_most", most, why)):
         if in_unit(nbytes, unit) != in_unit(estimate.peak_bytes, unit):
             rows.append(_row(label, name, nbytes, words=words))
-    step, notes = title(estimate), tuple(sentences(estimate))
-    return Table(
-        step, "Kind", ANSWER, tuple(rows), (), notes, (step,), widest=WHOLE, answer=verdict(estimate), unit=unit
-    )
+    return replace(_table(estimate, "Kind", ANSWER, rows), widest=1000)  # Sentences are not shortened.
 
 
-WHOLE = 1000  # As the maximum of characters: sentences are not shortened.
+def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: Iterable[TableRow]) -> Table:
+    step, notes, unit = str(estimate.info), tuple(sentences(estimate)), common_unit(estimate.peak_bytes)
+    return Table(step, labels, fields, tuple(rows), (), notes, (step,), answer=verdict(estimate), unit=unit)
 
 
 def _largest_kinds(estimate: Estimate) -> Iterator[TableRow]:
@@ -194,55 +192,25 @@ def _largest_kinds(estimate: Estimate) -> Iterator[TableRow]:
     ranked = sorted(estimate.at_peak.items(), key=lambda kind: -kind[1])
     small = [(kind, nbytes) for kind, nbytes in ranked if 0 < nbytes < SMALL * peak]
     folded = small if len(small) > 1 else []
-    whole = _of_step(estimate)
+    own = estimate.by_module[0].inclusive  # Over the whole step, of the kinds that come and go in it.
+    whole = {"gradients": own.grad_bytes, "optimizer_state": own.optimizer_bytes, "saved_activations": own.saved_bytes}
     for kind, nbytes in ranked:
         if nbytes and (kind, nbytes) not in folded:
             yield _row(kind_label(kind), kind, nbytes, nbytes / peak)
     absent = [(kind, 0) for kind in whole if whole[kind] and not estimate.at_peak.get(kind)]
     if folded or absent:
         total = sum(nbytes for _, nbytes in folded)
-        names = [_name(kind, nbytes, whole.get(kind, 0)) for kind, nbytes in folded + absent]
+        names = []
+        for kind, nbytes in folded + absent:
+            few = "" if 2 * nbytes >= whole.get(kind, 0) else " (most not allocated at this peak)"
+            words = few if nbytes else " (none at this peak)"
+            names.append(kind.replace("_", " ").replace("kv", "KV") + words)
         yield _row("Other", "other", total, total / peak, ", ".join(names))
-
-
-def _of_step(estimate: Estimate) -> dict[str, int]:
-    """Return the bytes over the whole step of the kinds that come and go in it."""
-    whole = estimate.by_module[0].inclusive
-    return {
-        "gradients": whole.grad_bytes,
-        "optimizer_state": whole.optimizer_bytes,
-        "saved_activations": whole.saved_bytes,
-    }
-
-
-def _name(kind: str, at_peak: int, in_step: int) -> str:
-    """Return the name of a kind that is small at the peak, and whether it is larger elsewhere in the step."""
-    words = kind.replace("_", " ").replace("kv", "KV")
-    if not at_peak:
-        return f"{words} (none at this peak)"
-    return f"{words} (most not allocated at this peak)" if at_peak < in_step / 2 else words
 
 
 def _row(label: str, name: str, nbytes: int, share: float | None = None, words: str = "") -> TableRow:
     percent = Cell(None, "") if share is None else Cell(100 * share, f"{100 * share:.1f} %")
     return TableRow(label, name, 0, (ANSWER[0].cell(nbytes), percent, Cell(words, words)))
-
-
-def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
-    step = title(estimate)
-    return Table(
-        step, labels, fields, rows, (), tuple(sentences(estimate)), (step,), answer=verdict(estimate),
-        unit=common_unit(estimate.peak_bytes),
-    )  # fmt: skip
-
-
-_KIND_FIELDS = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}
-
-
-def _kinds(estimate: Estimate, fields: tuple[Field, ...]) -> Iterator[TableRow]:
-    for kind, nbytes in sorted(estimate.at_peak.items(), key=lambda kind: -kind[1]):
-        values = {"bytes": nbytes, "percent": 100 * nbytes / max(1, estimate.peak_bytes)}
-        yield TableRow(kind_label(kind), kind, 0, cells(fields, (values[field.name] for field in fields)))
 
 
 def _modules(estimate: Estimate, fields: tuple[Field, ...], depth: int | None, nested: bool) -> Iterator[TableRow]:
@@ -265,3 +233,82 @@ def _modules(estimate: Estimate, fields: tuple[Field, ...], depth: int | None, n
         path = modules[index].path
         label = (path.rsplit(".", 1)[-1] if nested else path) or "(root)"
         yield TableRow(label, path, levels[index] if nested else 0, cells(fields, own))
+
+
+ON_DEVICE = "nvidia-smi shows what torch's allocator has reserved, in use or not, and the CUDA context."
+
+
+def steps_table(names: Sequence[str], estimates: Sequence[Estimate], times: Sequence[float | None]) -> Table:
+    """Return the table with a row per figure, a column per estimate, and the differences from the first.
+
+    ``times`` are the steps' seconds, None where they are not known.
+    """
+    fields = [Field(name, name, "count") for name in names]
+    fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
+    places: dict[str, list[str]] = {}
+    for name, estimate in zip(names, estimates):
+        places.setdefault(f"{estimate.info}; peak in the {place(estimate)}", []).append(name)
+    notes = [f"{' and '.join(of)}: {words}" for words, of in places.items()]
+    if any(estimate.backend == "cuda" for estimate in estimates):
+        notes.append(ON_DEVICE)
+    rows = []
+    for field, values in _figures(estimates, times):
+        first = values[0]
+        differences = [None if value is None or first is None else value - first for value in values[1:]]
+        rows.append(TableRow(field.heading, field.name, 0, tuple(map(field.cell, [*values, *differences])), field))
+    unit = common_unit(max(estimate.peak_bytes for estimate in estimates))
+    return Table(" / ".join(names), "Figure", tuple(fields), tuple(rows), notes=tuple(notes), unit=unit)
+
+
+def _figures(
+    estimates: Sequence[Estimate], times: Sequence[float | None]
+) -> Iterator[tuple[Field, Sequence[float | None]]]:
+    """Yield each figure with its value for each estimate."""
+    on_card = any(estimate.backend == "cuda" for estimate in estimates)
+
+    def figure(name: str, label: str, values: Iterable[int | None]) -> tuple[Field, list[int | None]]:
+        return Field(name, label, "bytes", scaled=True), list(values)
+
+    for kind in ALL_KINDS:
+        if any(estimate.at_peak.get(kind) for estimate in estimates):
+            yield figure(
+                f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", (e.at_peak.get(kind, 0) for e in estimates)
+            )
+    if on_card:
+        yield figure("requested_bytes", "Requested at the peak", (e.requested_bytes for e in estimates))
+    yield figure("peak_bytes", "Peak", (e.peak_bytes for e in estimates))
+    for phase in dict.fromkeys(phase for estimate in estimates for phase in estimate.phase_peaks):
+        yield figure(f"{phase}_peak_bytes", f"Peak of the {phase}", (e.phase_peaks.get(phase) for e in estimates))
+    yield figure("steady_bytes", "Left after the step", (e.steady_bytes for e in estimates))
+    if on_card:
+        yield figure("reserved_bytes", "Reserved by the allocator", (e.reserved_bytes for e in estimates))
+        yield figure(
+            "cached_bytes", "Reserved, not in use at the peak", (e.reserved_bytes - e.peak_bytes for e in estimates)
+        )
+        yield figure("device_bytes_low", "nvidia-smi, at least", (e.device_bytes[0] for e in estimates))
+        yield figure("device_bytes_high", "nvidia-smi, at most", (e.device_bytes[1] for e in estimates))
+    if any(seconds is not None for seconds in times):
+        yield Field("time_ms", "Time (ms)", "ms"), [None if seconds is None else 1e3 * seconds for seconds in times]
+
+
+_MODULE = (
+    Field("own_ms", "Own ms", "ms", adds_up=True), Field("inclusive_ms", "Inclusive ms", "ms"),
+    Field("percent", "% of the step", "%"), Field("bound", "Bound by", ""),
+)  # fmt: skip
+_KIND = (Field("ms", "ms", "ms", adds_up=True), Field("percent", "%", "%"))
+
+
+def time_tables(time: StepTime) -> tuple[Table, ...]:
+    """Return the table by module, with what limits each, and by kind of kernel unless the time was measured."""
+    modules, kinds = [], []
+    for module in time.by_module:
+        own, inclusive, path = module.own_seconds, module.inclusive_seconds, module.path
+        figures = cells(_MODULE, (1e3 * own, 1e3 * inclusive, 100 * inclusive / time.seconds))
+        bound = _MODULE[3].cell(bound_by(module.memory_bound), "--")
+        level = path.count(".") + 1 if path else 0
+        modules.append(TableRow(path.rsplit(".", 1)[-1] or "(root)", path, level, (*figures, bound)))
+    for kind, seconds in time.by_kind.items():
+        figures = cells(_KIND, (1e3 * seconds, 100 * seconds / time.seconds))
+        kinds.append(TableRow(kind.replace("_", " "), kind, 0, figures))
+    by_module = Table("By module", "Module", _MODULE, tuple(modules), (), tuple(str(time).splitlines()))
+    return (by_module, Table("By kind", "Kernels", _KIND, tuple(kinds))) if kinds else (by_module,)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 
 from ..data.errors import InputError, choice_error
 from ..data.records import GraphEdge, GraphNode
@@ -20,47 +20,38 @@ from .graph_tables import TINT, carried_text, colours, counted, kind_of, nested,
 def graph_lines(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[str]:
     """Return the lines of a flowchart, with boxes coloured by kind if there are several kinds.
 
-    An edge shows the shape it carries if the node it comes from does not.
+    An edge shows the shape it carries if the node it comes from does not. Functions, inputs and outputs are rounded.
     """
     lines = ["flowchart TB"]
     of_kind = colours(nodes)
-    of_kind = of_kind if len(of_kind) > 1 else {}
-    kinds = {kind: number for number, kind in enumerate(of_kind)}
+    kinds = {kind: number for number, kind in enumerate(of_kind)} if len(of_kind) > 1 else {}
     for level, node in nested(nodes):
         pad = "    " * (level + 1)
         if node is None:
             lines.append(f"{pad}end")
-        elif node.kind == "group":
-            lines += [f'{pad}subgraph s{node.index}["{_title(node)}"]', f"{pad}    direction TB"]
-        else:
-            number = kinds.get(kind_of(node))
-            lines.append(f"{pad}{_name(node)}{_node(node)}{'' if number is None else f':::kind{number}'}")
+            continue
+        title, shape = safe(title_of(node)), safe(structure_text(node.outputs))
+        if node.kind == "group":
+            lines += [f'{pad}subgraph s{node.index}["{title}"]', f"{pad}    direction TB"]
+            continue
+        text = "<br/>".join([title, shape, *([counted(node.num_params)] if node.num_params else [])])
+        if node.kind in ("input", "output"):
+            text = f"{title} {shape}"
+        box = f'["{text}"]' if node.kind == "module" else f'(["{text}"])'
+        number = kinds.get(kind_of(node))
+        lines.append(f"{pad}{_name(node)}{box}{'' if number is None else f':::kind{number}'}")
     shown = {node.index: node for node in nodes}
     for edge in edges:
         source, carried = shown[edge.source], carried_text(edge)
         label = "" if carried == structure_text(source.outputs) else f'|"{safe(carried)}"|'
         lines.append(f"    {_name(source)} -->{label} {_name(shown[edge.target])}")
-    return [*lines, *(f"    classDef kind{n} fill:{colour}{TINT}" for n, colour in enumerate(of_kind.values()))]
+    return [*lines, *(f"    classDef kind{number} fill:{of_kind[kind]}{TINT}" for kind, number in kinds.items())]
 
 
 def _name(node: GraphNode) -> str:
     if node.kind == "input":
         return "given" if node.index == -2 else f"given{-node.index - 1}"
     return "returned" if node.kind == "output" else f"n{node.index}"
-
-
-def _title(node: GraphNode) -> str:
-    return safe(title_of(node))
-
-
-def _node(node: GraphNode) -> str:
-    """Return a node with its shape and parameters; rounded for a function, an input or an output."""
-    shape = structure_text(node.outputs)
-    if node.kind in ("input", "output"):
-        return f'(["{_title(node)} {safe(shape)}"])'
-    lines = [_title(node), safe(shape), *([counted(node.num_params)] if node.num_params else [])]
-    text = "<br/>".join(lines)
-    return f'(["{text}"])' if node.kind == "function" else f'["{text}"]'
 
 
 WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")
@@ -91,8 +82,7 @@ class _Box:
 
 def class_lines(report: Report, depth: int) -> list[str]:
     """Return the lines of a class diagram of the modules down to ``depth``."""
-    modules = _modules(report, depth)
-    boxes = _boxes(modules)
+    boxes = _boxes(_modules(report, depth))
     lines = ["classDiagram"]
     for box in boxes:
         label = "" if box.name == box.label else f'["{safe(box.label)}"]'
@@ -107,80 +97,64 @@ def _modules(report: Report, depth: int) -> list[_Module]:
     """Return the modules, each after its parent."""
     modules: dict[str, _Module] = {}
     for row in sorted(report.rows, key=lambda row: row.path.count(".")):
-        if row.kind == "function" or row.path in modules or _level(row.path) > depth:
+        level = row.path.count(".") + 1 if row.path else 0
+        if row.kind == "function" or row.path in modules or level > depth:
             continue
+        above = row.path.rpartition(".")[0]
+        while above not in modules and above:
+            above = above.rpartition(".")[0]
         modules[row.path] = _Module(row)
         if row.path:
-            above = row.path
-            while above not in modules or above == row.path:
-                above = above.rpartition(".")[0]
             modules[above].inside.append(modules[row.path])
     return list(modules.values())
-
-
-def _level(path: str) -> int:
-    return path.count(".") + 1 if path else 0
 
 
 def _boxes(modules: Sequence[_Module]) -> list[_Box]:
     """Assign modules to boxes and return the boxes, from the top down."""
     known: dict[object, _Box] = {}
-    numbers: Counter[str] = Counter()
     for module in reversed(modules):
         inside = tuple((submodule.row.var_name, id(submodule.box)) for submodule in module.inside)
         module.box = known.setdefault((module.row.class_name, inside), _Box("", module.row.class_name))
-    boxes = list(dict.fromkeys(module.box for module in modules))
     for module in modules:
         module.box.modules.append(module)
+    boxes = list(dict.fromkeys(module.box for module in modules))
+    seen: Counter[str] = Counter()
     ids = count(1)
     for box in boxes:
-        numbers[box.label] += 1
-        if numbers[box.label] > 1:
-            box.label = f"{box.label} ({numbers[box.label]})"
+        seen[box.label] += 1
+        if seen[box.label] > 1:
+            box.label = f"{box.label} ({seen[box.label]})"
         box.name = box.label if WORDLESS.fullmatch(box.label) else f"Class_{next(ids)}"
     return boxes
 
 
 def _members(box: _Box) -> Iterator[str]:
-    """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes."""
-    params = sum(module.row.total_params for module in box.modules)
-    number = len(box.modules)
+    """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes.
+
+    Submodules are in runs of consecutively numbered ones of one box, with their parameters if these are the same
+    everywhere.
+    """
     is_lazy = any(module.is_lazy() for module in box.modules)
-    yield (f"{number:,} modules, " if number > 1 else "") + ("unknown params" if is_lazy else counted(params))
-    first = box.modules[0]
-    for start, stop in _runs(first.inside):
-        yield _member(box, start, stop)
+    params = "unknown params" if is_lazy else counted(sum(module.row.total_params for module in box.modules))
+    yield (f"{len(box.modules):,} modules, " if len(box.modules) > 1 else "") + params
+
+    def run(member: tuple[int, _Module]) -> object:
+        place, module = member
+        name = module.row.var_name
+        return (module.box.name, int(name) - place) if name.isdecimal() else place
+
+    for _, members in groupby(enumerate(box.modules[0].inside), run):
+        places, modules = zip(*members)
+        first, last = modules[0], modules[-1]
+        name = first.row.var_name + (f" to {last.row.var_name}" if last is not first else "")
+        each = {module.inside[place].row.total_params for module in box.modules for place in places}
+        is_shown = len(each) == 1 and each != {0} and not first.is_lazy()
+        words = f", {counted(each.pop())}{' each' if last is not first else ''}" if is_shown else ""
+        yield safe(f"{first.box.label} {name}") + words
     calls = {(structure_text(m.row.inputs), structure_text(m.row.outputs)) for m in box.modules if m.row.called}
     if len(calls) == 1:
         inputs, outputs = calls.pop()
         yield f"forward({safe(inputs)}) {safe(outputs)}"
-
-
-def _member(box: _Box, start: int, stop: int) -> str:
-    """Return the line of a submodule or a run of them: class, name, and parameters if the same everywhere."""
-    first, last = box.modules[0].inside[start], box.modules[0].inside[stop - 1]
-    name = first.row.var_name + (f" to {last.row.var_name}" if last is not first else "")
-    params = {submodule.row.total_params for module in box.modules for submodule in module.inside[start:stop]}
-    if len(params) > 1 or params == {0} or first.is_lazy():
-        return safe(f"{first.box.label} {name}")
-    each = " each" if last is not first else ""
-    return safe(f"{first.box.label} {name}") + f", {counted(params.pop())}{each}"
-
-
-def _runs(inside: Sequence[_Module]) -> list[tuple[int, int]]:
-    """Group consecutively numbered modules of one box, as start and stop positions."""
-    runs: list[tuple[int, int]] = []
-    for place, module in enumerate(inside):
-        if runs and _follows(inside[place - 1], module):
-            runs[-1] = (runs[-1][0], place + 1)
-        else:
-            runs.append((place, place + 1))
-    return runs
-
-
-def _follows(module: _Module, other: _Module) -> bool:
-    names = module.row.var_name, other.row.var_name
-    return module.box is other.box and all(map(str.isdecimal, names)) and int(names[0]) + 1 == int(names[1])
 
 
 SPECIAL = re.compile(r"[^A-Za-z0-9 .,:\[\]/+_-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+]")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from ..data.errors import InputError
-from ..data.tracking_records import Tracking, TrackPoint
+from ..data.tracking_records import Tracking
 from ..data.units import describe
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
@@ -41,11 +41,20 @@ def draw_timeline(
 ) -> Axes:
     """Plot memory over steps (numbered from 1); None is the last that reaches the peak. Raises :class:`InputError`."""
     points = chosen_points(estimate, steps)
+    levels = [point.total_bytes for point in points]
     ax = place(HEIGHT)
-    size, unit = fig.in_units(max(point.total_bytes for point in points))
-    positions = thinned([point.total_bytes for point in points], MOST_POINTS)
-    _stack(ax, points, positions, size)
-    top = max(point.total_bytes for point in points) / size
+    size, unit = fig.in_units(max(levels))
+    positions = thinned(levels, MOST_POINTS)
+    shown = [dict(points[place].live) for place in positions]
+    kinds = [kind for kind in fig.LAYERS if any(level.get(kind) for level in shown)]
+    at, last = [*positions, len(points)], [*shown, shown[-1]]
+    ax.stackplot(
+        at, [[level[kind] / size for level in last] for kind in kinds], step="post", linewidth=0,
+        colors=[fig.fill_on(fig.LAYERS[kind], ax) for kind in kinds], labels=[kind.replace("_", " ") for kind in kinds],
+    )  # fmt: skip
+    outline = [levels[place] / size for place in (*positions, positions[-1])]
+    ax.plot(at, outline, drawstyle="steps-post", color=fig.ink(ax, "line"), linewidth=0.4)
+    top = max(levels) / size
     if memory is not None:
         top = _limit(ax, memory, estimate, top, size)
     ax.set_xlim(0, len(points))
@@ -99,25 +108,11 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
     return phases
 
 
-def _stack(ax: Axes, points: Sequence[TimelinePoint], positions: Sequence[int], size: int) -> None:
-    shown = [dict(points[place].live) for place in positions]
-    x = [*positions, len(points)]
-    present = [kind for kind in fig.LAYERS if any(level.get(kind) for level in shown)]
-    layers = {kind: [level[kind] / size for level in shown] for kind in present}
-    ax.stackplot(
-        x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
-        colors=[fig.fill_on(fig.LAYERS[kind], ax) for kind in layers],
-        labels=[kind.replace("_", " ") for kind in layers],
-    )  # fmt: skip
-    totals = [points[place].total_bytes / size for place in positions]
-    ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=fig.thin_ink(ax), linewidth=0.4)
-
-
 def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, size: int) -> float:
     """Draw a line at the memory that the allocator can use, and return the top of the axes that it needs.
 
-    Its label is at the very top, above that of the peak, so that the peak's leader line crosses no text. A limit far
-    above the highest point gets only a label, since drawn to scale it would flatten the plot.
+    Its label is at the very top, so that the peak's leader line crosses no text. A limit far above the highest point
+    gets only a label, since drawn to scale it would flatten the plot.
     """
     gpu = named_gpu(memory)
     nbytes = max(0, room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu))
@@ -125,13 +120,12 @@ def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, 
     name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
     text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size
     far = level > FAR * top
-    colour = fig.limit_ink(ax)
+    colour = fig.ink(ax, "limit")
     if not far:
         ax.axhline(level, color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
-    ax.annotate(
-        f"{text}, far above" if far else f"{text} (dashed)", (0.02, 0.99), xycoords="axes fraction", va="top",
-        fontsize=fig.TEXT, color=colour, parse_math=False, bbox=fig.hiding(ax), zorder=4,
-    )  # fmt: skip
+    said = f"{text}, far above" if far else f"{text} (dashed)"
+    fig.write(ax, said, (0.02, 0.99), xycoords="axes fraction", va="top", color=colour, parse_math=False,
+              bbox=fig.hiding(ax), zorder=4)  # fmt: skip
     return top if far else max(top, level)
 
 
@@ -143,12 +137,11 @@ def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: i
     whole = estimate.backend == "cuda" and point.total_bytes == estimate.peak_bytes
     reserved = f" (reserved {estimate.reserved_bytes / size:.2f})" if whole else ""
     where = fig.elided(point.module, 24) or point.operator.rpartition("::")[2]
-    ax.plot([place + 0.5], [level], "o", color=fig.thin_ink(ax), markersize=3, clip_on=False)
-    ax.annotate(
-        f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, height),
-        textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=fig.TEXT, color=fig.ink(ax),
-        parse_math=False, bbox=fig.hiding(ax),
-        arrowprops={"arrowstyle": "-", "color": fig.thin_ink(ax), "linewidth": 0.4, "relpos": (0.5, 0)},
+    ax.plot([place + 0.5], [level], "o", color=fig.ink(ax, "line"), markersize=3, clip_on=False)
+    fig.write(
+        ax, f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, height),
+        textcoords="axes fraction", ha="right" if right else "left", va="top", parse_math=False, bbox=fig.hiding(ax),
+        arrowprops={"arrowstyle": "-", "color": fig.ink(ax, "line"), "linewidth": 0.4, "relpos": (0.5, 0)},
     )  # fmt: skip
 
 
@@ -156,31 +149,29 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
     """Draw a line at the end of each phase, and the names of the phases that have room, longest phases first."""
     end = spans[-1].stop
     for span in spans[:-1]:
-        ax.axvline(span.stop, color=fig.thin_ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
-    labelled: list[tuple[float, float]] = []
+        ax.axvline(span.stop, color=fig.ink(ax, "line"), linewidth=0.4, linestyle=(0, (1, 1)))
     several = spans[0].step != spans[-1].step
-    ticks: list[tuple[float, str]] = []
-    named = [span for span in spans if span.phase != "setup"]
-    for span in sorted(named, key=lambda span: span.start - span.stop):
+    ticks: dict[float, tuple[float, str]] = {}
+    for span in sorted(spans, key=lambda span: span.start - span.stop):
         name = f"{span.phase} {span.step + 1}" if several else span.phase
         half = end * 0.5 * len(name) * 0.55 * fig.TEXT / 72 / (0.8 * fig.COLUMN_WIDTH)
         centre = min(max((span.start + span.stop) / 2, half), end - half)
-        if all(centre + half <= left or right <= centre - half for left, right in labelled):
-            labelled.append((centre - half, centre + half))
-            ticks.append((centre, name))
-    ax.set_xticks([centre for centre, _ in ticks], [name for _, name in ticks])
+        is_free = all(half + other <= abs(centre - at) for at, (other, _) in ticks.items())
+        if span.phase != "setup" and is_free:
+            ticks[centre] = half, name
+    ax.set_xticks(list(ticks), [name for _, name in ticks.values()])
     ax.tick_params(axis="x", length=0)
 
 
 HEIGHT_OF_TRACKING = 2.0  # Height of the axes in inches, without the tick labels.
 
-LINES: tuple[tuple[str, str, str, Callable[[TrackPoint], int | None]], ...] = (
-    ("Allocated", fig.ORANGE, "-", lambda point: point.memory.allocated_bytes),
-    ("Peak since last", fig.VERMILLION, ":", lambda point: point.memory.peak_bytes),
-    ("Reserved", fig.BLACK, "--", lambda point: point.memory.reserved_bytes),
-    ("Device used", fig.SKY, "-.", lambda point: point.memory.used_bytes),
+LINES = (
+    ("Allocated", fig.ORANGE, "-", "allocated_bytes"),
+    ("Peak since last", fig.VERMILLION, ":", "peak_bytes"),
+    ("Reserved", fig.BLACK, "--", "reserved_bytes"),
+    ("Device used", fig.SKY, "-.", "used_bytes"),
 )
-"""Lines drawn over the tensors if known: label, colour, line style and value."""
+"""Lines drawn over the tensors if known: label, colour, line style and field of the device's memory."""
 
 
 def draw_tracking(tracking: Tracking, place: Place) -> Axes:
@@ -188,7 +179,7 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
     points = tracking.points
     if not points:
         raise InputError("nothing has been tracked yet; call track() at least once before the report")
-    known = {name: [read(point) for point in points] for name, _, _, read in LINES}
+    known = {name: [getattr(point.memory, field) for point in points] for name, _, _, field in LINES}
     values = [value for line in known.values() for value in line if value is not None]
     size, unit = fig.in_units(max([*values, *(point.tensor_bytes for point in points)]))
     ax = place(HEIGHT_OF_TRACKING)
@@ -198,8 +189,8 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
     handles = ax.plot(at, tensors, color=fig.GREEN, marker="o", markersize=2.5, linewidth=1)
     labels = ["Tensors"]
     for name, color, dashes, _ in LINES:
-        if all(value is not None for value in known[name]):
-            heights = [(value or 0) / size for value in known[name]]
+        if None not in known[name]:
+            heights = [value / size for value in known[name]]
             handles += ax.plot(at, heights, color=fig.fill_on(color, ax), linestyle=dashes, linewidth=1)
             labels.append(name)
     ax.set_xticks(list(at), [fig.elided(point.label or f"line {point.line}", 16) for point in points], parse_math=False)

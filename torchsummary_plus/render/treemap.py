@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ..data.units import in_unit, size_text
 from ..memory.attribution import parents
-from ..memory.estimate import Estimate, ModuleMemory
+from ..memory.estimate import Estimate
 from .memory_tables import kind_label
 
 SMALLEST = 1 / 350  # Minimum size of a tile with room for a label, as a share of the peak; smaller siblings are merged.
@@ -31,10 +31,6 @@ class Box:
     y: float
     width: float
     height: float
-
-    def inner(self) -> Box:
-        """Return the area inside a frame, below its heading."""
-        return Box(self.x + 2, self.y + HEAD, self.width - 4, self.height - HEAD - 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,37 +71,32 @@ def squarified(areas: Sequence[float], box: Box) -> list[Box]:
     """
     sums = [0.0, *accumulate(areas)]
     scale = box.width * box.height / sums[-1] if areas else 0.0
+
+    def worst(start: int, stop: int, side: float) -> float:
+        """Return the worst aspect ratio of ``areas[start:stop]`` laid out along a side."""
+        whole = (sums[stop] - sums[start]) * scale
+        if not side or not whole:
+            return 1.0
+        return max(side**2 * areas[start] * scale / whole**2, whole**2 / (side**2 * areas[stop - 1] * scale))
+
     boxes: list[Box] = []
     while len(boxes) < len(areas):
-        start, side = len(boxes), min(box.width, box.height)
+        start, is_wide = len(boxes), box.width >= box.height
+        side, room = sorted((box.width, box.height))
         stop = start + 1
-        while stop < len(areas) and _worst(areas, sums, start, stop + 1, side, scale) <= _worst(
-            areas, sums, start, stop, side, scale
-        ):
+        while stop < len(areas) and worst(start, stop + 1, side) <= worst(start, stop, side):
             stop += 1
-        room, strip = max(box.width, box.height), sums[stop] - sums[start]
+        strip = sums[stop] - sums[start]
         depth = room if stop == len(areas) else min(room, strip * scale / side if side else 0.0)
         along = 0.0
         for area in areas[start:stop]:
             length = side * area / strip if strip else 0.0
-            if box.width >= box.height:
-                boxes.append(Box(box.x, box.y + along, depth, length))
-            else:
-                boxes.append(Box(box.x + along, box.y, length, depth))
+            across, down, size = (0, along, (depth, length)) if is_wide else (along, 0, (length, depth))
+            boxes.append(Box(box.x + across, box.y + down, *size))
             along += length
-        if box.width >= box.height:
-            box = Box(box.x + depth, box.y, max(0.0, box.width - depth), box.height)
-        else:
-            box = Box(box.x, box.y + depth, box.width, max(0.0, box.height - depth))
+        across, down = (depth, 0) if is_wide else (0, depth)
+        box = Box(box.x + across, box.y + down, max(0.0, box.width - across), max(0.0, box.height - down))
     return boxes
-
-
-def _worst(areas: Sequence[float], sums: Sequence[float], start: int, stop: int, side: float, scale: float) -> float:
-    """Return the worst aspect ratio of ``areas[start:stop]`` laid out along a side."""
-    whole = (sums[stop] - sums[start]) * scale
-    if not side or not whole:
-        return 1.0
-    return max(side**2 * areas[start] * scale / whole**2, whole**2 / (side**2 * areas[stop - 1] * scale))
 
 
 def stages(estimate: Estimate, most: int) -> list[str]:
@@ -147,31 +138,39 @@ def treemap(estimate: Estimate, box: Box, known: Sequence[str]) -> Iterator[Tile
     stack = [(0, box, 0)]
     while stack:
         index, place, level = stack.pop()
+        path = modules[index].path
         parts = _parts(estimate, index, inside[index])
         if index and level < FRAMES and len(parts) > 1 and place.width > 3 * HEAD and place.height > 3 * HEAD:
-            yield _frame(modules[index], place)
-            place, level = place.inner(), level + 1
-        parts = _roomy(parts, modules[index].path, place)
+            size = size_text(modules[index].inclusive_bytes)
+            yield Tile(place, path, _last(path), size, None, (path, f"{size} including submodules"))
+            place, level = Box(place.x + 2, place.y + HEAD, place.width - 4, place.height - HEAD - 2), level + 1
+        parts = _roomy(parts, path, place)
         for part, area in zip(parts, squarified([part.nbytes for part in parts], place)):
             if part.module >= 0:
                 stack.append((part.module, area, level))
-            else:
-                yield _tile(part, area, estimate.peak_bytes, known)
+                continue
+            size = size_text(part.nbytes)
+            kinds = sorted(part.kinds, key=lambda item: -item[1])
+            tip = [
+                part.path if kinds else part.label,
+                f"{size}, {100 * part.nbytes / estimate.peak_bytes:.1f}% of the peak",
+            ]
+            tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
+            around = (stage for stage in known if stage and f"{part.path}.".startswith(f"{stage}."))
+            stage = next(around, "" if kinds and not part.path and "" in known else OTHER)
+            yield Tile(area, part.path, part.label, size, stage, tuple(tip))
 
 
 def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]:
     """Return the parts of a module's bytes, largest first; parts too small to see are merged."""
-    modules, module = estimate.by_module, estimate.by_module[index]
+    modules, module, own = estimate.by_module, estimate.by_module[index], _own(estimate, index)
     least = SMALLEST * estimate.peak_bytes
     parts = [_Part(modules[inner].inclusive_bytes, inner) for inner in inside]
-    own = _own(estimate, index)
     parts.append(_Part(own, -1, module.path, _last(module.path) or ROOT, module.at_peak))
-    parts.append(_Part(module.own_bytes - own, -1, "", "outside modules", ()))
+    parts.append(_Part(module.own_bytes - own, label="outside modules"))
     small = [part for part in parts if 0 < part.nbytes < least]
     large = [part for part in parts if part.nbytes >= least and part.nbytes]
-    if small:
-        large.append(_more(module.path, sum(part.nbytes for part in small), len(small)))
-    return sorted(large, key=lambda part: -part.nbytes)
+    return _merged(large, small, module.path) if small else sorted(large, key=lambda part: -part.nbytes)
 
 
 def _roomy(parts: Sequence[_Part], path: str, place: Box) -> list[_Part]:
@@ -182,29 +181,15 @@ def _roomy(parts: Sequence[_Part], path: str, place: Box) -> list[_Part]:
         areas = squarified([part.nbytes for part in roomy], place)
         if all(area.width >= LEAST_WIDTH and area.height >= LEAST_HEIGHT for area in areas):
             break
-        first, second = roomy.pop(), roomy.pop()
-        roomy.append(_more(path, first.nbytes + second.nbytes, first.count + second.count))
-        roomy.sort(key=lambda part: -part.nbytes)
+        roomy = _merged(roomy[:-2], roomy[-2:], path)
     return roomy
 
 
-def _more(path: str, nbytes: int, count: int) -> _Part:
-    return _Part(nbytes, -1, path, f"{count:,} more", count=count)
-
-
-def _frame(module: ModuleMemory, box: Box) -> Tile:
-    size = size_text(module.inclusive_bytes)
-    return Tile(box, module.path, _last(module.path), size, None, (module.path, f"{size} including submodules"))
-
-
-def _tile(part: _Part, box: Box, peak: int, known: Sequence[str]) -> Tile:
-    size = size_text(part.nbytes)
-    kinds = sorted(part.kinds, key=lambda item: -item[1])
-    tip = [part.path if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
-    tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
-    inside = (stage for stage in known if stage and f"{part.path}.".startswith(f"{stage}."))
-    stage = next(inside, "" if part.kinds and not part.path and "" in known else OTHER)
-    return Tile(box, part.path, part.label, size, stage, tuple(tip))
+def _merged(parts: Sequence[_Part], small: Sequence[_Part], path: str) -> list[_Part]:
+    """Return parts and one of all small ones, largest first."""
+    count = sum(part.count for part in small)
+    more = _Part(sum(part.nbytes for part in small), -1, path, f"{count:,} more", count=count)
+    return sorted([*parts, more], key=lambda part: -part.nbytes)
 
 
 def _last(path: str) -> str:

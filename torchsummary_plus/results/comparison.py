@@ -11,7 +11,7 @@ from ..data.errors import choice_error
 from ..render.comparison_tables import (
     FEW_MATCH,
     ORIENTS,
-    AlignedLines,
+    AlignedRow,
     Compared,
     aligned_lines,
     figures_table,
@@ -20,7 +20,8 @@ from ..render.comparison_tables import (
     models_table,
     shared_names,
 )
-from ..render.step_tables import steps_table
+from ..render.figure import placed
+from ..render.memory_tables import steps_table
 from ..table.columns import check_layout
 from .memory_estimate import MemoryEstimate
 from .model_summary import Presentation
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..formats.table import Table
-    from ..render.figure import Place
     from ..render.html_report import Section
     from .views import ChosenLook, ShownLook
 
@@ -69,17 +69,14 @@ class Comparison(Views, Figures, Compared):
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
         look, deepest, _ = self.view.with_look(..., depth, style)
-        table = self._aligned(look, deepest)
-        return tuple(
-            tuple([None if place is None else own[place].row.index for own, place in zip(table.lines, row)])
-            for row in table.places
-        )
+        rows = self._aligned(look, deepest)
+        return tuple(tuple(None if item is None else item[0].row.index for item in row) for row in rows)
 
     @cached_property
-    def _alignments(self) -> dict[tuple[str, int | None], AlignedLines]:
+    def _alignments(self) -> dict[tuple[str, int | None], list[AlignedRow]]:
         return {}
 
-    def _aligned(self, style: str, depth: int | None) -> AlignedLines:
+    def _aligned(self, style: str, depth: int | None) -> list[AlignedRow]:
         """Return the aligned lines, computed once for each style and depth. Raises :class:`InputError`."""
         check_layout(style, depth)
         if (style, depth) not in self._alignments:
@@ -95,12 +92,9 @@ class Comparison(Views, Figures, Compared):
         ``compare`` was asked for one, else the total size). Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        return self._plot(ax, width, figures=figures)
-
-    def _draw(self, place: Place, figures: Sequence[str] | str | None = None) -> Axes:
         from ..render.bars import draw_comparison
 
-        return draw_comparison(self, figures, place)
+        return draw_comparison(self, figures, placed(ax, width))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         figures = figures_table(self, self.figures)
@@ -174,12 +168,9 @@ class StepComparison(Views, Figures):
 
         Raises :class:`MissingExtraError` without matplotlib.
         """
-        return self._plot(ax, width)
-
-    def _draw(self, place: Place) -> Axes:
         from ..render.bars import draw_steps
 
-        return draw_steps(self.names, self.estimates, place)
+        return draw_steps(self.names, self.estimates, placed(ax, width))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         times = [estimate.known_time() for estimate in self.estimates]

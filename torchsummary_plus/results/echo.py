@@ -15,31 +15,18 @@ STATEMENTS = ("<module>", "<cell line")
 """Names of a statement's code object; older versions of IPython used the second."""
 
 
-class _Shown:
-    """What the current statement has shown. It keeps the statement's code alive, but no frame and no result."""
-
-    def __init__(self) -> None:
-        self.statement: CodeType | None = None
-        self.results: list[ref[Any]] = []
-
-    def add(self, result: object) -> None:
-        statement = _statement()
-        if statement is None:  # Not the shell's thread.
-            return
-        others = [other for other in self.results if other() is not None] if statement is self.statement else []
-        self.statement, self.results = statement, [*others, ref(result)]
-
-    def has(self, result: object) -> bool:
-        return any(other() is result for other in self.results) and _statement() is self.statement
-
-
-_shown = _Shown()
+_shown: tuple[CodeType | None, list[ref[Any]]] = None, []
+"""The current statement, and what it has shown: this keeps the statement's code alive, but no frame and no result."""
 
 
 def note_shown(result: object) -> None:
     """Record that the current statement has shown a result, if a shell may show it again."""
-    if hasattr(sys, "ps1"):
-        _shown.add(result)
+    global _shown
+    statement = _statement() if hasattr(sys, "ps1") else None
+    if statement is not None:  # Else this is not the shell's thread.
+        before, results = _shown
+        others = [other for other in results if other() is not None] if statement is before else []
+        _shown = statement, [*others, ref(result)]
 
 
 def is_echo(result: object) -> bool:
@@ -48,7 +35,8 @@ def is_echo(result: object) -> bool:
     Python's own shell is written in C and asks for the text directly; IPython's display hook must be among the callers,
     so an explicit ``display`` does not count as an echo.
     """
-    if not _shown.has(result):
+    statement, results = _shown
+    if not any(other() is result for other in results) or _statement() is not statement:
         return False
     shell = ipython()
     return shell is None or any(frame.f_locals.get("self") is shell.displayhook for frame in _callers())

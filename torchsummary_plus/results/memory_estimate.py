@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data.units import in_common_unit
 from ..formats.table import Table
 from ..formats.text import WIDTH, answer_text, table_text
 from ..memory.estimate import Estimate
 from ..memory.gpus import named_gpu
-from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, title
+from ..render.figure import placed
+from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
 from ..timing.step_time import StepTime, step_time
 from .views import Columns, Depth, Figures, Views, figure_look
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
-    from ..render.figure import Place
     from ..render.html_report import Section
     from .views import OtherLook
 
@@ -46,6 +46,8 @@ class MemoryEstimate(Views, Figures, Estimate):
     >>> step.peak_phase, step.fits("16GiB")
     ('backward', yes, 15.99 GiB left)
     """
+
+    _main_plot: ClassVar[str] = "plot_timeline"
 
     def render(self, width: int = WIDTH, units: str | None = None) -> str:
         """Return the estimate as text on lines of at most ``width`` characters: whether it fits, and what it holds.
@@ -84,14 +86,9 @@ class MemoryEstimate(Views, Figures, Estimate):
         return self.time(gpu or None) if is_known else None
 
     def to_text(
-        self,
-        *,
-        columns: Columns = ...,
-        depth: Depth = ...,
-        style: str | None = None,
-        units: str | Mapping[str, str] | None = None,
-        **look: Unpack[OtherLook],
-    ) -> str:
+        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
+        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
+    ) -> str:  # fmt: skip
         """Return :meth:`render`'s text, or with ``columns`` a table."""
         cells, rows = figure_look(units, look)
         if not isinstance(columns, EllipsisType):
@@ -111,7 +108,6 @@ class MemoryEstimate(Views, Figures, Estimate):
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import memory_section, tables_section
-        from ..render.step_tables import time_tables
 
         (answer,) = self.tables()
         (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
@@ -120,30 +116,21 @@ class MemoryEstimate(Views, Figures, Estimate):
         return (memory_section(self, answer, by_module), *of_time)
 
     def _headline(self) -> tuple[str, str]:
-        return title(self), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"
+        return str(self.info), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"
 
     def plot_timeline(
-        self,
-        *,
-        steps: int | Collection[int] | None = None,
-        memory: int | float | str | None = None,
-        ax: Axes | None = None,
-        width: str | None = None,
-    ) -> Axes:
+        self, *, steps: int | Collection[int] | None = None, memory: int | float | str | None = None,
+        ax: Axes | None = None, width: str | None = None,
+    ) -> Axes:  # fmt: skip
         """Plot memory over the step, stacked by kind, with phases, the peak and the layer it is in.
 
         ``steps`` counts from 1; None is the last one that reaches the peak. ``memory`` (bytes, "24GiB", a GPU's name)
         draws a line at what the allocator can use of it. Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        return self._plot(ax, width, steps=steps, memory=memory)
-
-    def _draw(
-        self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None
-    ) -> Axes:
         from ..render.timeline import draw_timeline
 
-        return draw_timeline(self, steps, memory, place)
+        return draw_timeline(self, steps, memory, placed(ax, width))
 
     def plot(
         self, *, top: int = 15, depth: int | None = None, ax: Axes | None = None, width: str | None = None
@@ -153,7 +140,6 @@ class MemoryEstimate(Views, Figures, Estimate):
         ``ax`` and the errors are those of :meth:`plot_timeline`.
         """
         from ..render.bars import draw_holders
-        from ..render.figure import placed
 
         return draw_holders(self, top, depth, placed(ax, width))
 

@@ -88,9 +88,8 @@ class ModelGraph(Views):
         from ..render.graph_drawings import column_svg, graphviz_svg, has_graphviz
 
         dot = self.to_dot(width=width, direction=direction)
-        if direction == "TB" and not has_graphviz():
-            return column_svg(self.nodes, self.edges, width)
-        return graphviz_svg(dot)
+        is_drawn = direction != "TB" or has_graphviz()
+        return graphviz_svg(dot) if is_drawn else column_svg(self.nodes, self.edges, width)
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the drawing, and the tables below it, as an HTML fragment for any page; see :meth:`to_svg`."""

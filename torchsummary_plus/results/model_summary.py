@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
-from ..formats.text import summary_text, total_text
+from ..formats.text import summary_text
 from ..render.columns import added_names
+from ..render.figure import placed
 from ..table.build import summary_table
 from ..table.chosen import ALL_ROWS, RowView, row_view
 from ..table.columns import FRAME_COLUMNS, check_layout, default_names
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..formats.table import Table
-    from ..render.figure import Place
     from ..render.html_report import Section
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
+
+ROW_FIELDS = {"rows": "rows", "repeats": "repeats", "row_settings": "settings", "col_width": "width"}
+"""The options of a view that choose rows, and their fields of a :class:`RowView`."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,9 @@ class ModelSummary(Views, Figures, Report):
         return None if self.memory is None else self.memory.total_train_mult_adds
 
     def render(
-        self,
-        *,
-        style: str | None = None,
-        depth: Depth = ...,
-        col_names: Columns = ...,
-        units: str | Mapping[str, str] | None = None,
-        **look: Unpack[OtherLook],
-    ) -> str:
+        self, *, style: str | None = None, depth: Depth = ..., col_names: Columns = ...,
+        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
+    ) -> str:  # fmt: skip
         """Return the table with another style, depth, columns or rows, without running the model again.
 
         Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
@@ -102,12 +100,11 @@ class ModelSummary(Views, Figures, Report):
         row or unit.
         """
         cells, rows = figure_look(units, look)
-        view = self._with_rows(rows, style).view
+        view = self._with_rows(rows, style)._printed().view
         style, depth, names = view.with_look(col_names, depth, style)
-        lines = view.lines if view.lines.repeats else replace(view.lines, repeats="fold")
-        table = self._layers(style, depth, names, lines)
+        table = self._layers(style, depth, names, view.lines)
         (table,) = written([replace(table, unit=OLD_MB) if units is None and self.memory is None else table], cells)
-        text = summary_text(table, style, lines.is_ascii)
+        text = summary_text(table, style, view.lines.is_ascii)
         if self.memory is None:
             return text
         return f"{text}\n{self.memory.render(units=cells.units.get('bytes', cells.sizes))}"
@@ -120,14 +117,9 @@ class ModelSummary(Views, Figures, Report):
         return replace(table, totals=tuple(total for total in table.totals if total.field.name not in GUESSES))
 
     def to_text(
-        self,
-        *,
-        columns: Columns = ...,
-        depth: Depth = ...,
-        style: str | None = None,
-        units: str | Mapping[str, str] | None = None,
-        **look: Unpack[OtherLook],
-    ) -> str:
+        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
+        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
+    ) -> str:  # fmt: skip
         """Return :meth:`render`'s text, with the argument names that all views share."""
         check_options(figure_look(units, look)[1])
         return self.render(style=style, depth=depth, col_names=columns, units=units, **look)
@@ -144,22 +136,20 @@ class ModelSummary(Views, Figures, Report):
         view = self._printed().view
         head = self._layers(*view.with_look(..., ..., None), view.lines)
         (head,) = written([head], CellStyle(OLD_MB if self.memory is None else None))
-        below = [total_text(total) for total in head.totals]
-        memory = [] if self.memory is None else [self.memory.render()]
-        return rich_text(head, [*head.notes, *below, *memory], stream)
+        after = [
+            *head.notes,
+            *(total.text for total in head.totals),
+            *([] if self.memory is None else [self.memory.render()]),
+        ]
+        return rich_text(head, after, stream)
 
     def _with_rows(self, rows: ChosenLook, style: str | None) -> ModelSummary:
         check_options(rows)
         if not rows:
             return self
-        own = self.view.lines
         chosen = row_view(rows.get("rows"), rows.get("repeats"), rows.get("row_settings"), rows.get("col_width"))
-        lines = RowView(
-            chosen.rows if "rows" in rows else own.rows,
-            chosen.repeats if "repeats" in rows else own.repeats,
-            chosen.settings if "row_settings" in rows else own.settings,
-            chosen.width if "col_width" in rows else own.width,
-        )
+        given: dict[str, Any] = {field: getattr(chosen, field) for name, field in ROW_FIELDS.items() if name in rows}
+        lines = replace(self.view.lines, **given)
         return replace(self, view=replace(self.view, lines=lines, style=chosen.style_of(style or self.view.style)))
 
     def _printed(self) -> ModelSummary:
@@ -190,9 +180,8 @@ class ModelSummary(Views, Figures, Report):
     def _with_columns(self, look: Look, table: int, names: tuple[str, ...]) -> Look:
         """Return the look of a table as data: without chosen columns, these, and those that the summary needs."""
         if table == 0 and self.view.col_names is None:
-            look.setdefault(
-                "columns", (*names, *added_names(self), *(["unregistered_params"] if self.unregistered else []))
-            )
+            others = ["unregistered_params"] if self.unregistered else []
+            look.setdefault("columns", (*names, *added_names(self), *others))
         return look
 
     @classmethod
@@ -202,26 +191,18 @@ class ModelSummary(Views, Figures, Report):
         return {"MemoryEstimate": MemoryEstimate}
 
     def plot(
-        self,
-        by: str = "num_params",
-        *,
-        top: int = 15,
-        depth: Depth = ...,
-        ax: Axes | None = None,
+        self, by: str = "num_params", *, top: int = 15, depth: Depth = ..., ax: Axes | None = None,
         width: str | None = None,
-    ) -> Axes:
+    ) -> Axes:  # fmt: skip
         """Plot the ``top`` layers as bars, coloured by class.
 
         ``by`` is ``num_params``, ``mult_adds`` or ``output_bytes``; after ``summary(memory=...)`` also ``saved_bytes``,
         ``grad_bytes`` or ``optimizer_bytes``. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
         Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        return self._plot(ax, width, by=by, top=top, depth=depth)
-
-    def _draw(self, place: Place, by: str = "num_params", top: int = 15, depth: Depth = ...) -> Axes:
         from ..render.bars import draw_layers
 
-        return draw_layers(self, by, top, self.view.with_look(None, depth, None)[1], place)
+        return draw_layers(self, by, top, self.view.with_look(None, depth, None)[1], placed(ax, width))
 
     def to_mermaid(self, kind: str | None = None, depth: int | None = None) -> str:
         """Return the model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block.

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
-from ..data.tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
+from ..data.tracking_records import TensorGroup, Tracking, TrackPoint
 from ..data.units import one_line, size_text
 from ..formats.table import Field, Table, TableRow, Value, cells, shortened
+from ..render.figure import placed
 from .views import Columns, Depth, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from ..render.figure import Place
 
 
 def _total(groups: Iterable[TensorGroup]) -> int:
@@ -27,6 +27,13 @@ def _bytes(name: str, heading: str) -> Field:
     return Field(name, heading, "bytes", scaled=True)
 
 
+MEMORY = {
+    "allocated_bytes": ("Allocated", "Total Allocated Memory"), "reserved_bytes": ("Reserved", "Reserved Memory"),
+    "peak_bytes": ("Peak since last", "Peak Since Last"), "used_bytes": ("Device used", "Device Used Memory"),
+    "process_bytes": ("Process", "Process Memory"),
+}  # fmt: skip
+"""The figures of the device's memory: their headings in a table, and their labels in Pytorch-Memory-Utils' lines."""
+
 POINT_COLUMNS: dict[Field, Callable[[TrackPoint], Value]] = {
     Field("where", "Where"): lambda point: f"{point.file}:{point.line} {point.function}",
     Field("time", "Time"): lambda point: point.time,
@@ -34,19 +41,13 @@ POINT_COLUMNS: dict[Field, Callable[[TrackPoint], Value]] = {
     _bytes("tensor_bytes", "Tensors"): lambda point: point.tensor_bytes,
     _bytes("appeared_bytes", "Appeared"): lambda point: _total(point.appeared),
     _bytes("gone_bytes", "Gone"): lambda point: _total(point.gone),
-    _bytes("allocated_bytes", "Allocated"): lambda point: point.memory.allocated_bytes,
-    _bytes("reserved_bytes", "Reserved"): lambda point: point.memory.reserved_bytes,
-    _bytes("peak_bytes", "Peak since last"): lambda point: point.memory.peak_bytes,
-    _bytes("used_bytes", "Device used"): lambda point: point.memory.used_bytes,
-    _bytes("process_bytes", "Process"): lambda point: point.memory.process_bytes,
+    **{_bytes(name, heading): attrgetter(f"memory.{name}") for name, (heading, _) in MEMORY.items()},
 }
 
 MODULE_FIELDS = (
-    Field("calls", "Calls", "count"),
-    _bytes("added_bytes", "Added"),
-    _bytes("own_bytes", "Added, own"),
+    Field("calls", "Calls", "count"), _bytes("added_bytes", "Added"), _bytes("own_bytes", "Added, own"),
     _bytes("highest_bytes", "Most live at a call's end"),
-)
+)  # fmt: skip
 
 
 def tracking_tables(tracking: Tracking, columns: Iterable[str] | None = None) -> tuple[Table, ...]:
@@ -63,27 +64,18 @@ def tracking_tables(tracking: Tracking, columns: Iterable[str] | None = None) ->
     for name in names:
         if name not in known:
             raise choice_error("column", name, known)
-    fields = tuple(known[name] for name in names)
-    rows = (
-        TableRow(
-            point.label or str(number), f"{point.file}:{point.line}", 0,
-            cells(fields, (POINT_COLUMNS[field](point) for field in fields)),
-        )
-        for number, point in enumerate(tracking.points, 1)
-    )  # fmt: skip
+    fields, rows = tuple(known[name] for name in names), []
+    for number, point in enumerate(tracking.points, 1):
+        own = cells(fields, (POINT_COLUMNS[field](point) for field in fields))
+        rows.append(TableRow(point.label or str(number), f"{point.file}:{point.line}", 0, own))
     points = Table(f"Tensors on {tracking.device}", "Point", fields, tuple(rows))
-    return (points, _modules(tracking.modules)) if tracking.modules else (points,)
-
-
-def _modules(modules: Iterable[WatchedModule]) -> Table:
-    rows = (
-        TableRow(
-            f"{module.path or '(root)'} ({module.class_name})", module.path, 0,
-            cells(MODULE_FIELDS, (getattr(module, field.name) for field in MODULE_FIELDS)),
-        )
-        for module in modules
-    )  # fmt: skip
-    return Table("Modules watched", "Module (type)", MODULE_FIELDS, tuple(rows))
+    if not tracking.modules:
+        return (points,)
+    rows = []
+    for module in tracking.modules:
+        own = cells(MODULE_FIELDS, (getattr(module, field.name) for field in MODULE_FIELDS))
+        rows.append(TableRow(f"{module.path or '(root)'} ({module.class_name})", module.path, 0, own))
+    return points, Table("Modules watched", "Module (type)", MODULE_FIELDS, tuple(rows))
 
 
 MOST_OWNERS = 3  # Maximum number of owners named on a line.
@@ -105,17 +97,14 @@ def table_row(number: int, point: TrackPoint, detail: bool = True) -> str:
     shown = [f"{sign}{size_text(nbytes)}" if nbytes else "" for (sign, _), nbytes in zip(changes, sums)]
     lines = [ROW.format(number, where, size_text(point.tensor_bytes), *shown).rstrip()]
     for sign, groups in changes if detail else ():
-        lines += [one_line(_group(sign, group)) for group in groups[:MOST_GROUPS]]
-        others = groups[MOST_GROUPS:]
-        if others:
+        for group in groups[:MOST_GROUPS]:
+            count = f"{group.count:,} x " if group.count > 1 else ""
+            of = ", ".join(group.owners[:1]) + (f" and {len(group.owners) - 1:,} more" if len(group.owners) > 1 else "")
+            what = f"{count}{group.shape} {group.dtype}, {size_text(group.nbytes)}{f': {of}' if of else ''}"
+            lines.append(one_line(f"     {sign} {what}"))
+        if others := groups[MOST_GROUPS:]:
             lines.append(f"     {sign} {len(others):,} more, {size_text(_total(others))}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _group(sign: str, group: TensorGroup) -> str:
-    count = f"{group.count:,} x " if group.count > 1 else ""
-    of = ", ".join(group.owners[:1]) + (f" and {len(group.owners) - 1:,} more" if len(group.owners) > 1 else "")
-    return f"     {sign} {count}{group.shape} {group.dtype}, {size_text(group.nbytes)}" + (f": {of}" if of else "")
 
 
 def opening_text(point: TrackPoint) -> str:
@@ -126,48 +115,27 @@ def opening_text(point: TrackPoint) -> str:
 def point_text(point: TrackPoint, detail: bool = True) -> str:
     """Return what appeared (+) and disappeared (-), aligned, then the call's line with the totals in binary units."""
     changes = [("+", group) for group in point.appeared] + [("-", group) for group in point.gone]
-    widths = [max([least, *(len(_cells(group)[place]) for _, group in changes)]) for place, least in enumerate(WIDTHS)]
-    where = f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else "")
-    where = one_line(where)
-    lines = [_change(sign, group, widths) for sign, group in changes] if detail else []
-    return "".join(f"{line}\n" for line in [*lines, "", f"At {where:<50} {_totals(point)}", ""])
+    shown = [(str(group.count), str(group.shape), size_text(group.nbytes)) for _, group in changes]
+    widths = [max([least, *map(len, column)]) for least, *column in zip(WIDTHS, *shown)]
+    lines = []
+    for (sign, group), (count, size, nbytes) in zip(changes, shown):
+        kind = f"<class '{group.class_name}'>"
+        owners = [*group.owners[:MOST_OWNERS], *(["..."] if len(group.owners) > MOST_OWNERS else [])]
+        head = f"{sign} | {count:>{widths[0]}} * Size:{size:<{widths[1]}}"
+        cells = [head, f"Memory: {nbytes:>{widths[2]}}", f"{kind:<20}", f"torch.{group.dtype}", ", ".join(owners)]
+        lines.append(one_line(" | ".join(cells if owners else cells[:-1])))
+    where = one_line(f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else ""))
+    after = ["", f"At {where:<50} {_totals(point)}", ""]
+    return "".join(f"{line}\n" for line in [*(lines if detail else []), *after])
 
 
 WIDTHS = (3, 20, 10)  # Minimum widths of counts, sizes and bytes.
 
 
-def _cells(group: TensorGroup) -> tuple[str, str, str]:
-    """Return a group's count, size and bytes."""
-    return str(group.count), str(group.shape), size_text(group.nbytes)
-
-
-def _change(sign: str, group: TensorGroup, widths: Sequence[int]) -> str:
-    kind = f"<class '{group.class_name}'>"
-    owners = list(group.owners[:MOST_OWNERS]) + (["..."] if len(group.owners) > MOST_OWNERS else [])
-    count, size, nbytes = _cells(group)
-    cells = [
-        f"{sign} | {count:>{widths[0]}} * Size:{size:<{widths[1]}}",
-        f"Memory: {nbytes:>{widths[2]}}",
-        f"{kind:<20}",
-        f"torch.{group.dtype}",
-        *([", ".join(owners)] if owners else []),
-    ]
-    return one_line(" | ".join(cells))
-
-
 def _totals(point: TrackPoint) -> str:
-    memory = point.memory
-    texts = [f"Total Tensor Used Memory:{size_text(point.tensor_bytes):<11}"]
-    for label, nbytes in (
-        ("Total Allocated Memory", memory.allocated_bytes),
-        ("Reserved Memory", memory.reserved_bytes),
-        ("Peak Since Last", memory.peak_bytes),
-        ("Device Used Memory", memory.used_bytes),
-        ("Process Memory", memory.process_bytes),
-    ):
-        if nbytes is not None:
-            texts.append(f"{label}:{size_text(nbytes):<11}")
-    return " ".join(texts)
+    figures = {label: getattr(point.memory, name) for name, (_, label) in MEMORY.items()}
+    known = {"Total Tensor Used Memory": point.tensor_bytes, **figures}.items()
+    return " ".join(f"{label}:{size_text(nbytes):<11}" for label, nbytes in known if nbytes is not None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,12 +161,9 @@ class TrackReport(Views, Figures, Tracking):
         Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`InputError` without
         points, :class:`MissingExtraError` without matplotlib.
         """
-        return self._plot(ax, width)
-
-    def _draw(self, place: Place) -> Axes:
         from ..render.timeline import draw_tracking
 
-        return draw_tracking(self, place)
+        return draw_tracking(self, placed(ax, width))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return tracking_tables(self, None if isinstance(columns, EllipsisType) else columns)

@@ -21,7 +21,6 @@ from .echo import ipython, takes_html
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from typing_extensions import Self, Unpack
 
     from ..render.html_report import Section
@@ -135,14 +134,9 @@ class Views(ABC):
         return str(self)
 
     def tables(
-        self,
-        *,
-        columns: Columns = ...,
-        depth: Depth = ...,
-        style: str | None = None,
-        units: str | Mapping[str, str] | None = None,
-        **look: Unpack[OtherLook],
-    ) -> tuple[Table, ...]:
+        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
+        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
+    ) -> tuple[Table, ...]:  # fmt: skip
         """Return the tables that every format is rendered from, the main one first, without folding repeats.
 
         Without ``units``, sizes are in MiB, those of a step's memory in GiB, MiB or KiB by the largest one. Raises
@@ -193,13 +187,9 @@ class Views(ABC):
         return data_frame(self._plain(table, **look))
 
     def _plain(
-        self,
-        table: int,
-        columns: Columns = ...,
-        depth: Depth = ...,
-        style: str | None = None,
+        self, table: int, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
         **rows: Unpack[ChosenLook],
-    ) -> Table:
+    ) -> Table:  # fmt: skip
         """Return one table, in the units of its data. Raises :class:`InputError` for an unknown index."""
         tables = self._with_rows(rows, style)._tables(columns, depth, style)
         if table not in range(len(tables)):
@@ -247,9 +237,10 @@ class Views(ABC):
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
         """Return a page with :meth:`to_html`'s fragment."""
-        from ..formats.html import page
+        from ..formats.html import markup, template
 
-        return page(self._headline()[0], self.to_html(**look))
+        content = markup(self.to_html(**look))
+        return template("page.html.jinja").render(title=self._headline()[0], content=content)
 
     def to_html_report(
         self, path: str | Path, overwrite: bool = True, *, compare: Views | Iterable[Views] = ()
@@ -328,12 +319,9 @@ def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
 
 
 _OTHER_NAMES = {
-    "col_names": "columns=",
-    "columns": "col_names=",
-    "max_depth": "depth=",
-    "line_length": "col_width=",
+    "col_names": "columns=", "columns": "col_names=", "max_depth": "depth=", "line_length": "col_width=",
     "layer_range": 'rows="first:last"',
-}
+}  # fmt: skip
 """Names that other tools and calls use for a view's options."""
 
 
@@ -352,20 +340,12 @@ def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple
     return cell_style(units, **figures), rows
 
 
-class Figures(ABC):
+class Figures:
     """A result's main figure as a file; options are those of its plot method, without ``ax``."""
 
     __slots__ = ()
 
-    @abstractmethod
-    def _draw(self, *args: Any, **options: Any) -> Axes:
-        """Draw the main figure at the first argument, a :data:`Place`."""
-
-    def _plot(self, ax: Axes | None, width: str | None, **options: Any) -> Axes:
-        """Draw the main figure in axes, or in a new figure of a width."""
-        from ..render.figure import placed
-
-        return self._draw(placed(ax, width), **options)
+    _main_plot: ClassVar[str] = "plot"
 
     def to_pdf(self, **options: Any) -> bytes:
         """Return the main figure as PDF, with embedded TrueType fonts."""
@@ -382,5 +362,5 @@ class Figures(ABC):
     def _file(self, kind: str, options: dict[str, Any]) -> bytes:
         from ..render.figure import figure_file
 
-        width = options.pop("width", None)
-        return figure_file(lambda place: self._draw(place, **options), kind, width)
+        width, plot = options.pop("width", None), getattr(self, self._main_plot)
+        return figure_file(lambda place: plot(ax=place, **options), kind, width)

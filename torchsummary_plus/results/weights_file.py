@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 
 from ..data.stored_weights import WeightEntry
-from ..formats.table import Field, Table, TableRow, Total, Value, cells
+from ..formats.table import Field, Table, TableRow, Total, cells
 from .views import Columns, Depth, Views
 
 FIELDS = (
-    Field("shape", "Shape"),
-    Field("dtype", "Dtype"),
-    Field("num_params", "Param #", "elements", adds_up=True),
+    Field("shape", "Shape"), Field("dtype", "Dtype"), Field("num_params", "Param #", "elements", adds_up=True),
     Field("nbytes", "Bytes", "bytes", adds_up=True),
-)
+)  # fmt: skip
 TOTALS = (Field("total_params", "Total params", "elements"), Field("total_bytes", "Stored", "bytes", scaled=True))
-
-
-def _values(entries: Sequence[WeightEntry]) -> tuple[Value, ...]:
-    """Return the shape, dtypes, parameters and bytes of a tensor or a group of them."""
-    shape = str(list(entries[0].shape)) if len(entries) == 1 else f"{len(entries):,} tensors"
-    dtypes = ", ".join(name for name, _ in Counter(entry.dtype for entry in entries).most_common())
-    return shape, dtypes, sum(entry.num_params for entry in entries), sum(entry.nbytes for entry in entries)
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,6 +46,11 @@ class WeightsFile(Views):
         for entry in self.tensors:
             path = ".".join(entry.name.split(".")[:deepest])
             groups.setdefault(path, []).append(entry)
-        rows = (TableRow(path, path, 0, cells(FIELDS, _values(entries))) for path, entries in groups.items())
+        rows = []
+        for path, entries in groups.items():
+            shape = str(list(entries[0].shape)) if len(entries) == 1 else f"{len(entries):,} tensors"
+            dtypes = ", ".join(name for name, _ in Counter(entry.dtype for entry in entries).most_common())
+            sums = sum(entry.num_params for entry in entries), sum(entry.nbytes for entry in entries)
+            rows.append(TableRow(path, path, 0, cells(FIELDS, (shape, dtypes, *sums))))
         totals = map(Total, TOTALS, cells(TOTALS, (self.total_params, self.total_bytes)))
         return (Table(self.name, "Tensor", FIELDS, tuple(rows), tuple(totals)),)

@@ -12,6 +12,7 @@ from ..formats.table import Cell, Field, Table, TableRow
 from ..formats.text import WIDTH, table_text
 from ..memory.estimate import IN_PIECES
 from ..memory.gpus import find_gpu
+from ..render.figure import placed
 from .memory_estimate import MemoryEstimate
 from .views import Columns, Depth, Figures, Views
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
-    from ..formats.table import Table
-    from ..render.figure import Place
     from .views import ShownLook
 
 
@@ -75,10 +74,10 @@ class WhatIf(Views, Figures):
     settings: tuple[Setting, ...]
 
     def __getitem__(self, name: str) -> Setting:
-        for setting in self.settings:
-            if setting.name == name:
-                return setting
-        raise choice_error("setting", name, [setting.name for setting in self.settings])
+        known = {setting.name: setting for setting in self.settings}
+        if name not in known:
+            raise choice_error("setting", name, known)
+        return known[name]
 
     def contradiction(self) -> str:
         """Return what is wrong in a result that was read; "" if nothing is."""
@@ -113,31 +112,26 @@ class WhatIf(Views, Figures):
         Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`MissingExtraError`
         without matplotlib.
         """
-        return self._plot(ax, width)
-
-    def _draw(self, place: Place) -> Axes:
         from ..render.bars import draw_steps
 
         names, estimates = zip(*((setting.name, setting.estimate) for setting in self.settings))
         usable = {limit.gpu: limit.usable_bytes for limit in self.settings[0].limits}
-        return draw_steps(names, estimates, place, usable)
+        return draw_steps(names, estimates, placed(ax, width), usable)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         info, fields = self.settings[0].estimate.info, [Field("peak_bytes", "Peak", "bytes", scaled=True)]
         fields += [Field(gpu, f"{gpu} ({find_gpu(gpu).datasheet_gb} GB)", "count") for gpu in self.gpus]
-        peaks = [setting.estimate.peak_bytes for setting in self.settings]
         rows = []
-        for setting, peak in zip(self.settings, peaks):
+        for setting in self.settings:
             limits = (Cell(limit.largest_batch, str(limit)) for limit in setting.limits)
-            rows.append(TableRow(setting.name, setting.name, 0, (fields[0].cell(peak), *limits)))
+            peak = fields[0].cell(setting.estimate.peak_bytes)
+            rows.append(TableRow(setting.name, setting.name, 0, (peak, *limits)))
         answer, *notes = self.advice
         if any(limit.samples_per_second is not None for s in self.settings for limit in s.limits if limit.fits):
             notes.append(f"/s: samples per second at a batch of {self.batch_size:,}.")
-        table = Table(
-            f"{info.step}: {info.model}, batch {self.batch_size:,}", "Setting", tuple(fields), tuple(rows),
-            notes=tuple(notes), answer=answer, unit=common_unit(max(peaks)),
-        )  # fmt: skip
-        return (table,)
+        title = f"{info.step}: {info.model}, batch {self.batch_size:,}"
+        unit = common_unit(max(setting.estimate.peak_bytes for setting in self.settings))
+        return (Table(title, "Setting", tuple(fields), tuple(rows), (), tuple(notes), answer=answer, unit=unit),)
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the table as plain text on lines of at most 80 characters, with the GPUs in several grids."""
