@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FunctionLoader
+from markupsafe import Markup
 
 from ..data.units import one_line
 from .table import WIDEST, Field, Table, Value, guides
-
-if TYPE_CHECKING:
-    from jinja2 import Environment, Template
-    from markupsafe import Markup
 
 HUES = {"elements": "e", "mult-adds": "m", "flops": "m", "bytes": "b"}
 """Units whose cells have bars, with the CSS property for a bar's length in percent."""
@@ -36,13 +34,13 @@ LETTER = 0.92  # Average width of a letter in digit widths, measured on system f
 def fragment(tables: Iterable[Table], drawing: str = "") -> str:
     """Return tables, below a drawing as SVG if there is one, as an HTML fragment with its CSS and JavaScript."""
     drawn = [figure_html(drawing), *map(table_html, tables)]
-    css, script = markup(source("table.css")), markup(source("table.js"))
-    return template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
+    css, script = Markup(source("table.css")), Markup(source("table.js"))
+    return ENVIRONMENT.get_template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
 
 
 def figure_html(drawing: str) -> Markup:
     """Return a drawing as a figure that scrolls; "" for none."""
-    return markup(f'<figure class="tsp-graph">{drawing}</figure>\n' if drawing else "")
+    return Markup(f'<figure class="tsp-graph">{drawing}</figure>\n' if drawing else "")
 
 
 def table_html(table: Table, totals_first: bool = False) -> Markup:
@@ -58,11 +56,11 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     label = min(max(NARROW_LABEL, NARROW_PAGE - sum(narrow[1:])), narrow[0])
     if table.answer and not table.fields[-1].unit:  # Its words are in the last column, and wrap.
         narrow[-1] = min(narrow[-1], max(NARROW_LABEL, NARROW_PAGE - label - sum(narrow[1:-1])))
-    drawn = template("table.html.jinja").render(
+    drawn = ENVIRONMENT.get_template("table.html.jinja").render(
         table=table, rows=rows, hues=HUES, widths=widths, width=round(sum(widths), 1),
         narrow=[round(label, 1), *narrow[1:]], totals_first=totals_first,
     )  # fmt: skip
-    return markup(drawn)
+    return Markup(drawn)
 
 
 def _bars(field: Field, values: Sequence[Value]) -> list[str]:
@@ -74,16 +72,14 @@ def _bars(field: Field, values: Sequence[Value]) -> list[str]:
 
 
 def _widths(table: Table, padding: float, arrow: int) -> Iterator[float]:
-    """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout.
-
-    A heading wraps on at most three lines, and its words are broken if they are long.
-    """
+    """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout."""
     labels = [LETTER * len(row.label) + INDENT * row.level for row in table.rows]
     yield max(len(table.labels), min(table.widest, max(labels, default=0))) + padding + INDENT
     for index, field in enumerate(table.fields):
         texts = [len(row.cells[index].inside or row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
         most = WIDEST if field.unit else table.widest
+        # A heading wraps on at most three lines, and its words are broken if they are long.
         word = min(LONG_WORD, max(map(len, field.heading.split()), default=0))
         yield max(word + arrow, -(-len(field.heading) // 3) + arrow, min(most, widest)) + padding
 
@@ -95,24 +91,9 @@ def source(name: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-@cache
-def _environment() -> Environment:
-    """Return the Jinja environment, imported on first use (torch requires Jinja); text loses its control characters."""
-    from jinja2 import Environment, FunctionLoader
-
-    def shown(value: object) -> object:
-        return one_line(value) if type(value) is str else value
-
-    return Environment(loader=FunctionLoader(source), autoescape=True, finalize=shown)
+def _shown(value: object) -> object:
+    return one_line(value) if type(value) is str else value
 
 
-def template(name: str) -> Template:
-    """Return a template; its variables are escaped unless marked by :func:`markup`."""
-    return _environment().get_template(name)
-
-
-def markup(html: str) -> Markup:
-    """Mark HTML as safe, so that templates do not escape it."""
-    from markupsafe import Markup
-
-    return Markup(html)
+ENVIRONMENT = Environment(loader=FunctionLoader(source), autoescape=True, finalize=_shown)
+"""The templates: variables are escaped unless they are ``Markup``, and text loses its control characters."""

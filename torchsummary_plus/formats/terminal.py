@@ -45,9 +45,7 @@ def fitted(draw: Callable[[int], str], widest: int, columns: int) -> str:
 def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -> str:
     """Return a table with colours, as wide as the terminal, with a header on every screen; then the lines ``after``.
 
-    Numbers are in full, whatever the width.
-
-    Raises :class:`MissingExtraError` without rich.
+    Numbers are in full, whatever the width. Raises :class:`MissingExtraError` without rich.
     """
     console: Console = need_extra("rich.console", "rich").Console(file=stream)
     table = with_short_cells(on_lines(table))

@@ -87,10 +87,7 @@ BAR = 20  # Characters of a bar for the whole.
 
 
 def answer_text(table: Table, width: int, units: str | None = None) -> str:
-    """Return a memory estimate's table as text: its answer, a row per kind with a bar, and sentences.
-
-    The columns are a size, a share and words, which are broken at ``width``.
-    """
+    """Return a memory estimate's table as text: its answer, and rows of a size, a share and words or a bar."""
     (table,), unit = written([on_lines(table)], CellStyle(units)), units or table.unit
     after = "" if unit == "auto" else f" {unit}"
     label = max(len(row.label) for row in table.rows)

@@ -256,10 +256,7 @@ def layers_match(aligned: Sequence[AlignedRow]) -> bool:
 def layers_table(
     compared: Compared, aligned: Sequence[AlignedRow], columns: Iterable[str] | None, nested: bool
 ) -> Table:
-    """Return the table with a row per layer or group of matching layers, and the chosen columns for each entry.
-
-    Raises :class:`InputError` for an unknown column.
-    """
+    """Return the table with a row per layer or group of matching layers, and the chosen columns for each entry."""
     entries = compared.entries
     names = shared_names(compared, columns)
     rows, alike = [], 0

@@ -45,10 +45,7 @@ CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
 
 def placed(ax: Axes | Place | None, width: str | None) -> Place:
-    """Return where to draw: given axes, else a new pyplot figure of a width; a file's place is returned as it is.
-
-    Raises :class:`InputError`.
-    """
+    """Return where to draw: given axes, a file's place, or a new pyplot figure. Raises :class:`InputError`."""
     if ax is not None and width is not None:
         raise InputError("width is of a new figure; set the size of the figure that ax= is in")
     inches, dpi = _size(width)
@@ -128,10 +125,7 @@ def legend_below(
 
 
 def figure_file(draw: Callable[[Place], Axes], kind: str, width: str | None = None) -> bytes:
-    """Draw a figure without pyplot and return it as a file: vectors with embedded TrueType fonts, or 300 dpi.
-
-    matplotlib reads the font type from its rcParams only, so they are set while saving.
-    """
+    """Draw a figure without pyplot and return it as a file: vectors with embedded TrueType fonts, or 300 dpi."""
     matplotlib = need_extra("matplotlib", "plot")
     figure = need_extra("matplotlib.figure", "plot").Figure(layout="constrained")
 
@@ -143,6 +137,7 @@ def figure_file(draw: Callable[[Place], Axes], kind: str, width: str | None = No
     draw(place)
     file = BytesIO()
     undated: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    # matplotlib reads the font type from its rcParams only, so they are set while saving.
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "torchsummary_plus"}):
         figure.savefig(file, format=kind, dpi=300, metadata=undated.get(kind))
     return file.getvalue()

@@ -120,10 +120,7 @@ class _Fold:
         return end - position
 
     def _pattern(self, first: _Tree, tree: _Tree) -> Pattern | None:
-        """Return what a member of a run reads.
-
-        None if it reads from others than the one before it, unless it reads the same from each.
-        """
+        """Return what a member of a run reads; None if it reads from earlier ones than the last, but not the same."""
         size = first.stop - first.start
         before: list[Reads] = [set() for _ in range((tree.start - first.start) // size)]
         outside, inside = Reads(), Reads()
@@ -157,10 +154,7 @@ OUTPUT = -1  # The node that stands for what the model returns; those of its inp
 
 
 def graph_of(report: Report, depth: int | None = None, fold: bool = True) -> tuple[list[GraphNode], list[GraphEdge]]:
-    """Return the nodes, groups before what is inside them, and the edges between calls down to ``depth``.
-
-    With ``fold``, equal neighbours that feed one another, or that read the same, are one node with a number.
-    """
+    """Return the nodes, groups before what is inside them, and the edges between calls; ``fold`` folds repeats."""
     shown, home = _shown(report, depth)
     groups = {row.parent for row in shown}
     leaves = {row.index for row in shown} - groups

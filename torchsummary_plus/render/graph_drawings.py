@@ -15,10 +15,12 @@ from importlib.util import find_spec
 from itertools import pairwise
 from math import sqrt
 
+from markupsafe import Markup
+
 from ..data.errors import UnsupportedError, choice_error, need_extra
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import one_line, size_text, structure_text
-from ..formats.html import markup, source, template
+from ..formats.html import ENVIRONMENT, source
 from ..formats.table import WIDEST, shortened
 from .graph_tables import TINT, carried_text, colours, counted, kind_of, nested, title_of
 
@@ -71,10 +73,7 @@ def dot_text(
 
 
 def edge_widths(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: str | None) -> list[float]:
-    """Return each edge's width in points: the square root of its share of the largest, at least 0.5; [] without one.
-
-    Raises :class:`InputError` for an unknown one.
-    """
+    """Return each edge's width in points: the square root of its share of the largest, at least 0.5."""
     if width is None:
         return []
     if width not in WIDTHS:
@@ -127,10 +126,7 @@ def has_graphviz() -> bool:
 
 
 def graphviz_svg(dot: str) -> str:
-    """Return Graphviz's drawing of a DOT graph.
-
-    Raises :class:`MissingExtraError` without the package graphviz, :class:`UnsupportedError` without its program.
-    """
+    """Return Graphviz's drawing of a DOT graph. Raises an error without the package graphviz or its program."""
     graphviz = need_extra("graphviz", "graph")
     try:
         drawn = graphviz.Source(dot).pipe(format="svg", encoding="utf-8")
@@ -183,8 +179,8 @@ def column_svg(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: st
     for edge, points in zip(edges, wide):
         lane = lanes.get((edge.source, edge.target))
         lines.append({"width": points, **_line(edge, shapes[edge.source], shapes[edge.target], lane)})
-    drawn = template("drawing.svg.jinja").render(
-        style=markup(source("drawing.css")), left=left - PAD, top=-above - PAD, across=right - left + 2 * PAD,
+    drawn = ENVIRONMENT.get_template("drawing.svg.jinja").render(
+        style=Markup(source("drawing.css")), left=left - PAD, top=-above - PAD, across=right - left + 2 * PAD,
         down=above + bottom + 2 * PAD, font=FONT, pad=PAD, step=LINE, arrow=ARROW, rounding=ROUNDING,
         legend=legend, shapes=shapes.values(), lines=lines,
     )  # fmt: skip
@@ -192,10 +188,7 @@ def column_svg(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: st
 
 
 def _stacked(nodes: Sequence[GraphNode], colour_of: Mapping[str, str]) -> dict[int, _Shape]:
-    """Return the shapes by the number of their node, from the top down; frames have no width yet.
-
-    The text of a box is its title, then what it returns and its parameters.
-    """
+    """Return the shapes by the number of their node, from the top down; frames have no width yet."""
     shapes: dict[int, _Shape] = {}
     frames: list[_Shape] = []
     y = 0.0

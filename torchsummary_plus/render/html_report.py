@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from markupsafe import Markup
 
 from ..data.units import numbered, one_line, size_text
-from ..formats.html import figure_html, markup, source, table_html, template
+from ..formats.html import ENVIRONMENT, figure_html, source, table_html
 from ..formats.table import Table
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
@@ -18,10 +20,6 @@ from .figure import CLASSES, LAYERS, in_units, packed
 from .memory_tables import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import ROOT, Box, Tile, stages, treemap
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 
 WIDTH, HEIGHT = 1000, 300  # The size of a drawing in SVG user units; the page scales it.
 NARROW = 380  # The width of the treemap on a narrow page, in its pixels.
@@ -106,7 +104,7 @@ def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
         text, font = _fitted(tile)
         lines = [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(text)]
         box = Box(*(round(side, 1) for side in astuple(tile.box)))
-        tip = markup("\n").join(map(one_line, tile.tip))
+        tip = Markup("\n").join(map(one_line, tile.tip))
         look = {"colour": colour, "kind": kind, "lines": lines, "font": font}
         tiles.append({"box": box, "path": tile.path, "tip": tip, **look})
     present = {tile["kind"] for tile in tiles}
@@ -117,11 +115,7 @@ def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
 
 
 def _fitted(tile: Tile) -> tuple[list[str], int]:
-    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, else none.
-
-    The whole name in a small font comes before the end of its path in a large one. It is broken between words and
-    after dots.
-    """
+    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, else none."""
     parts = tile.label.split(".")
     names = [".".join(parts[start:]) for start in range(len(parts))]
     if tile.stage is None:
@@ -148,26 +142,28 @@ class Section:
 def tables_section(title: str, tables: Iterable[Table], drawing: str = "") -> Section:
     """Return a section of tables, each below its totals, and all below a drawing as SVG if there is one."""
     drawn = (table_html(table, totals_first=True) for table in tables)
-    return Section(title, figure_html(drawing) + markup("\n").join(drawn))
+    return Section(title, figure_html(drawing) + Markup("\n").join(drawn))
 
 
 def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:
     """Return the section of a step's memory: whether it fits, over time, and at its peak by module."""
-    drawn = template("memory.html.jinja").render(
+    drawn = ENVIRONMENT.get_template("memory.html.jinja").render(
         line=timeline(estimate), maps=[peak_tiles(estimate), peak_tiles(estimate, NARROW)]
     )
     kinds = replace(answer, title="By kind, at the peak")
     modules = replace(by_module, title="By module", answer="", notes=())
-    return Section("Memory", table_html(kinds) + markup(drawn) + table_html(modules))
+    return Section("Memory", table_html(kinds) + Markup(drawn) + table_html(modules))
 
 
 def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[Section]]]) -> str:
     """Return the page of results, each given by name and sections."""
-    css = markup(source("table.css") + "\n" + source("report.css"))
-    script = markup(source("table.js") + "\n" + source("report.js"))
+    css = Markup(source("table.css") + "\n" + source("report.css"))
+    script = Markup(source("table.js") + "\n" + source("report.js"))
     listed, tabs = list(parts), list[Section]()
     for name, (_, sections) in zip(numbered([name for name, _ in listed]), listed):
         for section in sections:  # Of two with one title, the second has the name of its result too.
             is_known = any(tab.title == section.title for tab in tabs)
             tabs.append(replace(section, title=f"{name}: {section.title}") if is_known else section)
-    return template("report.html.jinja").render(title=title, subtitle=subtitle, sections=tabs, css=css, script=script)
+    return ENVIRONMENT.get_template("report.html.jinja").render(
+        title=title, subtitle=subtitle, sections=tabs, css=css, script=script
+    )

@@ -134,10 +134,7 @@ MODULE_COLUMNS: dict[str, tuple[str, Callable[[ModuleMemory], int]]] = {
 def memory_table(
     estimate: Estimate, columns: Iterable[str] | None = None, depth: int | None = None, style: str = "torchsummary"
 ) -> Table:
-    """Return the table by kind, or the one by module if ``columns`` belong to it.
-
-    Raises :class:`InputError` for an unknown column or depth, and for columns of both tables.
-    """
+    """Return the table by kind, or by module if ``columns`` belong to that. Raises :class:`InputError`."""
     names = (columns,) if isinstance(columns, str) else tuple(BY_KIND if columns is None else columns)
     for name in names:
         if name not in BY_KIND and name not in MODULE_COLUMNS:
@@ -239,10 +236,7 @@ ON_DEVICE = "nvidia-smi shows what torch's allocator has reserved, in use or not
 
 
 def steps_table(names: Sequence[str], estimates: Sequence[Estimate], times: Sequence[float | None]) -> Table:
-    """Return the table with a row per figure, a column per estimate, and the differences from the first.
-
-    ``times`` are the steps' seconds, None where they are not known.
-    """
+    """Return the table with a row per figure, a column per estimate, and the differences from the first."""
     fields = [Field(name, name, "count") for name in names]
     fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
     places: dict[str, list[str]] = {}

@@ -129,16 +129,13 @@ def _boxes(modules: Sequence[_Module]) -> list[_Box]:
 
 
 def _members(box: _Box) -> Iterator[str]:
-    """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes.
-
-    Submodules are in runs of consecutively numbered ones of one box, with their parameters if these are the same
-    everywhere.
-    """
+    """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes."""
     is_lazy = any(module.is_lazy() for module in box.modules)
     params = "unknown params" if is_lazy else counted(sum(module.row.total_params for module in box.modules))
     yield (f"{len(box.modules):,} modules, " if len(box.modules) > 1 else "") + params
 
     def run(member: tuple[int, _Module]) -> object:
+        """Return the same for consecutively numbered modules of one box."""
         place, module = member
         name = module.row.var_name
         return (module.box.name, int(name) - place) if name.isdecimal() else place

@@ -8,18 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data.errors import choice_error
-from ..render.comparison_tables import (
-    FEW_MATCH,
-    ORIENTS,
-    AlignedRow,
-    Compared,
-    aligned_lines,
-    figures_table,
-    layers_match,
-    layers_table,
-    models_table,
-    shared_names,
-)
+from ..render import comparison_tables as side_by_side
+from ..render.bars import draw_comparison, draw_steps
 from ..render.figure import placed
 from ..render.memory_tables import steps_table
 from ..table.columns import check_layout
@@ -42,7 +32,7 @@ MANY_COLUMNS = ("num_params",)
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Views, Figures, Compared):
+class Comparison(Views, Figures, side_by_side.Compared):
     """The result of :func:`compare`: immutable data, printed by ``str()`` and the other views.
 
     The main table has a row per figure, with the best value marked; the second (``table=1`` in formats with a single
@@ -73,14 +63,14 @@ class Comparison(Views, Figures, Compared):
         return tuple(tuple(None if item is None else item[0].row.index for item in row) for row in rows)
 
     @cached_property
-    def _alignments(self) -> dict[tuple[str, int | None], list[AlignedRow]]:
+    def _alignments(self) -> dict[tuple[str, int | None], list[side_by_side.AlignedRow]]:
         return {}
 
-    def _aligned(self, style: str, depth: int | None) -> list[AlignedRow]:
+    def _aligned(self, style: str, depth: int | None) -> list[side_by_side.AlignedRow]:
         """Return the aligned lines, computed once for each style and depth. Raises :class:`InputError`."""
         check_layout(style, depth)
         if (style, depth) not in self._alignments:
-            self._alignments[style, depth] = aligned_lines(self, style, depth)
+            self._alignments[style, depth] = side_by_side.aligned_lines(self, style, depth)
         return self._alignments[style, depth]
 
     def plot(
@@ -92,22 +82,20 @@ class Comparison(Views, Figures, Compared):
         ``compare`` was asked for one, else the total size). Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.bars import draw_comparison
-
         return draw_comparison(self, figures, placed(ax, width))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        figures = figures_table(self, self.figures)
+        figures = side_by_side.figures_table(self, self.figures)
         if self.orient == "models":
-            figures = models_table(figures, len(self.entries))
+            figures = side_by_side.models_table(figures, len(self.entries))
         look, deepest, names = self.view.with_look(columns, depth, style)
-        shared_names(self, names)  # Raises for an unknown column, also where no layers are shown.
+        side_by_side.shared_names(self, names)  # Raises for an unknown column, also where no layers are shown.
         if self.layers is False:
             return (figures,)
         aligned = self._aligned(look, deepest)
-        if self.layers or names is not None or self.changes_only or layers_match(aligned):
-            return figures, layers_table(self, aligned, names, look == "tree")
-        return (replace(figures, notes=(*figures.notes, FEW_MATCH)),)
+        if self.layers or names is not None or self.changes_only or side_by_side.layers_match(aligned):
+            return figures, side_by_side.layers_table(self, aligned, names, look == "tree")
+        return (replace(figures, notes=(*figures.notes, side_by_side.FEW_MATCH)),)
 
     def _plain(self, table: int, *look: Any, **rows: Any) -> Table:
         return super()._plain(table, *look, **{"layers": True, **rows})
@@ -119,8 +107,8 @@ class Comparison(Views, Figures, Compared):
             return super()._with_rows(rows, style)
         if isinstance(chosen.get("figures"), str):
             chosen["figures"] = (chosen["figures"],)
-        if chosen.get("orient", "figures") not in ORIENTS:
-            raise choice_error("orient", chosen["orient"], ORIENTS)
+        if chosen.get("orient", "figures") not in side_by_side.ORIENTS:
+            raise choice_error("orient", chosen["orient"], side_by_side.ORIENTS)
         rest: Any = {name: value for name, value in rows.items() if name not in chosen}
         return replace(self, **chosen)._with_rows(rest, style)
 
@@ -168,8 +156,6 @@ class StepComparison(Views, Figures):
 
         Raises :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.bars import draw_steps
-
         return draw_steps(self.names, self.estimates, placed(ax, width))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:

@@ -237,10 +237,12 @@ class Views(ABC):
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
         """Return a page with :meth:`to_html`'s fragment."""
-        from ..formats.html import markup, template
+        from markupsafe import Markup
 
-        content = markup(self.to_html(**look))
-        return template("page.html.jinja").render(title=self._headline()[0], content=content)
+        from ..formats.html import ENVIRONMENT
+
+        content = Markup(self.to_html(**look))
+        return ENVIRONMENT.get_template("page.html.jinja").render(title=self._headline()[0], content=content)
 
     def to_html_report(
         self, path: str | Path, overwrite: bool = True, *, compare: Views | Iterable[Views] = ()

@@ -12,6 +12,7 @@ from ..formats.table import Cell, Field, Table, TableRow
 from ..formats.text import WIDTH, table_text
 from ..memory.estimate import IN_PIECES
 from ..memory.gpus import find_gpu
+from ..render.bars import draw_steps
 from ..render.figure import placed
 from .memory_estimate import MemoryEstimate
 from .views import Columns, Depth, Figures, Views
@@ -88,23 +89,22 @@ class WhatIf(Views, Figures):
     def advice(self) -> tuple[str, ...]:
         """A sentence for each GPU that the first setting does not fit, with the next cheaper setting that does."""
         first, *others = self.settings
-        said = [self._advice(place, first, others) for place in range(len(self.gpus))]
-        them = a_gpu(self.gpus[0]) if len(self.gpus) == 1 else "each of these GPUs"
-        return tuple(filter(None, said)) or (f"{first.name} fits {them}.",)
-
-    def _advice(self, place: int, first: Setting, others: list[Setting]) -> str:
-        gpu, limit = a_gpu(self.gpus[place]), first.limits[place]
-        if limit.fits:
-            return ""
-        fitting = [other for other in others if other.limits[place].fits]
-        if not fitting:
-            least = min(self.settings, key=lambda setting: setting.limits[place].needed_bytes)
-            missing = least.limits[place].needed_bytes - limit.usable_bytes
+        said = []
+        for gpu, *limits in zip(map(a_gpu, self.gpus), *(setting.limits for setting in self.settings)):
+            if limits[0].fits:
+                continue
+            fitting = [(other, limit) for other, limit in zip(others, limits[1:]) if limit.fits]
+            if fitting:
+                nearest, limit = max(fitting, key=lambda fit: fit[0].estimate.peak_bytes)
+                words = f"the next cheaper setting is {nearest.name}, up to a batch of {limit.largest_batch:,}"
+                said.append(f"To fit {gpu}, {words}.")
+                continue
+            least, limit = min(zip(self.settings, limits), key=lambda fit: fit[1].needed_bytes)
+            missing = limit.needed_bytes - limits[0].usable_bytes
             why = f"with {in_common_unit(missing)} missing" if missing > 0 else f"but {IN_PIECES}"
-            return f"No setting fits {gpu}: {least.name} comes closest, {why}."
-        nearest = max(fitting, key=lambda setting: setting.estimate.peak_bytes)
-        most = nearest.limits[place].largest_batch
-        return f"To fit {gpu}, the next cheaper setting is {nearest.name}, up to a batch of {most:,}."
+            said.append(f"No setting fits {gpu}: {least.name} comes closest, {why}.")
+        them = a_gpu(self.gpus[0]) if len(self.gpus) == 1 else "each of these GPUs"
+        return tuple(said) or (f"{first.name} fits {them}.",)
 
     def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
         """Plot the peaks by kind as bars, with a line for each GPU's usable memory.
@@ -112,8 +112,6 @@ class WhatIf(Views, Figures):
         Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`MissingExtraError`
         without matplotlib.
         """
-        from ..render.bars import draw_steps
-
         names, estimates = zip(*((setting.name, setting.estimate) for setting in self.settings))
         usable = {limit.gpu: limit.usable_bytes for limit in self.settings[0].limits}
         return draw_steps(names, estimates, placed(ax, width), usable)
