@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -54,13 +53,6 @@ def closure(x: Any) -> Callable[[], Any]:
     return read
 
 
-def filled(items: list[Any]) -> queue.SimpleQueue[Any]:
-    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for item in items:
-        waiting.put(item)
-    return waiting
-
-
 HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "list": (lambda x: [x], lambda held: held[0]),
     "dict": (lambda x: {"x": x}, lambda held: held["x"]),
@@ -73,8 +65,6 @@ HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "closure": (closure, lambda held: held()),
     "bound method": (lambda x: [x].__getitem__, lambda held: held(0)),
     "iterator": (lambda x: iter([x]), next),
-    "generator": (lambda x: (y for y in [x]), next),
-    "queue": (lambda x: filled([x]), lambda held: held.get()),
     "module": (lambda x: nn.ParameterList([nn.Parameter(x)]), lambda held: held[0].detach()),
 }
 

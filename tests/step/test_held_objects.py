@@ -205,12 +205,6 @@ REACHED = {
     "a queue": Program(
         "waiting = queue.Queue()\nfor _ in range(3): waiting.put(big())", "x = x + waiting.get(); waiting.put(big())"
     ),
-    "a simple queue": Program(
-        "waiting = queue.SimpleQueue()\nfor _ in range(3): waiting.put(big())\n"
-        "def look():\n    items = [waiting.get() for _ in range(waiting.qsize())]\n"
-        "    for item in items: waiting.put(item)\n    return [(type(item), item.sum().item()) for item in items]",
-        "x = x + waiting.get(); waiting.put(big())",
-    ),
     "bound methods of a deque": Program(
         "waiting = collections.deque([big(), big()])\npop, push = waiting.popleft, waiting.append",
         "x = x + pop(); push(big())",
@@ -231,10 +225,9 @@ REACHED = {
         "model.parent.mean = model.parent.mean + x.mean(0)",
     ),
     "an iterator over a tuple": Program("rows = iter(tuple(big() for _ in range(9)))", "x = x + next(rows)"),
-    "an iterator, a cycle and a generator": Program(
-        "data = [big() for _ in range(6)]\npairs, cycle = zip(data, data), itertools.cycle(data)\n"
-        "numbers = (n + 1 for n in range(9))",
-        "(first, _), again, number = next(pairs), next(cycle), next(numbers); x = (first + again).repeat(number, 1)",
+    "an iterator and a cycle": Program(
+        "data = [big() for _ in range(6)]\npairs, cycle = zip(data, data), itertools.cycle(data)",
+        "(first, _), again = next(pairs), next(cycle); x = first + again",
     ),
     "a count": Program("numbers = map(sum, enumerate(itertools.cycle([1, 1])))", "x = x.repeat(next(numbers), 1)"),
     "a module that the step imports": Program(OWN, f"import own; {COUNTS}"),

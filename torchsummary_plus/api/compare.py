@@ -19,7 +19,7 @@ from ..render.comparison_tables import Entry, StepPeaks, shared_names
 from ..results.comparison import Comparison, StepComparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
-from ..table.attempts import PassOptions, read
+from ..table.attempts import PassOptions, read, trace
 from ..table.columns import check_layout
 from ..table.inputs import Example, as_device, make_example
 from ..table.modules import ModuleTree
@@ -204,8 +204,7 @@ def _entry(
     example_of = partial(_example, inputs)
     try:
         with no_collection():
-            tree = read(model, example_of())
-            result, peaks = _read(tree, example_of, options, _step(memory, settings))
+            result, peaks = _read(model, example_of, options, _step(memory, settings))
     except ForwardError as error:
         which = f"this is model {place} ({type(model).__name__})"
         which += "; to give a model its own inputs, pass a dict with input_size"
@@ -219,7 +218,7 @@ def _example(inputs: Mapping[str, Any], **changed: Any) -> Example | None:
 
 
 def _read(
-    tree: ModuleTree, example_of: Callable[..., Example | None], options: Mapping[str, Any], step: dict[str, Any] | None
+    model: Any, example_of: Callable[..., Example | None], options: Mapping[str, Any], step: dict[str, Any] | None
 ) -> tuple[ModelSummary, StepPeaks | None]:
     """Return the summary of a model, and the peaks of a step if requested."""
     device = as_device(options["device"])
@@ -227,8 +226,10 @@ def _read(
     if step is not None and gpu is not None:
         card = named_gpu(gpu)
         step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
-    passed = PassOptions(options["run"], options["mode"], device, options["functional"])
-    result = tabulated(tree, example_of, passed, Presentation(), step)
+    example = example_of()
+    tree = read(model, example)
+    passed = trace(tree, example, PassOptions(options["run"], options["mode"], device, options["functional"]))
+    result = tabulated(tree, passed, example_of, device, Presentation(), step)
     return result, None if step is None else _peaks(tree, example_of, result, MemoryRequest.of(step, device), gpu)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from ..data.arguments import PASS_MODES, RUNS, names_cures
@@ -35,16 +36,6 @@ def is_sharded(model: Any) -> bool:
     """Whether a model has distributed tensors, as ``fully_shard`` and ``parallelize_module`` leave it."""
     kind: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and any(isinstance(parameter, kind) for parameter in model.parameters())
-
-
-def with_shards(result: ModelSummary, tree: ModuleTree, trace: Trace) -> ModelSummary:
-    """Add this rank's parts of a sharded model to its summary; return that of any other model unchanged."""
-    if not is_sharded(tree.modules[0]):
-        return result
-    from ..ranks.wrappers import shards_of  # Imported here: it imports torch.distributed, which takes a while.
-
-    by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
-    return replace(result, row_memory=row_memory(trace, result.rows, (), by_module))
 
 
 @public
@@ -135,12 +126,17 @@ def summary(
     inputs = {"input_size": input_size, "batch_size": batch_size, "dtypes": dtypes, "input_data": input_data}
 
     def example_of(**changed: Any) -> Example | None:
-        example = with_batch_dim(make_example(**{**inputs, **changed}), batch_dim)
-        return with_arguments(example, arguments, unwrapped(model).forward)
+        example = make_example(**{**inputs, **changed})
+        if example is not None and batch_dim is not None:
+            example = with_batch_dim(example, batch_dim)
+        return with_arguments(example, arguments, unwrapped(model).forward) if arguments else example
 
     options, look = PassOptions(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
     with no_collection():
-        result = tabulated(read(model, example_of()), example_of, options, look, memory)
+        example = example_of()
+        tree = read(model, example)
+        passed = trace(tree, example, options)
+        result = tabulated(tree, passed, example_of, options.device, look, memory)
         if verbose:
             show(result)
     return result
@@ -148,20 +144,28 @@ def summary(
 
 def tabulated(
     tree: ModuleTree,
+    passed: Trace,
     example_of: Callable[..., Example | None],
-    options: PassOptions,
+    device: torch.device | None,
     look: Presentation,
     memory: str | Mapping[str, Any] | StepOptions | None,
 ) -> ModelSummary:
-    """Return the summary of a module tree; ``example_of`` builds its example, optionally with changed inputs."""
-    passed = trace(tree, example_of(), options)
-    result = as_summary(build_report(passed), look)
-    if memory is None:
-        return with_shards(result, tree, passed)
-    from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
+    """Return the summary of a model's pass, with the memory of a step if that is asked for.
 
-    estimate, shares = memory_of(tree, example_of, memory, options.device, passed, result.rows)
-    return replace(result, row_memory=shares, memory=estimate)
+    ``example_of`` builds the model's example, optionally with changed inputs.
+    """
+    result = as_summary(build_report(passed), look)
+    if memory is not None:
+        from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
+
+        estimate, shares = memory_of(tree, example_of, memory, device, passed, result.rows)
+        return replace(result, row_memory=shares, memory=estimate)
+    if not is_sharded(tree.modules[0]):
+        return result
+    from ..ranks.wrappers import shards_of  # Imported here: it imports torch.distributed, which takes a while.
+
+    by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
+    return replace(result, row_memory=row_memory(passed, result.rows, (), by_module))
 
 
 @names_cures(FOR_TEXTS)

@@ -294,7 +294,9 @@ def has_own_kernel(operator: Any, device: torch.device) -> bool:
 def composable_states(modules: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return the modules with a state of ``fully_shard`` or the like, which torch keeps beside them, and the states."""
     registry = sys.modules.get("torch.distributed._composable_state")
-    states: Any = getattr(registry, "_module_state_mapping", {})
+    states: Any = getattr(registry, "_module_state_mapping", None)
+    if not states:
+        return []
     found = [(module, states[module]) for module in modules if module in states]
     return [(module, state() if isinstance(state, weakref.ref) else state) for module, state in found]
 
@@ -336,10 +338,12 @@ def autocast_available() -> Iterator[None]:
 @contextmanager
 def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
     """Temporarily replace attributes of modules and classes; attributes that do not exist are skipped."""
-    usual = {place: getattr(*place) for place in answers if hasattr(*place)}
+    usual = {}
     try:
-        for place in usual:
-            setattr(*place, answers[place])
+        for place in answers:
+            if hasattr(*place):
+                usual[place] = getattr(*place)
+                setattr(*place, answers[place])
         yield
     finally:
         for place, own in usual.items():

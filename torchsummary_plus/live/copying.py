@@ -2,7 +2,8 @@
 
 A pass runs on a copy, so that nothing of the user's has to be put back. What is copied: modules, containers, objects of
 Python classes, optimizers, iterators, arrays of up to ``LARGEST_ARRAY`` bytes, and functions whose closure, defaults or
-globals lead to one of these. Everything else is shared: classes, imported modules, files, locks, threads, generators.
+globals lead to one of these. Everything else is shared: classes, imported modules, files, locks, threads, generators,
+simple queues.
 
 Whether code is searched at all depends on what it refers to: the names in it, its package, the modules it imports.
 """
@@ -14,8 +15,6 @@ import builtins
 import copy
 import dis
 import enum
-import gc
-import inspect
 import io
 import itertools
 import os
@@ -36,7 +35,6 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
-    GeneratorType,
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
@@ -133,20 +131,23 @@ class Copier:
         known = self._copies.get(id(value))
         if known is not None:
             return known
-        make = maker_of(kind)
+        make = USUAL[kind] if kind in USUAL else maker_of(kind)
         return value if make is None else make(self, value)
 
     def modules(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
         """Return the copies of a model's modules, without recursion, as models may exceed Python's recursion limit."""
         modules = list(modules)
-        plain = {kind: _slots(kind) for kind in set(map(type, modules)) if maker_of(kind) is Copier._object}
+        plain: dict[type, list[Any]] = {}
+        for kind in set(map(type, modules)):
+            if maker_of(kind) is Copier._object:
+                plain[kind] = _slots(kind)
         for module in modules:
             if type(module) in plain and id(module) not in self._copies:
                 self.note(module, object.__new__(type(module)))
         for module in modules:
             if type(module) in plain:
                 self._fill(module, self._copies[id(module)], plain[type(module)])
-        return [self.of(module) for module in modules]
+        return list(map(self.of, modules))
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
         replacement: Tensor = self.note(tensor, self._tensor(tensor))
@@ -175,10 +176,11 @@ class Copier:
             attributes.update(own)
             for name, item in attributes.items():
                 kind = type(item)
-                if kind in INERT:
+                if kind in INERT or (kind is tuple and INERT.issuperset(map(type, item))):
                     continue
                 if kind in _EMPTY and not item and id(item) not in self._copies:  # Most of what a module has.
-                    attributes[name] = self.note(item, kind())
+                    attributes[name] = self._copies[id(item)] = kind()
+                    self._originals.append(item)
                 else:
                     attributes[name] = self.of(item)
         for slot in slots:
@@ -213,39 +215,31 @@ class Copier:
                     new.setattr(name, self.of(tensor))
         return self._scripts[script]
 
-    def _list(self, value: Any) -> Any:
-        new = self.note(value, _empty_like(value))
-        base = deque if isinstance(value, deque) else list
-        items: list[Any] = list(base.__iter__(value))
-        base.extend(new, [item if type(item) in INERT else self.of(item) for item in items])
-        return self._with_attributes(value, new)
-
-    def _set(self, value: Any) -> Any:
-        new = self.note(value, _empty_like(value))
-        set.update(new, [self._key(item) for item in list(set.__iter__(value))])
-        return self._with_attributes(value, new)
-
-    def _dict(self, value: Any) -> Any:
-        new = self.note(value, _empty_like(value))
-        if getattr(value, "__dict__", None) is value:  # Its attributes are its items.
-            new.__dict__ = new
-        base = OrderedDict if isinstance(value, OrderedDict) else dict
-        for key, item in list(dict.items(value)):
-            base.__setitem__(
-                new, key if type(key) in INERT else self._key(key), item if type(item) in INERT else self.of(item)
-            )
-        return self._with_attributes(value, new)
+    def _container(self, value: Any) -> Any:
+        """Return the copy of a list, deque, set or dict, with its attributes."""
+        kind = type(value)
+        new = self.note(value, kind() if kind in _EMPTY else _empty_like(value))
+        if isinstance(value, dict):
+            if getattr(value, "__dict__", None) is value:  # Its attributes are its items.
+                new.__dict__ = new
+            put: Any = (OrderedDict if isinstance(value, OrderedDict) else dict).__setitem__
+            for key, item in list(dict.items(value)):
+                key = key if type(key) in INERT else self._key(key)
+                put(new, key, item if type(item) in INERT else self.of(item))
+        elif isinstance(value, set):
+            set.update(new, map(self._key, list(set.__iter__(value))))
+        else:
+            base: Any = deque if isinstance(value, deque) else list
+            base.extend(new, map(self.of, list(base.__iter__(value))))
+        if kind.__module__ not in ("builtins", "collections") and vars(new) is not new:
+            self._fill(value, new)
+        return new
 
     def _key(self, key: Any) -> Any:
         """Return the copy of a key or a set's item if it is found by its identity, else itself."""
         kind: Any = type(key)
         by_identity = kind.__hash__ is object.__hash__ or issubclass(kind, (Tensor, nn.Module))
         return self.of(key) if by_identity else key
-
-    def _with_attributes(self, value: Any, new: Any) -> Any:
-        if type(value).__module__ not in ("builtins", "collections") and vars(new) is not new:
-            self._fill(value, new)
-        return new
 
     def _weak_dict(self, value: Any) -> Any:
         new = self.note(value, type(value)())
@@ -363,28 +357,6 @@ class Copier:
                     new.__setstate__(self.of(state))
         return new
 
-    def _unstarted(self, value: GeneratorType[Any, Any, Any]) -> Any:
-        """Return a generator of the same function and arguments; one that has started is shared."""
-        if inspect.getgeneratorstate(value) != inspect.GEN_CREATED:
-            return value
-        frame: Any = value.gi_frame
-        code, given = value.gi_code, dict(frame.f_locals)
-        functions = (held for held in gc.get_referents(value) if isinstance(held, FunctionType))
-        function = next((function for function in functions if function.__code__ is code), None)
-        if function is None and code.co_freevars:
-            return value
-        make: Any = self.of(function or FunctionType(code, frame.f_globals))
-        count, keywords = code.co_argcount, code.co_kwonlyargcount
-        names = list(code.co_varnames)
-        args = [given[name] for name in names[:count]]
-        kwargs = {name: given[name] for name in names[count : count + keywords]}
-        rest = names[count + keywords :]
-        if code.co_flags & inspect.CO_VARARGS:
-            args += given[rest.pop(0)]
-        if code.co_flags & inspect.CO_VARKEYWORDS:
-            kwargs.update(given[rest.pop(0)])
-        return self.note(value, make(*map(self.of, args), **{name: self.of(item) for name, item in kwargs.items()}))
-
     def _array(self, value: Any) -> Any:
         if value.nbytes > LARGEST_ARRAY:
             return value
@@ -397,12 +369,6 @@ class Copier:
         """Return a copy of an object whose class in C has no state but its attributes."""
         kind: Any = type(value)
         return self._fill(value, self.note(value, kind.__new__(kind)))
-
-    def _simple_queue(self, value: queue.SimpleQueue[Any]) -> Any:
-        new: queue.SimpleQueue[Any] = self.note(value, type(value)())
-        for item in queued(value):
-            new.put(self.of(item))
-        return new
 
     def _built_in_method(self, value: Any) -> Any:
         owner = self.of(value.__self__)
@@ -457,16 +423,6 @@ def _empty_like(container: Any) -> Any:
     return new
 
 
-def queued(waiting: queue.SimpleQueue[Any]) -> list[Any]:
-    """Return what is in a queue that cannot be looked into: everything is taken out and put back."""
-    items = []
-    for _ in range(waiting.qsize()):
-        with suppress(queue.Empty):  # Another thread may take items too.
-            items.append(waiting.get_nowait())
-            waiting.put(items[-1])
-    return items
-
-
 def content_of(cell: CellType) -> list[Any]:
     """Return the content of a closure cell as a list, empty for an empty cell."""
     try:
@@ -508,9 +464,7 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (Tensor, Copier._of_tensor),
     (torch.jit.ScriptModule, Copier._script),
     (nn.Module, Copier._object),
-    (dict, Copier._dict),
-    ((list, deque), Copier._list),
-    (set, Copier._set),
+    ((dict, list, deque, set), Copier._container),
     (tuple, Copier._tuple),
     (frozenset, Copier._frozen_set),
     (FunctionType, Copier._function),
@@ -524,10 +478,8 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (MappingProxyType, Copier._view_of_dict),
     (torch.Generator, Copier._generator),
     ((random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._plain_copy),
-    (GeneratorType, Copier._unstarted),
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
-    (queue.SimpleQueue, Copier._simple_queue),
     ((SimpleNamespace, threading.local), Copier._bare),
     ((*_SHARED_CLASSES, compat.DataLoaderIterator), None),
 )

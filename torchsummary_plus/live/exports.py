@@ -30,20 +30,7 @@ def exporting() -> AbstractContextManager[None]:
 
     A fake's capsule would point to address 0, from where sharing would copy too.
     """
-    stand_ins: dict[tuple[Any, str], Any] = {
-        **{place: _imported if place[1] == "_from_dlpack" else _exported for place in compat.dlpack_places},
-        **{(torch.UntypedStorage, name): _shared for name in _SHARES},
-    }
-    own: dict[Any, Any] = {place: getattr(*place) for place in stand_ins if hasattr(*place)}
-    return compat.replaced({place: _around(function, stand_ins[place]) for place, function in own.items()})
-
-
-def _around(own: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(own)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return stand_in(own, *args, **kwargs)
-
-    return call
+    return compat.replaced(_STAND_INS)
 
 
 def _exported(own: Any, tensor: Tensor, *args: Any, copy: bool | None = None, **kwargs: Any) -> Any:
@@ -66,3 +53,21 @@ def _shared(own: Any, storage: torch.UntypedStorage, *args: Any, **kwargs: Any) 
         raise DataDependentError("another process needs the values of a fake tensor")
     with compat.no_dispatch():  # The copy to memory that the storage takes over is no write of the step's.
         return own(storage, *args, **kwargs)
+
+
+def _around(own: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return stand_in(own, *args, **kwargs)
+
+    return call
+
+
+_STAND_INS = {
+    place: _around(getattr(*place), stand_in)
+    for place, stand_in in (
+        *((place, _imported if place[1] == "_from_dlpack" else _exported) for place in compat.dlpack_places),
+        *(((torch.UntypedStorage, name), _shared) for name in _SHARES),
+    )
+    if hasattr(*place)
+}

@@ -278,7 +278,8 @@ def dress(tensor: torch.Tensor, kind: type, attributes: Mapping[str, Any]) -> to
     """Give a tensor a user's class and attributes; a fake gets a class derived from both."""
     if kind not in CLASSES:
         tensor.__class__ = _fake_class(kind) if isinstance(tensor, Fake) else kind
-    vars(tensor).update({name: value for name, value in attributes.items() if name not in OF_FAKES})
+    if attributes:
+        vars(tensor).update({name: value for name, value in attributes.items() if name not in OF_FAKES})
     return tensor
 
 

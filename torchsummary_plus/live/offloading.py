@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from .fakes import CPU, META, fake_like
 from .stored import Change
 
+HOOK = "_hf_hook"
+"""The attribute in which accelerate keeps a module's hook."""
+
 
 def offloading(module: nn.Module) -> Any:
     """Return the hook that offloads a module's weights, or None."""
-    waiting = [vars(module)["_hf_hook"]] if "_hf_hook" in vars(module) else []
+    waiting = [vars(module)[HOOK]] if HOOK in vars(module) else []
     while waiting:
         hook = waiting.pop()
         if getattr(hook, "offload", False) and isinstance(getattr(hook, "weights_map", None), Mapping):
@@ -30,8 +33,8 @@ def offloading(module: nn.Module) -> Any:
 def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
     """Return the device on which the first offloaded module runs; None if no module is offloaded."""
     for module in modules:
-        hook = offloading(module)
-        device = None if hook is None else getattr(hook, "execution_device", None)
+        hook = offloading(module) if HOOK in vars(module) else None
+        device = getattr(hook, "execution_device", None)
         if device is not None:
             return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     return None
@@ -46,8 +49,9 @@ def is_complete(modules: Sequence[nn.Module]) -> bool:
 
 def absent(module: nn.Module) -> list[Tensor]:
     """Return the meta parameters and buffers whose weights the module's hook can load."""
-    named = _named_tensors(module) if offloading(module) is not None else {}
-    return [tensor for tensor in named.values() if tensor.device.type == "meta"]
+    if offloading(module) is None:
+        return []
+    return [tensor for tensor in _named_tensors(module).values() if tensor.device.type == "meta"]
 
 
 def _named_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -30,11 +30,11 @@ def own_random() -> Iterator[None]:
     Operators draw from it through :func:`drawn`, and so do torch's functions that read or set the state. Another block
     inside goes on with its own copy.
     """
-    outer, begins = _own.generator, rng_state()
-    _own.generator = torch.Generator()
-    _own.generator.set_state(begins)
+    outer, own = _own.generator, torch.Generator()
+    own.set_state(rng_state())
+    _own.generator = own
     try:
-        with compat.replaced({(place, name): _of_pass(name) for place in (torch, torch.random) for name in _ANSWERS}):
+        with compat.replaced(_STAND_INS):
             yield
     finally:
         _own.generator = outer
@@ -131,3 +131,6 @@ def _of_pass(name: str) -> Callable[..., Any]:
         return (usual if _own.generator is None else _ANSWERS[name])(*args, **kwargs)
 
     return function
+
+
+_STAND_INS = {(place, name): _of_pass(name) for place in (torch, torch.random) for name in _ANSWERS}

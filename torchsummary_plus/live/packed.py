@@ -24,16 +24,23 @@ def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in attributes if type(value) not in INERT and name not in _BOOKKEEPING]
 
 
-def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def packed_parameters(module: nn.Module, attributes: list[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
-    for name, value in _packed(module):
-        for position, tensor in enumerate(unpacked(value)):
-            yield f"{name}.{position}", tensor
+    if isinstance(module, torch.jit.ScriptModule):
+        attributes = [*_scripted(module).items()] or attributes
+    for name, value in attributes:
+        if _is_packed(value):
+            for position, tensor in enumerate(unpacked(value)):
+                yield f"{name}.{position}", tensor
 
 
 def packed_objects(module: nn.Module) -> list[Any]:
     """Return the C++ objects that hold a quantized module's weights."""
-    return [value for _, value in _packed(module)]
+    return [value for _, value in _scripted(module).items() or own_attributes(module) if _is_packed(value)]
+
+
+def _is_packed(value: Any) -> bool:
+    return issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule)
 
 
 def held_by_script(module: nn.Module) -> list[torch.Tensor]:
@@ -46,12 +53,6 @@ def _scripted(module: nn.Module) -> dict[str, Any]:
     script: Any = module if isinstance(module, torch.jit.ScriptModule) else None
     kind = getattr(script, "_concrete_type", None)
     return {} if kind is None else {name: script._c.getattr(name) for name in kind.get_attributes()}
-
-
-def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, value in _scripted(module).items() or own_attributes(module):
-        if issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
-            yield name, value
 
 
 _CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")

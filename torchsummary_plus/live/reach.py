@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from . import compat
-from .copying import content_of, imported_by, is_library, is_of_user, names_of, package_of, queued, top_of
+from .copying import content_of, imported_by, is_library, is_of_user, names_of, package_of, top_of
 from .fakes import Fake
 from .packed import held_by_script
 from .structures import PLAIN, behind_proxy, parts, slot_names
@@ -238,8 +238,6 @@ class Reached:
             yield vars(value)
         elif isinstance(value, queue.Queue):
             yield value.queue
-        elif isinstance(value, queue.SimpleQueue):
-            yield from queued(value)
         elif top_of(origin) == "numpy" and getattr(getattr(value, "dtype", None), "hasobject", False):
             yield from value.ravel().tolist()
         is_foreign = top_of(origin) in _FOREIGN - _HOLDING and not isinstance(value, nn.Module)

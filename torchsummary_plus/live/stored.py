@@ -21,26 +21,21 @@ def stored(tensor: Tensor) -> list[Tensor]:
     >>> [tuple(part.shape) for part in stored(torch.eye(3).to_sparse())]
     [(3,), (2, 3)]
     """
-    if isinstance(tensor, Fake):
-        return [tensor, *all_stored(companions(tensor))]
-    if is_transformed(tensor):
-        return stored(compat.functorch_unwrapped(tensor))
-    inner = inner_tensors(tensor)
-    if inner:
-        return all_stored(inner)
-    if tensor.is_nested:
-        with compat.no_modes():
-            return [getattr(tensor, name)() for name in _NESTED]
-    if tensor.layout is not torch.strided:
-        return []
-    return [tensor, *all_stored(companions(tensor))]
-
-
-def companions(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors in attributes of a user's tensor class, such as the scales of packed weights."""
+    if not isinstance(tensor, Fake):
+        if compat.is_functorch_wrapped(tensor):
+            return stored(compat.functorch_unwrapped(tensor))
+        inner = inner_tensors(tensor)
+        if inner:
+            return all_stored(inner)
+        if tensor.is_nested:
+            with compat.no_modes():
+                return [getattr(tensor, name)() for name in _NESTED]
+        if tensor.layout is not torch.strided:
+            return []
     if type(tensor) in CLASSES or compat.is_torch_fake(tensor):
-        return []
-    return all_tensors({name: value for name, value in vars(tensor).items() if name not in OF_FAKES})
+        return [tensor]
+    attributes = {name: value for name, value in vars(tensor).items() if name not in OF_FAKES}
+    return [tensor, *all_stored(all_tensors(attributes))]  # Such as the scales of packed weights.
 
 
 def is_transformed(tensor: object) -> bool:

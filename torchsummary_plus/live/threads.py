@@ -6,25 +6,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
-_beside: frozenset[int] = frozenset()
+_beside: frozenset[int | None] = frozenset()
 
 
 @contextmanager
 def others_noted() -> Iterator[None]:
     """Inside the block, the other threads that exist when it begins run beside the pass."""
     global _beside
-    outer, _beside = _beside, frozenset(thread for thread in _threads() if thread != threading.get_ident())
+    others = frozenset(map(attrgetter("ident"), threading.enumerate())) - {threading.get_ident()}
+    outer, _beside = _beside, others
     try:
         yield
     finally:
         _beside = outer
-
-
-def _threads() -> list[int]:
-    return [thread.ident for thread in threading.enumerate() if thread.ident is not None]
 
 
 def is_beside() -> bool:

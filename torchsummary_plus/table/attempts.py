@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError, InputError, UnsupportedError
-from ..data.records import Run, Structure, Trace
+from ..data.records import Run, Trace
 from ..live import compat
 from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
@@ -25,9 +25,9 @@ from ..live.stored import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.global_state import global_state_kept, names_replaced, one_pass
-from ..trace.kernels import Kernel, run_really
+from ..trace.kernels import run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree
-from .experts import Routing, find_adapters, find_experts, numbers_of_experts
+from .experts import Routing, expert_candidates, find_adapters, find_experts
 from .flow import Provenance
 from .forward import Listener, Pass, deep_stack, originals_of, put_back
 from .hints import forward_error
@@ -58,16 +58,27 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
         if example is None:
             device = str(options.device or tree.device())
             specs, run = tree.specs(), Run("none", "no input was given", device, None)
-            return Trace(specs, (), None, run, None, find_experts(tree, specs, {}), find_adapters(tree, specs))
+            experts = find_experts(tree, specs, expert_candidates(tree, specs), {})
+            return Trace(specs, (), None, run, None, experts, find_adapters(tree, specs))
         failed: ForwardError | None = None
-        for inputs in (example, example.complex_instead(tree)):
+        inputs, grows = example, False
+        while True:
             try:
-                if inputs is not None:
-                    return Attempts(tree, inputs, options).trace()
+                attempts = Attempts(materialised(tree, inputs) if grows else tree, inputs, options)
+                return attempts.open_batch() if inputs.batch_size is None else attempts.at(inputs.batch_size)
+            except GrewError:
+                if grows:
+                    raise UnsupportedError(
+                        "every forward registers new modules, so the model has no fixed table; create them once, in "
+                        "__init__"
+                    ) from None
+                grows = True
             except ForwardError as error:
+                retried = None if failed is not None else example.complex_instead(tree)
                 failed = failed or error
-        assert failed is not None
-        raise failed from failed.__cause__
+                if retried is None:
+                    raise failed from failed.__cause__
+                inputs = retried
 
 
 def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
@@ -75,23 +86,20 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
     if isinstance(model, ModuleTree):
         return model
     with one_pass():
-        tree = ModuleTree(unwrapped(model))
-        tree.left_out = hooks_around(model)
-        _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
-        if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tensors_in(tree.modules)):
-            left_out, tree = tree.left_out, materialised(tree, example)
-            tree.left_out, tree.before = left_out, None
-        tree.called = wrapped(model, tree.modules[0])
+        inside = unwrapped(model)
+        tree = ModuleTree(inside)
+        given = [] if example is None else all_tensors((example.args, example.kwargs))
+        if any(map(compat.is_torch_fake, [*tree.tensors(), *given])):
+            raise UnsupportedError(
+                "the model or its input has fake tensors, which work only inside their own FakeTensorMode; build the "
+                'model under torch.device("meta"), which takes no memory either, and pass input_size='
+            )
+        if example is not None and any(map(nn.parameter.is_lazy, tensors_in(tree.modules))):
+            tree = materialised(tree, example)
+            tree.before = None
+        if inside is not model:
+            tree.left_out, tree.called = hooks_around(model), wrapped(model, tree.modules[0])
         return tree
-
-
-def _refuse_torch_fakes(tensors: Iterable[Tensor]) -> None:
-    """Raise :class:`UnsupportedError` for a tensor that was made under a ``FakeTensorMode``."""
-    if any(map(compat.is_torch_fake, tensors)):
-        raise UnsupportedError(
-            "the model or its input has fake tensors, which work only inside their own FakeTensorMode; build the "
-            'model under torch.device("meta"), which takes no memory either, and pass input_size='
-        )
 
 
 class Attempts:
@@ -102,24 +110,14 @@ class Attempts:
         self.options = options
         self.tree = tree
         self.specs = tree.specs()
+        self.candidates = expert_candidates(tree, self.specs)
+        self.adapters = find_adapters(tree, self.specs)
         self.own_device = tree.device()
         self.fakes: dict[int, torch.Tensor] = {}
         self.routers: Routers | None = None
         """Assumed choices of routers, if the forward depends on them and the model has no values."""
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
-
-    def trace(self) -> Trace:
-        """Return the trace for the example's batch size, or for an open batch; of modules that forwards add, too."""
-        try:
-            return self.open_batch() if self.example.batch_size is None else self.at(self.example.batch_size)
-        except GrewError:
-            if self.tree.before is not None:
-                raise UnsupportedError(
-                    "every forward registers new modules, so the model has no fixed table; create them once, in "
-                    "__init__"
-                ) from None
-        return Attempts(materialised(self.tree, self.example), self.example, self.options).trace()
 
     def open_batch(self) -> Trace:
         """Run two or three batch sizes and merge them into a trace with an open batch."""
@@ -182,7 +180,7 @@ class Attempts:
             if self.options.run == "auto":
                 self.kind, self.reason = "real", f"the fake pass stopped in {failed.where}: {failed.original}"
             return self.options.run == "auto"
-        numbers = numbers_of_experts(self.tree)
+        numbers = frozenset(candidate.count for candidate in self.candidates)
         if self.routers is not None or not numbers:
             return False
         self.routers, self.reason = Routers(numbers), f"{self.reason}; {BALANCED}"
@@ -192,13 +190,63 @@ class Attempts:
         return is_complete(self.tree.modules)
 
     def _once(self, batch: int, grad: bool) -> Trace:
-        """Run the forward once, on a copy of the model."""
+        """Run the forward once, on a copy of the model, and return what is noted meanwhile."""
+        with self._copied(grad) as (tree, environment, mode_key):
+            try:
+                convert = partial(remade, change=environment.convert)
+                args, kwargs, new_inputs = realise(self.example, batch, tree, environment.make, convert)
+                inputs = describe_arguments(args, kwargs)
+            except RuntimeError as error:
+                raise forward_error(error, Pass(tree, run_really, []), ()) from error
+            recorder, provenance = Recorder(tree, self.specs), Provenance(all_tensors((args, kwargs)), tree.tensors())
+            listeners = [*environment.listeners, Embeddings(self.example, new_inputs), recorder, provenance]
+            routing = Routing()
+            watch = Pass(tree, environment.kernel, [*listeners, routing] if self.candidates else listeners)
+            if mode_key is not None:
+                watch.hold(mode_key)
+            watch.install()
+            model, size, refusals = tree.modules[0], tree.size(), DataDependentError.count
+            try:
+                with watch, Functions(watch) if self.options.functional else nullcontext():
+                    if type(model).__call__ is nn.Module.__call__:
+                        model(*args, **kwargs)
+                    else:  # What its own code runs before and after its forward belongs to its one call.
+                        frame = watch.outermost = watch.open(0, "", args, kwargs)
+                        frame.by_hook = True
+                        watch.close(frame, model(*args, **kwargs))
+            except NeedsIntegerError:
+                raise
+            except Exception as error:
+                raise forward_error(error, watch, recorder.reached()) from error
+            if DataDependentError.count != refusals:
+                caught = DataDependentError("the forward read a tensor's values and caught the error")
+                raise forward_error(caught, watch, recorder.reached())
+            if tree.size() != size:
+                raise GrewError
+            left = not_run(recorder.settle())
+            reason = f"{self.reason}; {left}" if left else self.reason
+            note = f"{left}; wrap the model in a module whose forward consumes it" if left else ""
+            run = Run(self.kind, reason, str(environment.device), batch, note, bool(left))
+            calls = recorder.calls()
+            flow = provenance.flow(calls, recorder.places)
+            experts = find_experts(self.tree, self.specs, self.candidates, routing.choices)
+            return Trace(self.specs, calls, inputs, run, flow, experts, self.adapters)
+
+    @contextmanager
+    def _copied(self, grad: bool) -> Iterator[tuple[ModuleTree, Environment, Any]]:
+        """Copy the model for one forward; yield the copy, the backend that runs it, and the mode key of its pass."""
         device = self.own_device if self.kind == "real" else self.options.device or self.own_device
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
-        with ExitStack() as stack:
-            mode_key = _entered(stack, device, grad)
-            environment = stack.enter_context(self._environment(device))
+        environment: Environment = RealEnvironment(device)
+        if self.kind != "real":
+            environment = FakeEnvironment(device, self.fakes)
+            environment.kernels.routers = self.routers
+        with (
+            global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(), quiet_refusals(),
+            exporting(), standing_in_for(device) as mode_key, compat.attention_without_card(device), environment,
+            ExitStack() as stack,
+        ):  # fmt: skip
             try:
                 tree, copier = environment.copied(self.tree)
             except RuntimeError as error:
@@ -207,110 +255,16 @@ class Attempts:
             stack.callback(copier.clear)  # What watches the copy and its modules refer to each other.
             stack.callback(tree.clear)
             if self.options.mode != "same":
-                self._set_mode(tree, environment.kernel)
-            try:
-                convert = partial(remade, change=environment.convert)
-                args, kwargs, new_inputs = realise(self.example, batch, tree, environment.make, convert)
-                inputs = describe_arguments(args, kwargs)
-            except RuntimeError as error:
-                raise forward_error(error, Pass(tree, run_really, []), ()) from error
-            heard = self._heard(tree, all_tensors((args, kwargs)), new_inputs)
-            watch = Pass(tree, environment.kernel, [*environment.listeners, *heard])
-            if mode_key is not None:
-                watch.hold(mode_key)
-            watch.install()
-            model, size, refusals = tree.modules[0], tree.size(), DataDependentError.count
-            functions = Functions(watch) if self.options.functional else nullcontext()
-            try:
-                with watch, functions:
-                    if type(model).__call__ is nn.Module.__call__:
-                        model(*args, **kwargs)
-                    else:
-                        _by_own_call(model, watch, args, kwargs)
-            except NeedsIntegerError:
-                raise
-            except Exception as error:
-                raise forward_error(error, watch, heard.recorder.reached(self.specs)) from error
-            if DataDependentError.count != refusals:
-                caught = DataDependentError("the forward read a tensor's values and caught the error")
-                raise forward_error(caught, watch, heard.recorder.reached(self.specs))
-            if tree.size() != size:
-                raise GrewError
-            return self._told(heard, inputs, str(device), batch)
-
-    def _environment(self, device: torch.device) -> Environment:
-        if self.kind == "real":
-            return RealEnvironment(device)
-        fakes = FakeEnvironment(device, self.fakes)
-        fakes.kernels.routers = self.routers
-        return fakes
-
-    def _set_mode(self, tree: ModuleTree, kernel: Kernel) -> None:
-        set_mode(tree, self.options.mode == "train", kernel)
-        if tree.own_modes:
-            reasons = "; ".join(tree.own_modes)
-            raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; pass mode='same'")
-
-    def _heard(self, tree: ModuleTree, inputs: Sequence[Tensor], new_inputs: Sequence[Tensor]) -> _Heard:
-        embeddings = Embeddings(self.example)
-        embeddings.watch(new_inputs)
-        provenance = Provenance(inputs, {id(tensor) for tensor in tree.tensors()})
-        return _Heard(embeddings, Recorder(self._parameter_keys(tree)), provenance, Routing())
-
-    def _told(self, heard: _Heard, inputs: Structure, device: str, batch: int) -> Trace:
-        """Return the trace of a pass that has returned."""
-        left = not_run(heard.recorder.settle())
-        reason = f"{self.reason}; {left}" if left else self.reason
-        note = f"{left}; wrap the model in a module whose forward consumes it" if left else ""
-        run = Run(self.kind, reason, device, batch, note, bool(left))
-        calls = heard.recorder.calls()
-        flow = heard.provenance.flow(calls, heard.recorder.places())
-        experts = find_experts(self.tree, self.specs, heard.routing.choices)
-        return Trace(self.specs, calls, inputs, run, flow, experts, find_adapters(self.tree, self.specs))
-
-    def _parameter_keys(self, tree: ModuleTree) -> dict[int, int]:
-        """Return each parameter's key by the id of the tensor that replaces it in this pass."""
-        keys: dict[int, int] = {}
-        for module, spec in zip(tree.modules, self.specs):
-            for parameter in spec.parameters:
-                if parameter.name in module._parameters:
-                    keys[id(module._parameters[parameter.name])] = parameter.key
-        return keys
-
-
-class _Heard(NamedTuple):
-    """What listens to a pass, in this order."""
-
-    embeddings: Embeddings
-    recorder: Recorder
-    provenance: Provenance
-    routing: Routing
+                set_mode(tree, self.options.mode == "train", environment.kernel)
+                if tree.own_modes:
+                    reasons = "; ".join(tree.own_modes)
+                    raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; pass mode='same'")
+            yield tree, environment, mode_key
 
 
 def _because(trace: Trace, reason: str) -> Trace:
     """Return a trace whose run has one more reason."""
     return replace(trace, run=replace(trace.run, reason=f"{trace.run.reason}; {reason}"))
-
-
-def _entered(stack: ExitStack, device: torch.device, grad: bool) -> Any:
-    """Enter the contexts of a pass; return the mode key."""
-    stack.enter_context(global_state_kept())
-    stack.enter_context(own_random())
-    stack.enter_context(deep_stack())
-    stack.enter_context(torch.set_grad_enabled(grad))
-    stack.enter_context(eager())
-    stack.enter_context(quiet_refusals())
-    stack.enter_context(exporting())
-    mode_key = stack.enter_context(standing_in_for(device))
-    stack.enter_context(compat.attention_without_card(device))
-    return mode_key
-
-
-def _by_own_call(model: nn.Module, watch: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call a model; what its ``__call__`` runs before and after its forward belongs to its one call."""
-    frame = watch.outermost = watch.open(0, "", args, kwargs)
-    frame.by_hook = True
-    watch.close(frame, model(*args, **kwargs))
 
 
 @contextmanager
@@ -364,13 +318,16 @@ class NeedsIntegerError(Exception):
 class Embeddings(Listener):
     """Asks for integers when a sized input without a dtype reaches an embedding as floats."""
 
-    def __init__(self, example: Example) -> None:
-        self.undecided = [sized.dtype is None for sized in example.sized()]
-        self.inputs: dict[int, int] = {}
+    def __init__(self, example: Example, tensors: Sequence[torch.Tensor] = ()) -> None:
+        self.example = example
+        self.watch(tensors)
 
     def watch(self, tensors: Sequence[torch.Tensor]) -> None:
         """Remember the tensors made for the sized inputs, in order."""
-        self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(tensors) if self.undecided[i]}
+        self.inputs: dict[int, int] = {}
+        for index, (tensor, sized) in enumerate(zip(tensors, self.example.sized())):
+            if sized.dtype is None:
+                self.inputs[tensor.untyped_storage()._cdata] = index
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise :class:`NeedsIntegerError` for a sized input, RuntimeError for any other floating-point index."""

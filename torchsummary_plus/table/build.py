@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..formats.table import Field, Table, TableRow
 from .chosen import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
-from .columns import COLUMNS, Column, check_view, chosen_names
+from .columns import COLUMNS, Column, check_layout, chosen_names
 from .lines import Line
 from .rows import Report
 from .totals import report_totals, unregistered_note, without_shape
@@ -25,10 +25,10 @@ def summary_table(
     Raises :class:`InputError` for an unknown style, column or depth.
     """
     known = report.has_memory, report.is_sharded
-    check_view(style, depth, col_names, *known)
+    check_layout(style, depth)
     names = chosen_names(col_names, *known)
     if col_names is None and report.run.kind == "none":
-        names = tuple(name for name in names if name != "output_size")
+        names = tuple([name for name in names if name != "output_size"])
     nested = style != "torchsummary"
     lines = shown_lines(report, style, depth, view)
     lazy, ran = without_shape(report), report.run.note
@@ -46,7 +46,7 @@ def summary_table(
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",
-        fields=tuple(column_field(name, COLUMNS[name], report) for name in names),
+        fields=tuple([column_field(name, COLUMNS[name], report) for name in names]),
         rows=tuple(rows),
         totals=report_totals(report),
         notes=tuple(filter(None, notes)),
@@ -65,8 +65,8 @@ def column_field(name: str, column: Column, report: Report) -> Field:
 
 def _row(report: Report, line: Line, names: Sequence[str], nested: bool) -> TableRow:
     row, zero = line.row, "--" if nested else "0"
-    cells = tuple(COLUMNS[name].cell(line, report, zero) for name in names)
+    cells = [COLUMNS[name].cell(line, report, zero) for name in names]
     if nested and row.total_params and not line.num_params and not line.stands_for_others:
         inside = f"{row.total_params:,}"
-        cells = tuple(replace(c, inside=inside) if name == "num_params" else c for name, c in zip(names, cells))
-    return TableRow(line.label, row.path, row.depth if nested else 0, cells, type=row.class_name)
+        cells = [replace(c, inside=inside) if name == "num_params" else c for name, c in zip(names, cells)]
+    return TableRow(line.label, row.path, row.depth if nested else 0, tuple(cells), type=row.class_name)

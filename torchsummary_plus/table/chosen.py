@@ -73,24 +73,19 @@ def row_view(
         raise choice_error("repeats", repeats, [None, *REPEATS])
     width = WIDEST if col_width is None else integer("col_width", col_width, NARROWEST)
     requested = (row_settings,) if isinstance(row_settings, str) else tuple(row_settings or ())
-    settings = tuple(str(getattr(setting, "value", setting)) for setting in requested)
-    for setting in settings:
-        if setting not in SETTINGS:
-            raise choice_error("row_settings", setting, SETTINGS)
-    return RowView(_patterns(rows), repeats, settings, width)
-
-
-def _patterns(rows: Any) -> tuple[str, ...] | None:
-    """Return rows as patterns, and ranges as "first:last" with numbers or names."""
-    if rows is None:
-        return None
+    settings = []
+    for setting in requested:
+        settings.append(str(getattr(setting, "value", setting)))
+        if settings[-1] not in SETTINGS:
+            raise choice_error("row_settings", settings[-1], SETTINGS)
     many = rows if isinstance(rows, (list, tuple, set, frozenset)) else [rows]
     if not many:
         raise InputError("rows is empty; accepted: None for all, a type, a name, a pattern, or a range")
-    return tuple(map(_pattern, many))
+    return RowView(None if rows is None else tuple(map(_pattern, many)), repeats, tuple(settings), width)
 
 
 def _pattern(pattern: Any) -> str:
+    """Return a pattern as text, and a range as "first:last" with numbers or names."""
     if isinstance(pattern, range) and pattern.step == 1:
         return f"{pattern.start}:{pattern.stop}"
     if isinstance(pattern, slice) and pattern.step in (None, 1):

@@ -91,8 +91,10 @@ def _count(name: str) -> Figure:
 
 
 def _num_params(line: Line, report: Report) -> Value | Cell:
-    row, known = line.row, _count("num_params")(line, report)
-    value, text = (known.value, known.text) if isinstance(known, Cell) else (known, f"{known:,}" if known else "")
+    row, value = line.row, None if line.uninitialised_params else line.num_params
+    text = f"{line.num_params:,}" if line.num_params else "" if value is not None else "N/A"
+    if value is None and line.num_params:
+        text = f">={text}"
     if row.repeated and not line.num_params:
         text = ""
     others = f"({line.unregistered_params:,})" if line.unregistered_params else ""
@@ -191,11 +193,11 @@ COLUMNS: dict[str, Column] = {
 
 def default_names(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:
     """Return the columns that are shown unless others are chosen."""
-    return tuple(
-        name
-        for name, column in COLUMNS.items()
-        if column.by_default and (with_memory or not column.of_memory) and (with_ranks or not column.of_ranks)
-    )
+    names = []
+    for name, column in COLUMNS.items():
+        if column.by_default and (with_memory or not column.of_memory) and (with_ranks or not column.of_ranks):
+            names.append(name)
+    return tuple(names)
 
 
 F = TypeVar("F", bound=Callable[[Line, Report], Value])
@@ -254,9 +256,10 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ra
     """Return the names of the chosen columns, the defaults for None. Raises :class:`InputError`."""
     if isinstance(names, str):
         names = (names,)
-    chosen = default_names(with_memory, with_ranks) if names is None else tuple(names)
-    chosen = tuple(ALIASES.get(name, name) for name in chosen)
-    for name in chosen:
+    chosen = []
+    for name in default_names(with_memory, with_ranks) if names is None else names:
+        name = ALIASES.get(name, name)
+        chosen.append(name)
         if name not in COLUMNS:
             raise choice_error("column", name, COLUMNS)
         if COLUMNS[name].of_ranks and not with_ranks:
@@ -266,7 +269,7 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ra
             )
         if COLUMNS[name].of_memory and not with_memory:
             raise InputError(f'column {name!r} needs a memory estimate: summary(..., memory="train")')
-    return chosen
+    return tuple(chosen)
 
 
 def check_view(

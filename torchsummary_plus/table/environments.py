@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..live import compat
 from ..live.copying import Copier
 from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
-from ..live.offloading import AS_THEY_ARE, Away, absent, away_as_fakes, offloading, swap_offloaded
+from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.packed import own_attributes
 from ..live.real_inputs import MASK, real_input
 from ..live.stored import remade, stored
@@ -169,49 +169,47 @@ def copied_tree(
     wrapper is rebuilt around those of its parts. Offloaded weights follow ``away``. ``others`` are other modules.
     """
     modules = [*tree.modules, *others]
-    held = [tensor for module in modules for tensor in held_by(module)]
+    held: list[Tensor] = []
+    for module, attributes in zip(modules, [*tree.attributes, *map(own_attributes, others)]):
+        _add_tensors([*module._parameters.values(), *module._buffers.values(), *dict(attributes).values()], held)
     known = set(map(id, held))
-    known.update(id(part) for tensor in held if is_wrapper(tensor) for part in inner_tensors(tensor))
+    for tensor in held:
+        if is_wrapper(tensor):
+            known.update(map(id, inner_tensors(tensor)))
 
     def replaced(tensor: Tensor) -> Tensor:
         if nn.parameter.is_lazy(tensor):
             lazy: Callable[..., Tensor] = type(tensor)
             return lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
-        make = own if id(tensor) in known else other
-        return remade(tensor, lambda part: make(part) if part is tensor else copier.of(part))
+        return remade(tensor, copier.of if is_wrapper(tensor) else own if id(tensor) in known else other)
 
     copier = Copier(replaced)
     for module in modules:
-        for tensor in absent(module):
-            copier.note(tensor, away.missing(tensor))
-        hook = offloading(module)
-        if hook is not None:
+        if HOOK in vars(module) and (hook := offloading(module)) is not None:
             copier.note(hook.weights_map, hook.weights_map)
+            for tensor in absent(module):
+                copier.note(tensor, away.missing(tensor))
     for tensor in held:
         copier.of(tensor)
     copies = copier.modules(modules)
     for module, state in compat.composable_states(modules):
         compat.add_composable_state(copier.of(module), copier.of(state))
     for copied in copies:
-        swap_offloaded(copied, away)
+        if HOOK in vars(copied):
+            swap_offloaded(copied, away)
     return tree.on(copies[: len(tree.modules)], copier.of), copier
 
 
-def held_by(module: nn.Module) -> Iterator[Tensor]:
-    """Yield a module's parameters, buffers and other attributes that are tensors, also in its lists and dicts."""
-    for tensors in (module._parameters, module._buffers):
-        yield from (tensor for tensor in tensors.values() if tensor is not None)
-    for _, value in own_attributes(module):
-        yield from _tensors_in(value, 0)
-
-
-def _tensors_in(value: Any, depth: int) -> Iterator[Tensor]:
-    kind = type(value)  # Isinstance would follow weak proxies, which may be dead.
-    if issubclass(kind, Tensor):
-        yield value
-    elif kind in (list, dict) and depth <= DEEPEST:
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors_in(item() if type(item) is weakref.ref else item, depth + 1)
+def _add_tensors(values: Iterable[Any], held: list[Tensor], depth: int = 0) -> None:
+    """Append to ``held`` the tensors among values, also those in lists and dicts."""
+    for value in values:
+        kind = type(value)  # Isinstance would follow weak proxies, which may be dead.
+        if issubclass(kind, Tensor):
+            held.append(value)
+        elif kind is weakref.ref and depth:
+            _add_tensors([value()], held, depth)
+        elif kind in (list, dict) and depth <= DEEPEST:
+            _add_tensors(value.values() if kind is dict else value, held, depth + 1)
 
 
 class WriteJournal(Listener):

@@ -29,7 +29,7 @@ NUMBER = ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_exper
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class Candidate:
     """Equal parts that may be experts: ``holder`` has ``count`` of them, with these parameters."""
 
     holder: int
@@ -38,13 +38,14 @@ class _Candidate:
     are_modules: bool
 
 
-def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices) -> tuple[Experts, ...]:
+def find_experts(
+    tree: ModuleTree, specs: tuple[ModuleSpec, ...], candidates: list[Candidate], choices: Choices
+) -> tuple[Experts, ...]:
     """Return a model's experts: equal submodules next to a router that chooses among as many scores.
 
     ``choices`` are those recorded in a pass. Without a choice among that many scores, the number of experts per token
     comes from an attribute of a neighbouring module (:data:`TOP_K`).
     """
-    candidates = [candidate for index in range(tree.unregistered) for candidate in _candidates(tree, specs, index)]
     if not candidates:
         return ()
     search = _Search(tree, specs, choices, candidates)
@@ -66,36 +67,36 @@ def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choic
 
 def numbers_of_experts(tree: ModuleTree) -> frozenset[int]:
     """Return the numbers of equal parts in all modules that may hold experts."""
-    specs = tree.specs()
-    return frozenset(
-        candidate.count for index in range(tree.unregistered) for candidate in _candidates(tree, specs, index)
-    )
+    return frozenset(candidate.count for candidate in expert_candidates(tree, tree.specs()))
 
 
-def _candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...], index: int) -> Iterator[_Candidate]:
-    module, spec = tree.modules[index], specs[index]
-    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-        looks = [look for child in spec.children if (look := _look(specs, child))]
-        if len(looks) > 1 and len(set(looks)) == 1:
-            yield _Candidate(index, len(looks), _keys_below(specs, index), True)
-    elif isinstance(module, nn.ParameterList):
-        if len(spec.parameters) > 1 and len({p.shape for p in spec.parameters}) == 1:
-            yield _Candidate(index, len(spec.parameters), frozenset(p.key for p in spec.parameters), False)
-    elif not type(module).__module__.startswith("torch.nn."):
-        yield from _stacked(module, spec, index)
+def expert_candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> list[Candidate]:
+    """Return the equal parts of registered modules that may be experts."""
+    found: list[Candidate] = []
+    for index, (module, spec) in enumerate(zip(tree.modules[: tree.unregistered], specs)):
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            looks = [look for child in spec.children if (look := _look(specs, child))]
+            if len(looks) > 1 and len(set(looks)) == 1:
+                found.append(Candidate(index, len(looks), _keys_below(specs, index), True))
+        elif isinstance(module, nn.ParameterList):
+            if len(spec.parameters) > 1 and len({p.shape for p in spec.parameters}) == 1:
+                found.append(Candidate(index, len(spec.parameters), frozenset(p.key for p in spec.parameters), False))
+        elif spec.parameters and not type(module).__module__.startswith("torch.nn."):
+            found += _stacked(module, spec, index)
+    return found
 
 
-def _stacked(module: nn.Module, spec: ModuleSpec, index: int) -> Iterator[_Candidate]:
+def _stacked(module: nn.Module, spec: ModuleSpec, index: int) -> Iterator[Candidate]:
     """Yield experts whose weights are one tensor: with an additional axis, or stacked along the rows."""
     counts = {p.shape[0] for p in spec.parameters if len(p.shape) > 2 and p.shape[0] > 1}
     for count in sorted(counts):
         keys = frozenset(p.key for p in spec.parameters if _is_of_all(p, count))
-        yield _Candidate(index, count, keys, False)
+        yield Candidate(index, count, keys, False)
     number = next((vars(module)[name] for name in NUMBER if isinstance(vars(module).get(name), int)), 0)
     if not counts and number > 1:
         below = [p for p in spec.parameters if len(p.shape) == 2 and p.shape[0] > number and p.shape[0] % number == 0]
         if below:
-            yield _Candidate(index, number, frozenset(p.key for p in below), False)
+            yield Candidate(index, number, frozenset(p.key for p in below), False)
 
 
 def _is_of_all(parameter: ParameterSpec, count: int) -> bool:
@@ -135,7 +136,7 @@ class _Search:
     """Searches for the experts' router in the module that holds them and in the enclosing block."""
 
     def __init__(
-        self, tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices, candidates: list[_Candidate]
+        self, tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices, candidates: list[Candidate]
     ) -> None:
         self.tree = tree
         self.specs = specs
@@ -147,7 +148,7 @@ class _Search:
             self.keys[candidate.count] = self.keys.get(candidate.count, frozenset()) | candidate.keys
             self.around.setdefault(candidate.count, set()).update(self._upwards(candidate.holder))
 
-    def router(self, candidate: _Candidate) -> tuple[int, str] | None:
+    def router(self, candidate: Candidate) -> tuple[int, str] | None:
         """Return how many experts a token uses, and the evidence; None for parts that are not experts.
 
         The block is the first enclosing module with parameters besides those of experts. A router belongs to the parts
@@ -197,28 +198,26 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
     PEFT's layers list those in ``adapter_layer_names``; prompts are in a model's ``prompt_encoder``.
     """
     adapters: dict[str, dict[int, ParameterSpec]] = {}
-    of: dict[int, list[ParameterSpec]] = {}
-    for module, spec in zip(tree.modules, specs):
-        of[id(module)] = [p for p in spec.parameters if p.registered]
     active: set[str] = set()
+    of: dict[int, list[ParameterSpec]] = {}
     for module in tree.modules:
         names = getattr(type(module), "adapter_layer_names", ()) or ()
         names = vars(module).get("adapter_layer_names", names)
-        if not names and hasattr(module, "peft_config"):
+        if not names and ("peft_config" in vars(module) or hasattr(type(module), "peft_config")):
             names = ("prompt_encoder",)
-        for name, parameter in _of_adapters(module, names, of):
-            adapters.setdefault(name, {})[parameter.key] = parameter
+        if names and not of:
+            for inner, spec in zip(tree.modules, specs):
+                of[id(inner)] = [p for p in spec.parameters if p.registered]
         if names:
+            for name, parameter in _of_adapters(module, names, of):
+                adapters.setdefault(name, {})[parameter.key] = parameter
             active.update(_active(module))
-    return tuple(
-        Adapter(
-            name,
-            sum(p.numel for p in parameters.values()),
-            sum(p.numel for p in parameters.values() if p.trainable),
-            name in active,
-        )
-        for name, parameters in adapters.items()
-    )
+    found = []
+    for name, parameters in adapters.items():
+        numel = sum(p.numel for p in parameters.values())
+        trainable = sum(p.numel for p in parameters.values() if p.trainable)
+        found.append(Adapter(name, numel, trainable, name in active))
+    return tuple(found)
 
 
 def _of_adapters(module: nn.Module, names: Any, of: dict[int, list[ParameterSpec]]) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..data.records import FROM_INPUT, RETURNED, Call, Flow, Link, TensorSpec, t
 from ..live.fakes import Fake
 from ..live.structures import all_tensors, describe_tensor
 from ..trace.kernels import tensors_of, written
-from .forward import Frame, Listener, module_of
+from .forward import Frame, Listener
 
 Origin = tuple[int, int]
 """The step that produced a tensor, and which of its results the tensor is."""
@@ -27,28 +27,26 @@ class Provenance(Listener):
     """Records the step that produced each tensor: an operator, or a call that returns its argument.
 
     Steps are numbered in the order they run. A tensor's elements come from the step that created it, or from the step
-    that last wrote to its storage in place, whichever is later. ``state`` has the ids of parameters and buffers: what a
-    module writes to its own does not count as data that its next call reads.
+    that last wrote to its storage in place, whichever is later. ``state`` are parameters and buffers: what a module
+    writes to its own does not count as data that its next call reads.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor], state: Collection[int]) -> None:
-        self.state = state
-        self.places: dict[int, int | None] = {}
-        """The storages of parameters and buffers that were read, by the tensor's id."""
+    def __init__(self, inputs: Sequence[torch.Tensor], state: Iterable[torch.Tensor]) -> None:
+        self.state = set(map(id, state))
         self.owners: list[Frame | None] = []
         self.reads: list[Read] = []
         self.began: dict[int, int] = {}
-        self.producers: dict[int, tuple[weakref.ref[torch.Tensor], Origin, int | None]] = {}
-        """Each tensor by id, with what produced it and its storage."""
+        self.producers: dict[int, tuple[weakref.ref[torch.Tensor], Origin]] = {}
+        """Each tensor by id, with what produced it."""
         self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
         """The last write to each storage, by its address."""
         self.aliases: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
         """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
         followed."""
-        self.returned: list[tuple[Origin, TensorSpec]] = []
+        self.returned: list[Read] = []
         for tensor in inputs:
+            self.producers[id(tensor)] = weakref.ref(tensor), (len(self.owners), 0)
             self.owners.append(None)
-            self._make(tensor, (len(self.owners) - 1, 0))
 
     def begin(self, frame: Frame) -> None:
         """Remember where in the pass a call begins."""
@@ -59,17 +57,20 @@ class Provenance(Listener):
         if frame is None:
             return
         outs = tensors_of(out)
-        changed = _changed(func, args, kwargs)
+        schema = getattr(func, "_schema", None)
+        changed = written(func, args, kwargs) if schema is not None and schema.is_mutable else ()
         if not outs and not changed:
             return
         step = len(self.owners)
         if not _reads_no_values(func):
-            self._read(frame, step, (*args, *kwargs.values()))
+            self._read(frame, step, tensors_of((*args, *kwargs.values())), self.reads)
         self.owners.append(frame)
         for tensor in changed:
-            self._write(tensor, (step, 0))
+            place = _place(tensor)
+            if place is not None:
+                self.wrote[place] = weakref.ref(tensor.untyped_storage()), (step, 0)
         for slot, tensor in enumerate(outs):
-            self._make(tensor, (step, slot))
+            self.producers[id(tensor)] = weakref.ref(tensor), (step, slot)
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
         """Return a module's output to its caller; a fake argument that it returns unchanged becomes a new view.
@@ -81,87 +82,72 @@ class Provenance(Listener):
             return tuple([self.hand_over(frame, item) for item in output])
         if type(output) is not Fake or output.is_nested or not self._is_older(frame, output):
             return output
-        aliased = self._aliased(output)
+        alias, base = self.aliases.get(id(output), (None, None))
+        original = None if alias is None or base is None or alias() is not output else base()
+        aliased = output if original is None else original
         step, known = len(self.owners), len(self.reads)
         renamed = torch.ops.aten.alias.default(aliased)
         del self.reads[known:]
-        self._read(frame, step, (output,))
+        self._read(frame, step, [output], self.reads)
         self.aliases[id(renamed)] = weakref.ref(renamed), weakref.ref(aliased)
         return renamed
 
     def end(self, frame: Frame, output: Any) -> None:
         """Note what a call returns; an argument that it returns unchanged comes from this call from now on."""
-        passed = [tensor for tensor in _in_sequences((output,)) if self._is_older(frame, tensor)]
+        passed = []
+        for tensor in _in_sequences((output,)):
+            if self._is_older(frame, tensor):
+                passed.append(tensor)
         if passed:
             step = len(self.owners)
-            self._read(frame, step, passed)
+            self._read(frame, step, passed, self.reads)
             self.owners.append(frame)
             for slot, tensor in enumerate(passed):
-                self._make(tensor, (step, slot))
+                self.producers[id(tensor)] = weakref.ref(tensor), (step, slot)
         if frame.outer is None:
-            results = [(self._origin(frame, tensor), tensor) for tensor in all_tensors(output)]
-            self.returned = [
-                (origin, spec) for origin, tensor in results if origin for spec in tensors(describe_tensor(tensor))
-            ]
-
-    def _aliased(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that a handed-over one is an alias of; any other tensor itself."""
-        alias, base = self.aliases.get(id(tensor), (None, None))
-        original = None if alias is None or base is None or alias() is not tensor else base()
-        return tensor if original is None else original
+            self.returned.clear()
+            self._read(frame, -1, all_tensors(output), self.returned)
 
     def _is_older(self, frame: Frame, tensor: torch.Tensor) -> bool:
         origin = self._origin(frame, tensor)
         return origin is not None and origin[0] < self.began[frame.index]
 
-    def _make(self, tensor: torch.Tensor, origin: Origin) -> None:
-        self.producers[id(tensor)] = (weakref.ref(tensor), origin, _place(tensor))
-
-    def _write(self, tensor: torch.Tensor, origin: Origin) -> None:
-        place = _place(tensor)
-        if place is not None:
-            self.wrote[place] = (weakref.ref(tensor.untyped_storage()), origin)
-
     def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
         """Return the step that a tensor's elements come from; None for a parameter or a constant."""
-        producer, origin, place = self.producers.get(id(tensor), _NOTHING)
+        producer, origin = self.producers.get(id(tensor), (None, None))
         if producer is None or producer() is not tensor:
-            origin, place = None, self._place_of(tensor)
-        storage, last = self.wrote.get(place, (None, None))
-        if last is not None and (origin is None or last > origin) and storage is not None and storage() is not None:
-            origin = last
-        if origin is not None and id(tensor) in self.state and module_of(frame) == module_of(self.owners[origin[0]]):
-            return None
+            origin = None
+        if self.wrote:
+            storage, last = self.wrote.get(_place(tensor), (None, None))
+            if last is not None and (origin is None or last > origin) and storage is not None and storage() is not None:
+                origin = last
+        if origin is not None and id(tensor) in self.state:
+            owner = self.owners[origin[0]]
+            if owner is not None and owner.within == frame.within:
+                return None
         return origin
 
-    def _place_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the storage of a tensor that no step produced; for parameters and buffers it is looked up once."""
-        if id(tensor) not in self.state:
-            return _place(tensor)
-        if id(tensor) not in self.places:
-            self.places[id(tensor)] = _place(tensor)
-        return self.places[id(tensor)]
-
-    def _read(self, frame: Frame, step: int, values: Any) -> None:
-        for tensor in tensors_of(values):
+    def _read(self, frame: Frame, step: int, values: Iterable[torch.Tensor], reads: list[Read]) -> None:
+        """Append to ``reads`` those tensors that a step produced."""
+        for tensor in values:
             origin = self._origin(frame, tensor)
             if origin is not None:
-                self.reads += [(origin, step, spec) for spec in tensors(describe_tensor(tensor))]
+                for spec in tensors(describe_tensor(tensor)):
+                    reads.append((origin, step, spec))
 
     def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
         """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""
-        reads = [*self.reads, *((origin, len(self.owners), spec) for origin, spec in self.returned)]
-        owners = [FROM_INPUT if frame is None else place[frame.index] for frame in self.owners] + [RETURNED]
-        return _merged(owners, reads, {call.parent for call in calls if call.parent is not None})
-
-
-_NOTHING = (None, None, None)
-
-
-def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operator writes to in place."""
-    schema = getattr(func, "_schema", None)
-    return written(func, args, kwargs) if schema is not None and schema.is_mutable else []
+        owners = []
+        for frame in self.owners:
+            owners.append(FROM_INPUT if frame is None else place[frame.index])
+        reads = self.reads.copy()
+        for origin, _, spec in self.returned:
+            reads.append((origin, len(owners), spec))
+        outer: set[int] = set()
+        for call in calls:
+            if call.parent is not None:
+                outer.add(call.parent)
+        return _merged([*owners, RETURNED], reads, outer)
 
 
 @cache
@@ -199,20 +185,24 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]
     Of the steps between a call's nested calls, those that lead nowhere are left out, and those that lead only to one
     other step of the same call are merged with it.
     """
-    step_of = _one_step_a_call(owners, outer)
+    first: dict[int, int] = {}
+    step_of = []
+    """The step that each one counts as: for a call without nested calls, its first."""
+    for step, owner in enumerate(owners):
+        step_of.append(step if owner < 0 or owner in outer else first.setdefault(owner, step))
     targets: dict[int, set[int]] = defaultdict(set)
     for (source, _), target, _ in reads:
         targets[step_of[source]].add(step_of[target])
     for step in range(len(owners) - 1, -1, -1):
         if step_of[step] != step or owners[step] not in outer:
             continue
-        after = {step_of[target] for target in targets[step]} - {step, -1}
+        after = set(map(step_of.__getitem__, targets[step])) - {step, -1}
         if not after:
             step_of[step] = -1
         elif len(after) == 1 and owners[(only := next(iter(after)))] == owners[step]:
             step_of[step] = only
-    steps = sorted({step for step in step_of if step >= 0})
-    number = {step: index for index, step in enumerate(steps)}
+    steps = sorted(set(step_of) - {-1})
+    number = dict(zip(steps, range(len(steps))))
     links: dict[Read, Link] = {}
     results: defaultdict[int, dict[Origin, int]] = defaultdict(dict)
     for origin, step, tensor in reads:
@@ -220,10 +210,4 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]
         if source >= 0 and target >= 0 and source != target:
             result = results[source].setdefault(origin, len(results[source]))
             links.setdefault((origin, target, tensor), Link(number[source], number[target], tensor, result))
-    return Flow(tuple(owners[step] for step in steps), tuple(links.values()))
-
-
-def _one_step_a_call(owners: Sequence[int], outer: Collection[int]) -> list[int]:
-    """Return the step that each one counts as: for a call without nested calls, its first."""
-    first: dict[int, int] = {}
-    return [step if owner < 0 or owner in outer else first.setdefault(owner, step) for step, owner in enumerate(owners)]
+    return Flow(tuple(map(owners.__getitem__, steps)), tuple(links.values()))

@@ -33,7 +33,7 @@ from .modules import ModuleTree
 class Frame:
     """An active call, the ``index``-th to begin: of module number ``module``, or of the function ``name``."""
 
-    __slots__ = ("args", "by_hook", "index", "kwargs", "module", "name", "outer")
+    __slots__ = ("args", "by_hook", "index", "kwargs", "module", "name", "outer", "within")
 
     def __init__(self, index: int, outer: Frame | None, module: int | None, name: str, args: Any, kwargs: Any) -> None:
         self.index = index
@@ -43,6 +43,8 @@ class Frame:
         self.args = args
         self.kwargs = kwargs
         self.by_hook = False
+        self.within: int | None = outer.within if module is None and outer is not None else module
+        """The number of the innermost module that is being called."""
 
 
 def module_frame(frame: Frame | None) -> Frame | None:
@@ -54,8 +56,7 @@ def module_frame(frame: Frame | None) -> Frame | None:
 
 def module_of(frame: Frame | None) -> int | None:
     """Return the number of the module whose forward is active; None outside every module."""
-    around = module_frame(frame)
-    return None if around is None else around.module
+    return None if frame is None else frame.within
 
 
 _FRAME = "_torchsummary_plus_frame"
@@ -94,10 +95,6 @@ def _nothing() -> None:
     return None
 
 
-def _unchanged(*call: Any) -> Any:
-    return call
-
-
 class _Here(threading.local):
     """The innermost active pass of this thread."""
 
@@ -105,6 +102,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_FAKES = frozenset({Fake})
 
 
 class Pass(compat.DispatchMode):
@@ -134,7 +132,7 @@ class Pass(compat.DispatchMode):
         self.modes = 0
         """Dispatch modes that were active when the pass began, with this one."""
         self.state = State()
-        self._as_called = getattr(kernel, "as_called", _unchanged)
+        self._as_called = getattr(kernel, "as_called", None)
         self._begin = _overridden(listeners, "begin")
         self._end = _overridden(listeners, "end")
         self._hand_over = _overridden(listeners, "hand_over")
@@ -170,8 +168,7 @@ class Pass(compat.DispatchMode):
             return META if is_unseen or self.state.hides_device(device) else device
         safe_point()
         kwargs = kwargs or {}
-        foreign = [kind for kind in types if not issubclass(kind, Fake)]
-        if foreign:
+        if not _FAKES.issuperset(types) and (foreign := [kind for kind in types if not issubclass(kind, Fake)]):
             return self._by_classes(func, foreign, args, kwargs)
         if not isinstance(func, OpOverload):
             return self._run(func, args, kwargs)
@@ -224,7 +221,8 @@ class Pass(compat.DispatchMode):
                 return self.kernel(func, args, kwargs)
             in_engine = state.in_engine
             try:
-                func, args, kwargs = self._as_called(func, args, kwargs)
+                if self._as_called is not None:
+                    func, args, kwargs = self._as_called(func, args, kwargs)
                 state.in_engine = False
                 for before in self._before:
                     before(func, args, kwargs)
@@ -374,14 +372,19 @@ def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 def _overridden(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """Return the bound methods of the listeners that override ``name``."""
-    overriding = (listener for listener in listeners if getattr(type(listener), name) is not getattr(Listener, name))
-    return [getattr(listener, name) for listener in overriding]
+    overriding = []
+    for listener in listeners:
+        if getattr(type(listener), name) is not getattr(Listener, name):
+            overriding.append(getattr(listener, name))
+    return overriding
 
 
 def device_of(tensor: Any) -> torch.device:
     """Return a tensor's device; for a wrapper, its inner tensors'."""
+    if isinstance(tensor, Fake):
+        return tensor.device
     with compat.no_function():  # Function modes would see each attribute that is read here.
-        inner = () if isinstance(tensor, Fake) else inner_tensors(tensor)
+        inner = inner_tensors(tensor)
         return device_of(inner[0]) if inner else tensor.device
 
 
@@ -465,7 +468,11 @@ def _unwatched(module: nn.Module | None, originals: dict[str, Any]) -> Iterator[
 
 def originals_of(module: nn.Module) -> dict[str, Any]:
     """Return the module's own instance attributes that :func:`stand_ins` replaces."""
-    return {name: vars(module)[name] for name in _REPLACED if name in vars(module)}
+    originals = {}
+    for name in _REPLACED:
+        if name in vars(module):
+            originals[name] = vars(module)[name]
+    return originals
 
 
 def put_back(module: nn.Module, originals: dict[str, Any]) -> None:

@@ -162,12 +162,8 @@ def _check_data(example: Example, batch_size: int, dtypes: Any) -> None:
             )
 
 
-def with_arguments(
-    example: Example | None, arguments: Mapping[str, Any], forward: Callable[..., Any]
-) -> Example | None:
+def with_arguments(example: Example | None, arguments: Mapping[str, Any], forward: Callable[..., Any]) -> Example:
     """Return the example with further keyword arguments of the forward. Raises :class:`InputError` for duplicates."""
-    if not arguments:
-        return example
     if example is None:
         return Example((), dict(arguments), _batch_of(list(arguments.values())), True)
     example = example.passed_to(forward)
@@ -177,10 +173,8 @@ def with_arguments(
     return dataclasses.replace(example, kwargs={**example.kwargs, **arguments})
 
 
-def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
+def with_batch_dim(example: Example, batch_dim: Any) -> Example:
     """Return the example with its batch axis elsewhere; tensors get one of length 1. Raises :class:`InputError`."""
-    if batch_dim is None or example is None:
-        return example
     ranks = [len(sized.size) for sized in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
     if not is_integer(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
         raise InputError(
@@ -227,14 +221,13 @@ def _is_size(value: Any) -> bool:
 
 
 def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
-    by_input = _dtypes(dtypes, len(sizes))
-    return [_one_sized(size, dtype) for size, dtype in zip(sizes, by_input)]
+    return list(map(_one_sized, sizes, _dtypes(dtypes, len(sizes))))
 
 
 def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
     if _is_size(size):
         axes = tuple(map(int, (size,) if is_integer(size) else size))
-        if any(axis < 0 for axis in axes):
+        if min(axes, default=0) < 0:
             raise InputError(f"input_size {describe(size)} has a negative axis; sizes are given without the batch axis")
         return Sized(axes, dtype)
     if isinstance(size, (list, tuple)) and size:

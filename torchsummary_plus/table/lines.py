@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ..data.memory_records import RowMemory
-from .rows import Report, Row, flat_rows
+from .rows import Report, Row, flat_rows, when_finished
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +57,25 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
     memory has a line too.
     """
     rows, home = report.rows, _shown_above(report, depth)
-    chosen = {row.index for row in flat_rows(rows)} | {
-        row.index for row, own in zip(rows, report.row_memory) if own.any
-    }
     counts: dict[int, list[Row]] = defaultdict(list)
     work: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         counts[home[row.index if row.user is None else row.user]].append(row)
         work[home[row.index]].append(row)
-    shown = [row for row in rows if home[row.index] == row.index and (row.index in chosen or len(work[row.index]) > 1)]
-    shown.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
-    labels = {row.index: f"{row.class_name}-{number}" for number, row in enumerate(shown, 1)}
-    if report.run.kind == "none":
-        labels = {row.index: f"{row.path} ({row.class_name})" if row.path else row.class_name for row in shown}
-    layout = Layout(report, home, labels)
-    return [_line(work[row.index], counts[row.index], labels[row.index], layout) for row in shown]
+    shown = set(map(attrgetter("index"), flat_rows(rows)))
+    for row in rows:
+        if len(work[row.index]) > 1 or (report.row_memory and report.row_memory[row.index].any):
+            shown.add(row.index)
+    labels: dict[int, str] = {}
+    layout, lines = Layout(report, home, labels), []
+    for row in sorted(map(rows.__getitem__, shown), key=when_finished):
+        if home[row.index] == row.index:
+            label = f"{row.class_name}-{len(labels) + 1}"
+            if report.run.kind == "none":
+                label = f"{row.path} ({row.class_name})" if row.path else row.class_name
+            labels[row.index] = label
+            lines.append(_line(work[row.index], counts[row.index], label, layout))
+    return lines
 
 
 def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -89,27 +94,29 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
 
 def _line(work: Sequence[Row], counts: Sequence[Row], label: str, layout: Layout) -> Line:
     """Return the line of the first row of ``work``: the work of all of them, and the parameters of ``counts``."""
-    row, memory = work[0], layout.report.row_memory
-    folded = (inner for inner in work[1:] if layout.home[inner.index] == row.index)
+    row, memory, stands_for_others, mult_adds = work[0], layout.report.row_memory, False, 0
     unknown: Counter[str] = Counter()
     for inner in work:
+        mult_adds += inner.own_mult_adds
         unknown.update(dict(inner.own_unknown_ops))
+        if inner is not row and layout.home[inner.index] == row.index:
+            has_params = inner.num_params or inner.unregistered_params or inner.uninitialised_params
+            stands_for_others = stands_for_others or bool(has_params)
+    num_params = trainable = active = param_bytes = unregistered = uninitialised = local_params = 0
+    for inner in counts:
+        num_params += inner.num_params
+        trainable += inner.trainable_params
+        active += inner.active_params
+        param_bytes += inner.param_bytes
+        unregistered += inner.unregistered_params
+        uninitialised += inner.uninitialised_params
+        local_params += memory[inner.index].local_params if memory else 0
     return Line(
-        row,
-        label,
-        sum(inner.num_params for inner in counts),
-        sum(inner.trainable_params for inner in counts),
-        sum(inner.own_mult_adds for inner in work),
-        tuple(sorted(unknown.items())),
-        any(inner.num_params or inner.unregistered_params or inner.uninitialised_params for inner in folded),
-        sum((memory[inner.index] for inner in work[1:]), memory[row.index]) if memory else None,
-        sum(memory[inner.index].local_params for inner in counts) if memory else 0,
-        active_params=sum(inner.active_params for inner in counts),
-        param_bytes=sum(inner.param_bytes for inner in counts),
-        unregistered_params=sum(inner.unregistered_params for inner in counts),
-        uninitialised_params=sum(inner.uninitialised_params for inner in counts),
-        layout=layout,
-    )
+        row, label, num_params, trainable, mult_adds, tuple(sorted(unknown.items())), stands_for_others,
+        sum((memory[inner.index] for inner in work[1:]), memory[row.index]) if memory else None, local_params,
+        active_params=active, param_bytes=param_bytes, unregistered_params=unregistered,
+        uninitialised_params=uninitialised, layout=layout,
+    )  # fmt: skip
 
 
 def _shown_above(report: Report, depth: int | None) -> list[int]:

@@ -55,6 +55,8 @@ class ModuleTree:
         """What a user's step is given: the model in its wrappers."""
         self._unregistered_parameters: dict[int, list[tuple[str, nn.Parameter]]] = {}
         """By module, the parameters in its attributes that no module registers, with their names."""
+        self.attributes: list[list[tuple[str, Any]]] = []
+        """By module, the attributes in which it may hold tensors or modules itself, with their names."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()
@@ -84,8 +86,10 @@ class ModuleTree:
 
     def size(self) -> int:
         """Return the number of children currently registered."""
-        modules = (self.module(index) for index in range(len(self.paths)))
-        return sum(len(module._modules) for module in modules if module is not None)
+        size = 0
+        for module in [known() for known in self._released] if self._released else self.modules:
+            size += 0 if module is None else len(module._modules)
+        return size
 
     def _walk(self, model: nn.Module, parent: int | None = None, name: str = "") -> None:
         """Visit registered children in pre-order, without recursion: models may exceed Python's recursion limit."""
@@ -97,19 +101,17 @@ class ModuleTree:
                 if above is not None:
                     self.aliases.setdefault(known, []).append((above, called))
                 continue
-            index = self._add(module, above, called)
-            stack.extend((child, index, key) for key, child in reversed(module._modules.items()) if child is not None)
-
-    def _add(self, module: nn.Module, parent: int | None, name: str) -> int:
-        index = self.index[id(module)] = len(self.modules)
-        self.modules.append(module)
-        self.paths.append(self.join(parent, name))
-        self.names.append(name)
-        self.parents.append(parent)
-        self.children.append([])
-        if parent is not None:
-            self.children[parent].append(index)
-        return index
+            index = self.index[id(module)] = len(self.modules)
+            self.modules.append(module)
+            self.paths.append(self.join(above, called))
+            self.names.append(called)
+            self.parents.append(above)
+            self.children.append([])
+            if above is not None:
+                self.children[above].append(index)
+            for key, child in reversed(module._modules.items()):
+                if child is not None:
+                    stack.append((child, index, key))
 
     def moving_order(self) -> list[int]:
         """Return the modules' numbers in the order in which ``model.to(device)`` moves their tensors.
@@ -128,17 +130,18 @@ class ModuleTree:
 
     def _find_unregistered(self) -> None:
         """Find modules and parameters in plain lists and the like: not registered, but a forward may use them."""
-        position, parameters = 0, []
-        while position < len(self.modules):
-            for attribute, value in own_attributes(self.modules[position]):
+        parameters = []
+        known: set[int] = set()
+        for position, module in enumerate(self.modules):  # Which grows meanwhile.
+            known.update(map(id, module._parameters.values()))
+            self.attributes.append(own_attributes(module))
+            for attribute, value in self.attributes[-1]:
                 for name, held in _layers_in(value, attribute):
                     if isinstance(held, nn.Module):
                         if id(held) not in self.index:
                             self._walk(held, position, name)
                     elif isinstance(held, nn.Parameter):
                         parameters.append((position, name, held))
-            position += 1
-        known = {id(parameter) for module in self.modules for parameter in module._parameters.values()}
         for position, name, parameter in parameters:
             if id(parameter) not in known:
                 known.add(id(parameter))
@@ -146,19 +149,25 @@ class ModuleTree:
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all parameters, then all buffers, of the registered modules; shared ones repeat."""
-        registered = self.modules[: self.unregistered]
-        parameters = [p for module in registered for p in module._parameters.values() if p is not None]
-        return parameters + [b for module in registered for b in module._buffers.values() if b is not None]
+        parameters: list[torch.Tensor | None] = []
+        buffers: list[torch.Tensor | None] = []
+        for module in self.modules[: self.unregistered]:
+            parameters += module._parameters.values()
+            buffers += module._buffers.values()
+        return [tensor for tensor in parameters + buffers if tensor is not None]
 
     def device(self) -> torch.device:
         """Return the device of the first parameter or buffer, preferring those on a GPU.
 
         Without any, or on ``meta``, it is the CPU.
         """
-        places = [tensor.device for tensor in self.tensors()]
-        on_gpu = (device for device in places if device.type == "cuda")
-        device = execution_device(self.modules) or next(on_gpu, places[0] if places else CPU)
-        return CPU if device.type == "meta" else device
+        device = execution_device(self.modules)
+        for tensor in self.tensors() if device is None else ():
+            if device is None or tensor.is_cuda:
+                device = tensor.device
+            if tensor.is_cuda:
+                break
+        return CPU if device is None or device.type == "meta" else device
 
     def is_split(self) -> bool:
         """Whether some parameters and buffers are on the CPU and others on a GPU."""
@@ -169,10 +178,11 @@ class ModuleTree:
 
         Without either, it is torch's default.
         """
-        dtypes = [tensor.dtype for tensor in self.tensors()]
-        real = next((dtype for dtype in dtypes if dtype in _REAL), None)
+        for tensor in self.tensors():
+            if tensor.dtype in _REAL:
+                return tensor.dtype
         own = self.complex_dtype()
-        return real or (torch.get_default_dtype() if own is None else own.to_real())
+        return torch.get_default_dtype() if own is None else own.to_real()
 
     def complex_dtype(self) -> torch.dtype | None:
         """Return the dtype of the first complex parameter or buffer; None without any."""
@@ -180,23 +190,31 @@ class ModuleTree:
 
     def specs(self) -> tuple[ModuleSpec, ...]:
         """Return one record per module, in the order of ``modules``."""
-        keys = _Keys(map(id, self.tensors()))
-        return tuple(self._spec(index, module, keys) for index, module in enumerate(self.modules))
-
-    def _spec(self, index: int, module: nn.Module, keys: _Keys) -> ModuleSpec:
-        registered = index < self.unregistered
-        own = [(name, p) for name, p in module._parameters.items() if p is not None]
-        parameters = [keys.spec(name, p, p.requires_grad, pruned_elements(module, name, p)) for name, p in own]
-        packed = [keys.spec(name, tensor, False) for name, tensor in packed_parameters(module)]
-        parameters += [replace(spec, registered=registered) for spec in packed]
-        others = [keys.spec(n, p, p.requires_grad) for n, p in self._unregistered_parameters.get(index, ())]
-        buffers = [keys.spec(name, b, False) for name, b in module._buffers.items() if b is not None]
-        return ModuleSpec(
-            index, self.paths[index], self.names[index], class_name(module), self.parents[index],
-            tuple(self.children[index]), (*parameters, *others), tuple(buffers),
-            _whole_numbers(_setting(module, "kernel_size")), _whole_number(_setting(module, "groups")),
-            isinstance(module, CONTAINERS), registered, layer_spec(module, parameters),
-        )  # fmt: skip
+        keys, specs = _Keys(self.tensors()), []
+        for index, module in enumerate(self.modules):
+            registered, groups = index < self.unregistered, _setting(module, "groups")
+            parameters, buffers = [], []
+            for name, p in module._parameters.items():
+                if p is not None:
+                    is_masked = name == "original" or name.endswith("_orig")
+                    pruned = pruned_elements(module, name, p) if is_masked else None
+                    parameters.append(keys.spec(name, p, p.requires_grad, pruned))
+            for name, tensor in packed_parameters(module, self.attributes[index]):
+                parameters.append(replace(keys.spec(name, tensor, False), registered=registered))
+            layer = layer_spec(module, parameters)
+            for name, p in self._unregistered_parameters.get(index, ()):
+                parameters.append(keys.spec(name, p, p.requires_grad))
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    buffers.append(keys.spec(name, buffer, False))
+            spec = ModuleSpec(
+                index, self.paths[index], self.names[index], class_name(module), self.parents[index],
+                tuple(self.children[index]), tuple(parameters), tuple(buffers),
+                _whole_numbers(_setting(module, "kernel_size")), int(groups) if is_integer(groups) else None,
+                isinstance(module, CONTAINERS), registered, layer,
+            )  # fmt: skip
+            specs.append(spec)
+        return tuple(specs)
 
     def path_from(self, caller: int | None, module: int) -> str:
         """Return the path by which ``caller`` reaches a module: the module's own, or an alias below the caller."""
@@ -222,10 +240,10 @@ def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.
 
 
 class _Keys:
-    """Numbers tensors and storages in order of appearance. ``registered`` are the ids of the model's own tensors."""
+    """Numbers tensors and storages in order of appearance; ``registered`` are the model's own."""
 
-    def __init__(self, registered: Iterable[int]) -> None:
-        self.registered = frozenset(registered)
+    def __init__(self, registered: Iterable[torch.Tensor]) -> None:
+        self.registered = frozenset(map(id, registered))
         self.kept_alive: list[torch.Tensor] = []
         self.tensors: dict[int, int] = {}
         self.storages: dict[Any, int] = {}
@@ -236,21 +254,18 @@ class _Keys:
         registered, dtype = id(tensor) in self.registered, dtype_name(tensor.dtype)
         if nn.parameter.is_lazy(tensor):
             return ParameterSpec(name, key, (), dtype, 0, trainable, (), registered)
-        shape = logical_shape(tensor)
-        storages = dict(map(self._storage, stored(tensor) or [tensor]))
+        shape, storages = logical_shape(tensor), {}
+        for part in stored(tensor) or [tensor]:
+            if part.layout is torch.strided and not part.is_nested:
+                storage = part.untyped_storage()
+                place, nbytes = ("storage", storage._cdata), storage.nbytes()
+            else:  # Without a storage, the bytes of its elements.
+                self.kept_alive.append(part)
+                place, nbytes = ("tensor", id(part)), held_bytes(part)
+            storages[self.storages.setdefault(place, len(self.storages))] = nbytes
         return ParameterSpec(
             name, key, shape, dtype, prod(shape), trainable, tuple(storages.items()), registered, pruned
         )
-
-    def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Return the number and bytes of the tensor's storage; without a storage, the bytes of its elements."""
-        self.kept_alive.append(tensor)
-        if tensor.layout is torch.strided and not tensor.is_nested:
-            storage = tensor.untyped_storage()
-            place, nbytes = ("storage", storage._cdata), storage.nbytes()
-        else:
-            place, nbytes = ("tensor", id(tensor)), held_bytes(tensor)
-        return self.storages.setdefault(place, len(self.storages)), nbytes
 
 
 def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> int | None:
@@ -294,14 +309,9 @@ def _setting(module: nn.Module, name: str) -> Any:
     return getattr(module, name, None) if is_there else None
 
 
-def _whole_number(value: Any) -> int | None:
-    return int(value) if is_integer(value) else None
-
-
 def _whole_numbers(value: Any) -> tuple[int, ...] | None:
-    if isinstance(value, (tuple, list)) and value and all(_whole_number(v) is not None for v in value):
-        return tuple(map(int, value))
-    return (int(value),) if _whole_number(value) is not None else None
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(map(int, values)) if values and all(map(is_integer, values)) else None
 
 
 def placed(device: torch.device) -> torch.device:
@@ -324,12 +334,15 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
     declared = _KNOWN.get(kind)
     if declared is None:
         declared = _KNOWN[kind] = _declared(kind)
-    base, names = declared
-    settings = tuple((name, value) for name in names for is_plain, value in [_plain(module, name)] if is_plain)
-    known = [p for p in parameters if not p.is_uninitialised]
-    if not settings and not known:
-        return None
-    return LayerSpec(base, settings, tuple((p.name, p.shape, p.dtype) for p in known))
+    settings: list[tuple[str, Setting]] = []
+    for name in declared[1]:
+        value: Any = getattr(module, name, ...)
+        if isinstance(value, (tuple, list)) and {int}.issuperset(map(type, value)):
+            settings.append((name, tuple(value)))
+        elif type(value) in PLAIN or (type(value) is float and isfinite(value)):
+            settings.append((name, value))
+    known = tuple([(p.name, p.shape, p.dtype) for p in parameters if not p.is_uninitialised])
+    return LayerSpec(declared[0], tuple(settings), known) if settings or known else None
 
 
 _KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
@@ -345,17 +358,6 @@ def _declared(kind: type) -> tuple[str, tuple[str, ...]]:
     declared = [name for base in bases for name in vars(base).get("__constants__", ())]
     more = [name for base in bases for name in UNDECLARED.get(base.__name__, ())]
     return exported[0], tuple(dict.fromkeys(declared + more))
-
-
-def _plain(module: nn.Module, name: str) -> tuple[bool, Setting]:
-    """Return whether an attribute is a plain value, and the value."""
-    value: Any = getattr(module, name, ...)
-    kind = type(value)
-    if kind in PLAIN or (kind is float and isfinite(value)):
-        return True, value
-    if isinstance(value, (tuple, list)) and all(type(item) is int for item in value):
-        return True, tuple(value)
-    return False, None
 
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -13,6 +13,7 @@ from ..live.structures import describe_arguments, describe_tensors, kinds_left, 
 from ..ops.macs import multiply_adds
 from ..trace.kernels import tensors_of
 from .forward import Frame, Listener, Pass
+from .modules import ModuleTree
 
 
 class _Record:
@@ -24,25 +25,30 @@ class _Record:
         self.frame = frame
         self.inputs = inputs
         self.outputs: Structure = None
-        self.finished: int | None = None
+        self.finished = False
         self.macs = 0
         self.unknown: Counter[str] | None = None
         self.used: set[int] = set()
         self.suspended: list[Any] = []
-        self.computed = False
-
-    def is_shown(self) -> bool:
-        """Whether the call gets a row: every module, and functions that computed something from tensors."""
-        return self.frame.module is not None or (self.computed and self.inputs is not None)
+        self.computed = frame.module is not None
+        """Whether it gets a row: every module does, and a function that computed something from tensors."""
 
 
 class Recorder(Listener):
-    """Records the calls of a pass. ``parameters`` maps the id of a parameter's tensor to its key."""
+    """Records the calls of a pass on a copy of a model."""
 
-    def __init__(self, parameters: Mapping[int, int]) -> None:
-        self.parameters = parameters
+    def __init__(self, tree: ModuleTree, specs: Sequence[ModuleSpec]) -> None:
+        self.specs = specs
+        self.parameters: dict[int, int] = {}
+        """Each parameter's key, by the id of the tensor that replaces it in this pass."""
+        for module, spec in zip(tree.modules, specs):
+            for parameter in spec.parameters:
+                if parameter.name in module._parameters:
+                    self.parameters[id(module._parameters[parameter.name])] = parameter.key
         self.records: list[_Record] = []
-        self.ended = 0
+        self.ended: list[_Record] = []
+        self.places: dict[int, int] = {}
+        """The index of the call that each frame counts as: its own or, without a row, the enclosing one."""
 
     def begin(self, frame: Frame) -> None:
         """Start a record with the call's inputs."""
@@ -51,10 +57,9 @@ class Recorder(Listener):
     def end(self, frame: Frame, output: Any) -> None:
         """Complete the record with the call's outputs."""
         record = self.records[frame.index]
-        record.outputs = describe_tensors(output)
+        record.outputs, record.finished = describe_tensors(output), True
         record.suspended = suspended_code(output)
-        record.finished = self.ended
-        self.ended += 1
+        self.ended.append(record)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the operator's multiply-adds and parameters to the call's record."""
@@ -68,82 +73,71 @@ class Recorder(Listener):
         elif macs:
             record.macs += macs
         record.computed = record.computed or not _is_view(func)
-        record.used.update(self.parameters[id(tensor)] for tensor in tensors_of(args) if id(tensor) in self.parameters)
+        for tensor in tensors_of(args):
+            if id(tensor) in self.parameters:
+                record.used.add(self.parameters[id(tensor)])
 
     def settle(self) -> list[str]:
         """Count code that a call returned and that has not run as unknown, in the innermost call; return its kinds."""
         known: set[int] = set()
         kinds: list[str] = []
         for record in reversed(self.records):
-            new = [code for code in record.suspended if id(code) not in known]
-            known.update(map(id, new))
-            left = kinds_left(new)
-            if left:
+            if record.suspended:
+                new = [code for code in record.suspended if id(code) not in known]
+                known.update(map(id, new))
+                left = kinds_left(new)
                 record.unknown = (record.unknown or Counter()) + Counter(left)
                 kinds += left
         return kinds
 
-    def reached(self, modules: Sequence[ModuleSpec]) -> tuple[str, ...]:
+    def reached(self) -> tuple[str, ...]:
         """Return the calls that have returned, in that order, for the report of a failed pass."""
-        finished = sorted((r for r in self.records if r.finished is not None), key=lambda r: r.finished or 0)
-        return tuple(_called(r.frame, modules) for r in finished)
+        names = []
+        for record in self.ended:
+            name, module = record.frame.name, record.frame.module
+            kind = "" if module is None else self.specs[module].class_name
+            names.append(f"{name} ({kind})" if name and kind else name or kind)
+        return tuple(names)
 
     def calls(self) -> tuple[Call, ...]:
-        """Return the calls in the order they began, without functions that get no row."""
-        records = self._shown()
-        place = {id(record): index for index, record in enumerate(records)}
-        order = sorted(range(len(records)), key=lambda index: records[index].finished or 0)
-        rank = {index: position for position, index in enumerate(order)}
-        self._inherit(place)
-        return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(records))
-
-    def places(self) -> dict[int, int]:
-        """Return the index of the call that each frame counts as: its own or, without a row, the enclosing one."""
-        own = {record.frame.index: index for index, record in enumerate(self._shown())}
-        calls: dict[int, int] = {}
+        """Return the calls in the order they began; functions that get no row count in the enclosing call."""
+        shown: list[_Record] = []
         for record in self.records:
             frame = record.frame
-            around = 0 if frame.outer is None else calls[frame.outer.index]
-            calls[frame.index] = own.get(frame.index, around)
-        return calls
-
-    def _shown(self) -> list[_Record]:
-        return [r for r in self.records if r.finished is not None and r.is_shown()]
-
-    def _inherit(self, place: Mapping[int, int]) -> None:
-        """Move a left-out call's counts to the enclosing call."""
+            if record.finished and record.computed and (frame.module is not None or record.inputs is not None):
+                self.places[frame.index] = len(shown)
+                shown.append(record)
+            else:
+                self.places[frame.index] = 0 if frame.outer is None else self.places[frame.outer.index]
+                record.finished = False
         for record in reversed(self.records):
-            if id(record) not in place and record.frame.outer is not None:
+            if not record.finished and record.frame.outer is not None:
                 outer = self.records[record.frame.outer.index]
                 outer.macs += record.macs
                 outer.unknown = (outer.unknown or Counter()) + (record.unknown or Counter())
                 outer.used |= record.used
-
-    def _call(self, index: int, record: _Record, rank: int, place: Mapping[int, int]) -> Call:
-        frame = record.frame
-        outer = frame.outer
-        while outer is not None and id(self.records[outer.index]) not in place:
-            outer = outer.outer
-        return Call(
-            index=index,
-            parent=None if outer is None else place[id(self.records[outer.index])],
-            module=frame.module,
-            name=frame.name if frame.module is None else "",
-            finished=rank,
-            inputs=record.inputs,
-            outputs=record.outputs,
-            macs=record.macs,
-            unknown_ops=tuple(sorted(record.unknown.items())) if record.unknown else (),
-            used=frozenset(record.used),
-            path=frame.name if frame.module is not None else "",
-        )
-
-
-def _called(frame: Frame, modules: Sequence[ModuleSpec]) -> str:
-    if frame.module is None:
-        return frame.name
-    kind = modules[frame.module].class_name
-    return f"{frame.name} ({kind})" if frame.name else kind
+        ranks: dict[int, int] = {}
+        for record in self.ended:
+            if record.finished:
+                ranks[record.frame.index] = len(ranks)
+        calls = []
+        for index, record in enumerate(shown):
+            frame, is_function = record.frame, record.frame.module is None
+            call = Call(
+                index=index,
+                parent=None if frame.outer is None else self.places[frame.outer.index],
+                module=frame.module,
+                name=frame.name if is_function else "",
+                finished=ranks[frame.index],
+                inputs=record.inputs,
+                outputs=record.outputs,
+                macs=record.macs,
+                unknown_ops=tuple(sorted(record.unknown.items())) if record.unknown else (),
+                used=frozenset(record.used),
+                path="" if is_function else frame.name,
+            )
+            calls.append(call)
+        return tuple(calls)
 
 
 _views: dict[int, bool] = {}

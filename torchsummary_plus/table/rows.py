@@ -6,6 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from operator import attrgetter
 
 from ..data.memory_records import RowMemory
 from ..data.records import (
@@ -138,8 +139,9 @@ class Report:
     @property
     def has_memory(self) -> bool:
         """Whether the memory of a step is known, and not only the shards of the parameters."""
-        no_calls = all(memory.peak_bytes is None for memory in self.row_memory)
-        return bool(self.row_memory) and not (self.is_sharded and no_calls)
+        if not self.row_memory:
+            return False
+        return not self.is_sharded or any(memory.peak_bytes is not None for memory in self.row_memory)
 
     @property
     def total_bytes(self) -> int:
@@ -150,33 +152,41 @@ class Report:
 def build_report(trace: Trace) -> Report:
     """Build the rows and totals of a trace."""
     nodes = _grow(trace)
-    _count_parameters(trace, nodes)
-    _find_users(trace, nodes)
-    rows = _rows(nodes, _active_shares(trace))
+    counted, buffers = _count_parameters(nodes)
+    _find_users(nodes)
+    rows = _rows(nodes, trace.experts)
     for node in nodes:
         node.children.clear()  # Parents and children refer to each other: now they are freed without the collector.
-    counted = [p for node in nodes for p in node.counted]
-    buffers = [b for node in nodes if node.first for b in node.module_buffers() if b.registered]
-    pruned = [p.pruned for p in counted if p.pruned is not None]
-    root = rows[0]
+    trainable, uninitialised, passed_bytes = 0, 0, 0
+    pruned: int | None = None
+    for parameter in counted:
+        trainable += parameter.numel if parameter.trainable else 0
+        uninitialised += parameter.is_uninitialised
+        if parameter.pruned is not None:
+            pruned = (pruned or 0) + parameter.pruned
+    for row in flat_rows(rows):
+        passed_bytes += row.output_bytes if row.called else 0
+    param_storages, buffer_storages = _storages(counted), _storages(buffers)
+    for storage in param_storages:
+        buffer_storages.pop(storage, None)
     return Report(
         rows=rows,
         inputs=trace.inputs,
-        total_params=sum(p.numel for p in counted),
-        trainable_params=sum(p.numel for p in counted if p.trainable),
-        total_mult_adds=root.mult_adds,
-        unknown_ops=root.unknown_ops,
-        input_bytes=sum(spec.nbytes for spec in tensors(trace.inputs)),
-        forward_backward_bytes=2 * sum(row.output_bytes for row in flat_rows(rows) if row.called),
-        param_bytes=_storage_bytes(counted),
-        buffer_bytes=_storage_bytes(buffers, counted),
+        total_params=rows[0].total_params,
+        trainable_params=trainable,
+        total_mult_adds=rows[0].mult_adds,
+        unknown_ops=rows[0].unknown_ops,
+        input_bytes=sum([spec.nbytes for spec in tensors(trace.inputs)]),
+        forward_backward_bytes=2 * passed_bytes,
+        param_bytes=sum(param_storages.values()),
+        buffer_bytes=sum(buffer_storages.values()),
         run=trace.run,
         flow=None if trace.flow is None else _by_row(trace.flow, nodes),
         experts=trace.experts,
         adapters=trace.adapters,
         unregistered=_unregistered(trace.modules),
-        pruned_params=sum(pruned) if pruned else None,
-        uninitialised_params=sum(p.is_uninitialised for p in counted),
+        pruned_params=pruned,
+        uninitialised_params=uninitialised,
         uninitialised_buffers=len({buffer.key for buffer in buffers if buffer.is_uninitialised}),
     )
 
@@ -190,10 +200,12 @@ def _unregistered(modules: Sequence[ModuleSpec]) -> tuple[Unregistered, ...]:
         if not module.registered and module.parent is not None:
             holder = holders[module.parent] or _attribute(modules[module.parent], module.name)
         holders.append(holder)
-        for tensor, numel in (*((p, p.numel) for p in module.parameters), *((b, 0) for b in module.buffers)):
-            if not tensor.registered:
-                params.setdefault(holder or _attribute(module, tensor.name), {})[tensor.key] = numel
-    return tuple(Unregistered(path, sum(sizes.values())) for path, sizes in params.items())
+        for specs, is_counted in ((module.parameters, True), (module.buffers, False)):
+            for spec in specs:
+                if not spec.registered:
+                    numel = spec.numel if is_counted else 0
+                    params.setdefault(holder or _attribute(module, spec.name), {})[spec.key] = numel
+    return tuple([Unregistered(path, sum(sizes.values())) for path, sizes in params.items()])
 
 
 def _attribute(module: ModuleSpec, name: str) -> str:
@@ -203,8 +215,12 @@ def _attribute(module: ModuleSpec, name: str) -> str:
 
 def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
     """Return a flow between calls as one between rows."""
-    row = {node.call.index: node.index for node in nodes if node.call is not None}
-    return replace(flow, owners=tuple(owner if owner < 0 else row[owner] for owner in flow.owners))
+    row_of_call = {}
+    for node in nodes:
+        if node.call is not None:
+            row_of_call[node.call.index] = node.index
+    owners = [owner if owner < 0 else row_of_call[owner] for owner in flow.owners]
+    return replace(flow, owners=tuple(owners))
 
 
 def row_memory(
@@ -248,29 +264,43 @@ class _Node:
     user: _Node | None = None
     index: int = -1
     depth: int = 0
-
-    def module_buffers(self) -> tuple[ParameterSpec, ...]:
-        return self.module.buffers if self.module is not None else ()
+    num_params: int = 0
+    """The elements of ``counted``."""
+    total_params: int = 0
+    mult_adds: int = 0
+    unknown: Counter[str] | None = None
+    """The totals of its row and of those below."""
 
 
 def _grow(trace: Trace) -> list[_Node]:
     """Return the tree of rows in pre-order: calls, the uncalled containers around them, and modules never called."""
     known: dict[int, _Node] = {}
-    by_path = {module.path: module for module in trace.modules if module.registered}
+    by_path: dict[str, ModuleSpec] = {}
+    for module in trace.modules:
+        if module.registered:
+            by_path[module.path] = module
     calls: list[_Node] = []
     for call in trace.calls:
-        module = None if call.module is None else trace.modules[call.module]
+        called = None if call.module is None else trace.modules[call.module]
         above = None if call.parent is None else calls[call.parent]
-        if above is not None and module is not None:
+        if above is not None and called is not None:
             above = _through_containers(call.path, above, by_path, known)
-        node = _Node("function" if module is None else "module", module, call, above, call.path)
+        node = _Node("function" if called is None else "module", called, call, above, call.path)
         calls.append(node)
         _attach(node, known)
     for module in trace.modules:
         if module.index not in known and (module.registered or module.parent is None):
             above = None if module.parent is None else known[module.parent]
             _attach(_Node("module", module, None, above, module.path), known)
-    return _preorder(known[0])
+    nodes: list[_Node] = []
+    stack = [known[0]]
+    while stack:
+        node = stack.pop()
+        node.index = len(nodes)
+        node.depth = 0 if node.parent is None else node.parent.depth + 1
+        nodes.append(node)
+        stack.extend(reversed(node.children))
+    return nodes
 
 
 def _attach(node: _Node, known: dict[int, _Node]) -> None:
@@ -301,88 +331,91 @@ def _through_containers(path: str, above: _Node, by_path: dict[str, ModuleSpec],
     return here
 
 
-def _preorder(root: _Node) -> list[_Node]:
-    nodes: list[_Node] = []
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        node.index = len(nodes)
-        node.depth = 0 if node.parent is None else node.parent.depth + 1
-        nodes.append(node)
-        stack.extend(reversed(node.children))
-    return nodes
+def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[ParameterSpec]]:
+    """Assign each distinct parameter to the first call of a module that owns it, else to the first row of one.
 
-
-def _count_parameters(trace: Trace, nodes: list[_Node]) -> None:
-    """Assign each distinct parameter to the first call of a module that owns it, else to the first row of one."""
+    Return the registered parameters, in the order of rows, and buffers.
+    """
     keys: set[int] = set()
-    called = sorted((node for node in nodes if node.call is not None), key=lambda node: node.call.index)  # type: ignore[union-attr]
-    for node in (*called, *(node for node in nodes if node.call is None)):
+    called, uncalled, buffers = [], [], []
+    for node in nodes:
+        if node.call is None:
+            uncalled.append(node)
+        else:
+            called.append((node.call.index, node))
+        if node.module is not None and node.first:
+            buffers += [buffer for buffer in node.module.buffers if buffer.registered]
+    for node in (*dict(sorted(called)).values(), *uncalled):
         for parameter in node.module.parameters if node.module is not None else ():
             if parameter.key not in keys:
                 keys.add(parameter.key)
                 (node.counted if parameter.registered else node.unregistered).append(parameter)
+                node.num_params += parameter.numel if parameter.registered else 0
+    counted = []
+    for node in nodes:
+        counted += node.counted
+    return counted, buffers
 
 
-def _find_users(trace: Trace, nodes: list[_Node]) -> None:
+def _find_users(nodes: list[_Node]) -> None:
     """Set the ``user`` of each module never called: the call that read its parameters directly, if any."""
     readers: dict[int, _Node] = {}
     for node in nodes:
         for key in node.call.used if node.call is not None else ():
             readers.setdefault(key, node)
     for node in nodes:
-        if node.call is None and node.counted:
-            users = [readers[p.key] for p in node.counted if p.key in readers]
-            node.user = users[0] if users else None
+        for parameter in node.counted if node.call is None else ():
+            if parameter.key in readers:
+                node.user = readers[parameter.key]
+                break
 
 
-def _active_shares(trace: Trace) -> dict[int, Fraction]:
-    """Return the share of each expert parameter, by key, that a token uses."""
-    return {key: Fraction(group.chosen, group.count) for group in trace.experts for key in group.keys}
-
-
-def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]:
-    params = [sum(p.numel for p in node.counted) for node in nodes]
-    macs = [0 if node.call is None else node.call.macs for node in nodes]
-    unknown = {n.index: Counter(dict(n.call.unknown_ops)) for n in nodes if n.call and n.call.unknown_ops}
+def _rows(nodes: list[_Node], experts: Sequence[Experts]) -> tuple[Row, ...]:
+    owners: dict[int, str] = {}
+    for node in nodes:
+        node.total_params = node.num_params
+        if node.call is not None:
+            node.mult_adds = node.call.macs
+            node.unknown = Counter(dict(node.call.unknown_ops)) if node.call.unknown_ops else None
+        for parameter in node.counted:
+            owners[parameter.key] = node.path
     for node in reversed(nodes):
         if node.parent is not None:
-            params[node.parent.index] += params[node.index]
-            macs[node.parent.index] += macs[node.index]
-            if node.index in unknown:
-                unknown.setdefault(node.parent.index, Counter()).update(unknown[node.index])
-    names = [tuple(sorted(unknown.get(node.index, {}).items())) for node in nodes]
-    owners = {p.key: node.path for node in nodes for p in node.counted}
-    stored = _stored(nodes)
-    return tuple(_row(*of_row, active, owners) for of_row in zip(nodes, params, macs, names, stored))
+            node.parent.total_params += node.total_params
+            node.parent.mult_adds += node.mult_adds
+            if node.unknown:
+                node.parent.unknown = (node.parent.unknown or Counter()) + node.unknown
+    shares: dict[int, Fraction] = {}
+    for group in experts:
+        shares.update(dict.fromkeys(group.keys, Fraction(group.chosen, group.count)))
+    storages: set[int] = set()
+    return tuple([_row(node, shares, owners, storages) for node in nodes])
 
 
-def _stored(nodes: list[_Node]) -> list[int]:
-    """Return the bytes of each row's counted parameters, each storage once, in the first row that counts it."""
-    counted: set[int] = set()
-    sizes = []
-    for node in nodes:
-        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in counted}
-        counted.update(storages)
-        sizes.append(sum(storages.values()))
-    return sizes
+def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str], storages: set[int]) -> Row:
+    """Return a node's row, given the share of experts' parameters that a token uses, and each parameter's path.
 
-
-def _row(
-    node: _Node,
-    total_params: int,
-    mult_adds: int,
-    unknown_ops: tuple[tuple[str, int], ...],
-    param_bytes: int,
-    active: Mapping[int, Fraction],
-    owners: Mapping[int, str],
-) -> Row:
+    ``storages`` are those that rows above count, to which its own are added.
+    """
     module, call = node.module, node.call
-    num_params = sum(p.numel for p in node.counted)
-    unregistered = sum(p.numel for p in node.unregistered)
-    with_shared = sum(p.numel for p in module.parameters) if module is not None else 0
-    repeated = with_shared > 0 and num_params == unregistered == 0
-    others = [owners[p.key] for p in module.parameters if p.key in owners] if module is not None and repeated else []
+    trainable, param_bytes, uninitialised, unregistered, with_shared = 0, 0, 0, 0, 0
+    active: int | Fraction = 0
+    for p in node.counted:
+        trainable += p.numel if p.trainable else 0
+        uninitialised += p.is_uninitialised
+        active += p.numel * shares.get(p.key, 1)
+        for number, nbytes in dict(p.storages).items():
+            param_bytes += 0 if number in storages else nbytes
+            storages.add(number)
+    for p in node.unregistered:
+        unregistered += p.numel
+        uninitialised += p.is_uninitialised
+    others = []
+    for p in module.parameters if module is not None else ():
+        with_shared += p.numel
+        if p.key in owners:
+            others.append(owners[p.key])
+    repeated = with_shared > 0 and node.num_params == unregistered == 0
     outputs = call.outputs if call is not None else None
     specs: list[TensorSpec] = list(tensors(outputs))
     return Row(
@@ -397,26 +430,26 @@ def _row(
         finished=None if call is None else call.finished,
         inputs=None if call is None else call.inputs,
         outputs=outputs,
-        num_params=num_params,
-        trainable_params=sum(p.numel for p in node.counted if p.trainable),
-        total_params=total_params,
+        num_params=node.num_params,
+        trainable_params=trainable,
+        total_params=node.total_params,
         repeated=repeated,
         own_mult_adds=0 if call is None else call.macs,
-        mult_adds=mult_adds,
+        mult_adds=node.mult_adds,
         own_unknown_ops=() if call is None else call.unknown_ops,
-        unknown_ops=unknown_ops,
-        output_bytes=sum(spec.nbytes for spec in specs),
+        unknown_ops=tuple(sorted(node.unknown.items())) if node.unknown else (),
+        output_bytes=sum([spec.nbytes for spec in specs]),
         kernel_size=module.kernel_size if module is not None else None,
         groups=module.groups if module is not None else None,
         dtype=specs[0].dtype if specs else None,
         user=None if node.user is None else node.user.index,
         is_container=module is not None and module.is_container,
         layer=module.layer if module is not None else None,
-        active_params=round(sum(p.numel * active.get(p.key, 1) for p in node.counted)),
+        active_params=round(active),
         param_bytes=param_bytes,
         unregistered_params=unregistered,
-        uninitialised_params=sum(p.is_uninitialised for p in (*node.counted, *node.unregistered)),
-        tied=_last(others[0]) if others and node.path not in others else None,
+        uninitialised_params=uninitialised,
+        tied=_last(others[0]) if repeated and others and node.path not in others else None,
     )
 
 
@@ -429,24 +462,30 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
     Containers and the root are left out unless they count parameters or there are no other rows.
     """
-    users = {row.user for row in rows if row.user is not None}
-
-    def has_params(row: Row) -> bool:
-        return row.num_params + row.unregistered_params + row.uninitialised_params > 0
-
-    def has_row(row: Row) -> bool:
+    users = set(map(attrgetter("user"), rows))
+    chosen = []
+    for row in rows:
+        has_params = row.num_params + row.unregistered_params + row.uninitialised_params > 0
         if not row.called:
-            return has_params(row) and row.user is None
-        return not (row.is_container or row.index == 0) or has_params(row) or row.index in users
+            has_row = has_params and row.user is None
+        else:
+            has_row = not (row.is_container or row.index == 0) or has_params or row.index in users
+        if has_row:
+            chosen.append(row)
+    return tuple(sorted(chosen or rows[:1], key=when_finished))
 
-    chosen = [row for row in rows if has_row(row)] or [rows[0]]
-    return tuple(sorted(chosen, key=lambda row: (not row.called, row.finished if row.called else row.index)))
+
+def when_finished(row: Row) -> tuple[bool, int]:
+    """Return the key by which rows are sorted in the order the calls finish, those never called last."""
+    return (True, row.index) if row.finished is None else (False, row.finished)
 
 
-def _storage_bytes(counted: list[ParameterSpec], without: list[ParameterSpec] | None = None) -> int:
-    """Return the bytes of the distinct storages of some parameters, except those shared with ``without``."""
-    excluded = {number for p in without or () for number, _ in p.storages}
-    return sum({number: n for p in counted for number, n in p.storages if number not in excluded}.values())
+def _storages(counted: list[ParameterSpec]) -> dict[int, int]:
+    """Return the bytes of the distinct storages of some parameters."""
+    sizes: dict[int, int] = {}
+    for parameter in counted:
+        sizes.update(parameter.storages)
+    return sizes
 
 
 def rows_contradiction(rows: Sequence[Row]) -> str:

@@ -42,21 +42,19 @@ GUESSES = ("forward_backward_bytes", "total_bytes")
 
 def report_totals(report: Report) -> tuple[Total, ...]:
     """Return a report's totals in table order."""
-    return tuple(_each(report))
-
-
-def _each(report: Report) -> Iterator[Total]:
-    ran = report.run.kind != "none"
+    totals = []
     for field in COUNT_FIELDS:
         if field.unit == "mult-adds":
-            yield Total(field, Cell(report.total_mult_adds if ran else None, _mult_adds(report)))
+            cell = Cell(None if report.run.kind == "none" else report.total_mult_adds, _mult_adds(report))
         else:
-            yield Total(field, _elements(report, getattr(report, field.name)))
+            cell = _elements(report, getattr(report, field.name))
+        totals.append(Total(field, cell))
         if field.name == "non_trainable_params":
-            yield from _chosen(report)
+            totals += _chosen(report)
     for field in SIZE_FIELDS:
         nbytes = None if _is_unknown(report, field.name) else getattr(report, field.name)
-        yield Total(field, Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
+        totals.append(Total(field, Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes))))
+    return tuple(totals)
 
 
 def unregistered_note(unregistered: Sequence[Unregistered]) -> str:
