@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from .records import Call, Flow, Group, Structure, TensorSpec, Trace
+from .records import Flow, Group, Structure, TensorSpec, Trace
 
 
 def is_proportional(two: Trace, three: Trace) -> bool:
@@ -19,32 +18,34 @@ def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace | N
     An axis of length a + c*b becomes a + c, and counts as a batch axis unless c is 0. Multiply-adds are assumed to be
     at most quadratic in the batch. None if the calls depend on the batch size.
     """
-    traces = [two, three, *([four] if four is not None else [])]
-    if any(not _alike(two, other) for other in traces[1:]):
+    others = (three,) if four is None else (three, four)
+    if {len(two.calls)} != {len(other.calls) for other in others}:
         return None
-    calls = tuple(_open_call([trace.calls[index] for trace in traces]) for index in range(len(two.calls)))
-    inputs = _open(two.inputs, three.inputs)
-    flow = _open_flow(two.flow, three.flow)
-    return replace(two, calls=calls, inputs=inputs, run=replace(two.run, batch_size=None), flow=flow)
+    calls = []
+    for index, a in enumerate(two.calls):
+        for other in others:
+            b = other.calls[index]
+            if (a.module, a.name, a.parent) != (b.module, b.name, b.parent):
+                return None
+            if not (_same_ranks(a.outputs, b.outputs) and _same_ranks(a.inputs, b.inputs)):
+                return None
+        b = three.calls[index]
+        macs = a.macs // 2 if four is None else 3 * a.macs - 3 * b.macs + four.calls[index].macs
+        calls.append(replace(a, inputs=_open(a.inputs, b.inputs), outputs=_open(a.outputs, b.outputs), macs=macs))
+    inputs, flow = _open(two.inputs, three.inputs), _open_flow(two.flow, three.flow)
+    return replace(two, calls=tuple(calls), inputs=inputs, run=replace(two.run, batch_size=None), flow=flow)
 
 
 def _open_flow(two: Flow | None, three: Flow | None) -> Flow | None:
     """Return the flow of a batch of 1; that of a batch of 2 if the steps depend on the batch size."""
     if two is None or three is None or len(two.links) != len(three.links):
         return two
-    pairs = list(zip(two.links, three.links))
-    if any(len(a.tensor.shape) != len(b.tensor.shape) for a, b in pairs):
-        return two
-    return replace(two, links=tuple(replace(a, tensor=_open_spec(a.tensor, b.tensor)) for a, b in pairs))
-
-
-def _alike(two: Trace, three: Trace) -> bool:
-    return len(two.calls) == len(three.calls) and all(
-        (a.module, a.name, a.parent) == (b.module, b.name, b.parent)
-        and _same_ranks(a.outputs, b.outputs)
-        and _same_ranks(a.inputs, b.inputs)
-        for a, b in zip(two.calls, three.calls)
-    )
+    links = []
+    for a, b in zip(two.links, three.links):
+        if len(a.tensor.shape) != len(b.tensor.shape):
+            return two
+        links.append(replace(a, tensor=_open_spec(a.tensor, b.tensor)))
+    return replace(two, links=tuple(links))
 
 
 def _same_ranks(a: Structure, b: Structure) -> bool:
@@ -53,12 +54,6 @@ def _same_ranks(a: Structure, b: Structure) -> bool:
     if isinstance(a, Group) and isinstance(b, Group):
         return len(a.items) == len(b.items) and all(map(_same_ranks, a.items, b.items))
     return a is None and b is None
-
-
-def _open_call(calls: Sequence[Call]) -> Call:
-    two, three = calls[0], calls[1]
-    macs = 3 * two.macs - 3 * three.macs + calls[2].macs if len(calls) == 3 else two.macs // 2
-    return replace(two, inputs=_open(two.inputs, three.inputs), outputs=_open(two.outputs, three.outputs), macs=macs)
 
 
 def _open(a: Structure, b: Structure) -> Structure:
@@ -70,17 +65,15 @@ def _open(a: Structure, b: Structure) -> Structure:
 
 
 def _open_spec(a: TensorSpec, b: TensorSpec) -> TensorSpec:
-    shape = tuple(2 * x - y for x, y in zip(a.shape, b.shape))
-    axes = tuple(axis for axis, (x, y) in enumerate(zip(a.shape, b.shape)) if x != y)
-    return TensorSpec(shape, a.dtype, _bytes_of_one(a, b, shape), axes)
-
-
-def _bytes_of_one(a: TensorSpec, b: TensorSpec, shape: tuple[int, ...]) -> int:
-    """Return the bytes at batch 1: proportional to the elements if possible, else extrapolated from batches 2 and 3."""
-    elements, ours = 1, 1
-    for x, y in zip(a.shape, shape):
+    """Return the tensor at batch 1; its bytes are proportional to its elements if possible, else extrapolated."""
+    shape, axes, elements, elements_of_one = [], [], 1, 1
+    for axis, (x, y) in enumerate(zip(a.shape, b.shape)):
+        shape.append(2 * x - y)
         elements *= x
-        ours *= y
+        elements_of_one *= 2 * x - y
+        if x != y:
+            axes.append(axis)
+    nbytes = max(0, 2 * a.nbytes - b.nbytes)
     if elements and a.nbytes % elements == 0:
-        return a.nbytes // elements * ours
-    return max(0, 2 * a.nbytes - b.nbytes)
+        nbytes = a.nbytes // elements * elements_of_one
+    return TensorSpec(tuple(shape), a.dtype, nbytes, tuple(axes))

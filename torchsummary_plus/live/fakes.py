@@ -250,11 +250,11 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     C++ sees the fake's device, so composite operators branch as they do for real tensors. Of a CUDA fake it sees
     only the dispatch keys if no device guard is available (see :mod:`cuda_guard` and :mod:`unguarded`).
     """
-    if device.type == "cuda" and device.index is None:
+    is_cuda = device.type == "cuda"
+    if is_cuda and device.index is None:
         device = torch.device("cuda", Fake.current_gpu)
-    reports_device = Fake.cuda_is_guarded or device.type != "cuda"
     fake: Fake = torch.Tensor._make_subclass(
-        Fake, meta, requires_grad, dispatch_device=reports_device, device_for_backend_keys=device
+        Fake, meta, requires_grad, dispatch_device=Fake.cuda_is_guarded or not is_cuda, device_for_backend_keys=device
     )
     fake.fake_device = device
     return fake
@@ -316,7 +316,7 @@ def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
     with compat.no_dispatch():
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
         fake = wrap(meta, device, tensor.requires_grad)
-    if isinstance(tensor, torch.nn.Parameter):
+    if type(tensor) is torch.nn.Parameter or isinstance(tensor, torch.nn.Parameter):  # Whose metaclass is slow.
         fake._is_param = True
     return fake
 

@@ -20,15 +20,18 @@ _BOOKKEEPING = frozenset(vars(nn.Module()))
 
 def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """Return the attributes in which a module itself may hold tensors or modules, with their names."""
-    attributes = vars(module).items()
-    return [(name, value) for name, value in attributes if type(value) not in INERT and name not in _BOOKKEEPING]
+    own = []
+    for name, value in vars(module).items():
+        kind = type(value)
+        is_inert = kind in INERT or (kind is tuple and INERT.issuperset(map(type, value)))
+        if not is_inert and name not in _BOOKKEEPING:
+            own.append((name, value))
+    return own
 
 
 def packed_parameters(module: nn.Module, attributes: list[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
-    if isinstance(module, torch.jit.ScriptModule):
-        attributes = [*_scripted(module).items()] or attributes
-    for name, value in attributes:
+    for name, value in _scripted(module).items() or attributes:
         if _is_packed(value):
             for position, tensor in enumerate(unpacked(value)):
                 yield f"{name}.{position}", tensor
@@ -50,7 +53,9 @@ def held_by_script(module: nn.Module) -> list[torch.Tensor]:
 
 def _scripted(module: nn.Module) -> dict[str, Any]:
     """Return a scripted module's attributes; a frozen one has none, because its weights are constants of its graph."""
-    script: Any = module if isinstance(module, torch.jit.ScriptModule) else None
+    if not isinstance(module, torch.jit.ScriptModule):
+        return {}
+    script: Any = module
     kind = getattr(script, "_concrete_type", None)
     return {} if kind is None else {name: script._c.getattr(name) for name in kind.get_attributes()}
 

@@ -67,7 +67,7 @@ def describe_tensors(value: Any, depth: int = 0) -> Structure:
 
 def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Structure:
     """Describe the tensors of a call; a single argument with tensors is described on its own."""
-    described = [item for item in map(describe_tensors, (*args, *kwargs.values())) if item is not None]
+    described: list[Structure] = list(filter(None, map(describe_tensors, (*args, *kwargs.values()))))
     return described[0] if len(described) == 1 else (Group(tuple(described)) if described else None)
 
 
@@ -76,7 +76,7 @@ def describe_tensor(tensor: torch.Tensor) -> Structure:
     if tensor.is_nested:
         with compat.no_modes():
             return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
-    if tensor.layout is torch.strided and not is_wrapper(tensor):
+    if tensor.layout is torch.strided and (type(tensor) in CLASSES or not is_wrapper(tensor)):
         return _strided_spec(tensor.shape, tensor.dtype)
     return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), held_bytes(tensor))
 
@@ -165,7 +165,7 @@ def inner_names(tensor: torch.Tensor) -> list[str]:
 def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the shape a weight stands for; for packed elements (bitsandbytes), the original weight's."""
     state = getattr(tensor, "quant_state", None)
-    return tuple(getattr(state, "shape", None) or tensor.shape)
+    return tuple(tensor.shape if state is None else getattr(state, "shape", None) or tensor.shape)
 
 
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, partial)
@@ -261,11 +261,14 @@ def suspended_code(value: Any, depth: int = 0) -> list[Any]:
 
 def kinds_left(code: Iterable[Any]) -> list[str]:
     """Return the kinds of the generators and coroutines that have not finished; coroutines are closed."""
-    kinds = [(kind, item) for item in code for kind, frame in [_SUSPENDED[type(item)]] if getattr(item, frame)]
-    for kind, item in kinds:
-        if kind == "coroutine":
-            item.close()  # Without a warning that it was never awaited.
-    return [kind for kind, _ in kinds]
+    kinds = []
+    for item in code:
+        kind, frame = _SUSPENDED[type(item)]
+        if getattr(item, frame):
+            kinds.append(kind)
+            if kind == "coroutine":
+                item.close()  # Without a warning that it was never awaited.
+    return kinds
 
 
 def not_run(kinds: Iterable[str]) -> str:

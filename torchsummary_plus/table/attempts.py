@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -238,14 +238,17 @@ class Attempts:
         device = self.own_device if self.kind == "real" else self.options.device or self.own_device
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
-        environment: Environment = RealEnvironment(device)
-        if self.kind != "real":
+        environment: Environment
+        if self.kind == "real":
+            environment = RealEnvironment(device)
+        else:
             environment = FakeEnvironment(device, self.fakes)
             environment.kernels.routers = self.routers
+        ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (
-            global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(), quiet_refusals(),
-            exporting(), standing_in_for(device) as mode_key, compat.attention_without_card(device), environment,
-            ExitStack() as stack,
+            global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(),
+            compat.replaced(ended), exporting(), standing_in_for(device) as mode_key,
+            compat.attention_without_card(device), environment, ExitStack() as stack,
         ):  # fmt: skip
             try:
                 tree, copier = environment.copied(self.tree)
@@ -291,20 +294,10 @@ def eager() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def quiet_refusals() -> Iterator[None]:
+def _thread_ended(usual: Callable[..., Any], ended: threading.ExceptHookArgs) -> None:
     """Silence threads that end because a fake has no values: a real pass follows."""
-    original = threading.excepthook
-
-    def tell(ended: threading.ExceptHookArgs) -> None:
-        if not isinstance(ended.exc_value, DataDependentError):
-            original(ended)
-
-    threading.excepthook = tell
-    try:
-        yield
-    finally:
-        threading.excepthook = original
+    if not isinstance(ended.exc_value, DataDependentError):
+        usual(ended)
 
 
 class NeedsIntegerError(Exception):

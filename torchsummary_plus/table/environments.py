@@ -78,7 +78,7 @@ class FakeEnvironment(Environment):
             return self.counters[id(tensor)]
         fake = self.fakes.get(id(tensor))
         if fake is None:
-            place = CPU if tensor.device.type == "cpu" and not tensor.dim() else self.device
+            place = CPU if not tensor.dim() and tensor.device.type == "cpu" else self.device
             fake = self.fakes[id(tensor)] = fake_like(tensor, place)
         return fake
 

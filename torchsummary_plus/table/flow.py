@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -44,6 +43,8 @@ class Provenance(Listener):
         """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
         followed."""
         self.returned: list[Read] = []
+        self.fresh: Any = None
+        """The last output that was handed over, if the call made it."""
         for tensor in inputs:
             self.producers[id(tensor)] = weakref.ref(tensor), (len(self.owners), 0)
             self.owners.append(None)
@@ -57,12 +58,12 @@ class Provenance(Listener):
         if frame is None:
             return
         outs = tensors_of(out)
-        schema = getattr(func, "_schema", None)
-        changed = written(func, args, kwargs) if schema is not None and schema.is_mutable else ()
+        _, writes, reads_values = _TRAITS.get(id(func)) or _traits(func)
+        changed = written(func, args, kwargs) if writes else ()
         if not outs and not changed:
             return
         step = len(self.owners)
-        if not _reads_no_values(func):
+        if reads_values:
             self._read(frame, step, tensors_of((*args, *kwargs.values())), self.reads)
         self.owners.append(frame)
         for tensor in changed:
@@ -80,7 +81,10 @@ class Provenance(Listener):
         """
         if type(output) is tuple:
             return tuple([self.hand_over(frame, item) for item in output])
-        if type(output) is not Fake or output.is_nested or not self._is_older(frame, output):
+        if type(output) is not Fake or output.is_nested:
+            return output
+        if not self._is_older(frame, output):
+            self.fresh = output
             return output
         alias, base = self.aliases.get(id(output), (None, None))
         original = None if alias is None or base is None or alias() is not output else base()
@@ -95,7 +99,7 @@ class Provenance(Listener):
     def end(self, frame: Frame, output: Any) -> None:
         """Note what a call returns; an argument that it returns unchanged comes from this call from now on."""
         passed = []
-        for tensor in _in_sequences((output,)):
+        for tensor in () if output is self.fresh else _in_sequences((output,)):
             if self._is_older(frame, tensor):
                 passed.append(tensor)
         if passed:
@@ -109,8 +113,10 @@ class Provenance(Listener):
             self._read(frame, -1, all_tensors(output), self.returned)
 
     def _is_older(self, frame: Frame, tensor: torch.Tensor) -> bool:
-        origin = self._origin(frame, tensor)
-        return origin is not None and origin[0] < self.began[frame.index]
+        began, (producer, origin) = self.began[frame.index], self.producers.get(id(tensor), (None, None))
+        if producer is None or origin is None or origin[0] < began or producer() is not tensor:
+            origin = self._origin(frame, tensor)
+        return origin is not None and origin[0] < began
 
     def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
         """Return the step that a tensor's elements come from; None for a parameter or a constant."""
@@ -150,12 +156,20 @@ class Provenance(Listener):
         return _merged([*owners, RETURNED], reads, outer)
 
 
-@cache
-def _reads_no_values(func: Any) -> bool:
-    """Whether an operator uses only a tensor's shape, dtype and device: ``zeros_like``, ``new_full``."""
+_TRAITS: dict[int, tuple[Any, bool, bool]] = {}
+"""What :func:`_traits` returns, by the operator's id: operators are slow to hash."""
+
+
+def _traits(func: Any) -> tuple[Any, bool, bool]:
+    """Return an operator, whether it writes in place, and whether it reads values.
+
+    ``zeros_like`` and ``new_full`` use only a tensor's shape, dtype and device.
+    """
     schema = getattr(func, "_schema", None)
     name = "" if schema is None else str(schema.name)
-    return name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like"))
+    reads_none = name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like"))
+    _TRAITS[id(func)] = func, schema is not None and schema.is_mutable, not reads_none
+    return _TRAITS[id(func)]
 
 
 def _in_sequences(values: Any) -> list[torch.Tensor]:

@@ -266,8 +266,10 @@ class Pass(compat.DispatchMode):
         return self.state.being(notifies=False)
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
-        """Begin a call inside the current one."""
+        """Begin a call inside the current one, of a module or of the function ``name``."""
         with self.turn:
+            if module is not None:
+                name = self.tree.path_from(module_of(self.frame), module)
             frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
             self._notify(self._begin, frame)
             return frame
@@ -298,7 +300,7 @@ class Pass(compat.DispatchMode):
         frame = self.frame
         by_hook = frame is not None and frame.by_hook and frame.module == index
         if frame is None or not by_hook:
-            frame = self.open(index, self.tree.path_from(module_of(self.frame), index), args, kwargs)
+            frame = self.open(index, "", args, kwargs)
         frame.by_hook, frame.args, frame.kwargs = False, args, kwargs
         try:
             output = forward(*args, **kwargs)
@@ -346,7 +348,7 @@ class Pass(compat.DispatchMode):
             if self.thread != get_ident() or not self.state.notifies:
                 return
             if self.frame is None or self.frame is not self.outermost or not self.frame.by_hook:
-                self.open(index, self.tree.path_from(module_of(self.frame), index), args, kwargs).by_hook = True
+                self.open(index, "", args, kwargs).by_hook = True
 
         def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             frame = self.frame if self.thread == get_ident() and self.state.notifies else None

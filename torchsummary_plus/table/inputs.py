@@ -347,7 +347,7 @@ def realise(
     def filled(value: Any) -> Any:
         return _map_sized(value, fill) if _is_sized(value) else copier.of(value)
 
-    kwargs = {str(name): filled(value) for name, value in example.kwargs.items()}
+    kwargs = dict(zip(map(str, example.kwargs), map(filled, example.kwargs.values())))
     return tuple(map(filled, example.args)), kwargs, tensors
 
 

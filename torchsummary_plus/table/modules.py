@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from math import isfinite, prod
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -65,7 +66,7 @@ class ModuleTree:
         """Return the tree of a copy of the model, whose modules have the same numbers."""
         tree = copy.copy(self)
         tree.modules = modules
-        tree.index = {id(module): number for number, module in enumerate(modules)}
+        tree.index = dict(zip(map(id, modules), count()))
         tree.called = copy_of(self.called)
         if self.late:
             tree.late = frozenset(id(copy_of(tensor)) for tensor in self.tensors() if id(tensor) in self.late)
@@ -286,7 +287,9 @@ def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> in
 
 def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Return the parameters and buffers that modules hold themselves."""
-    tensors = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
+    tensors: list[torch.Tensor | None] = []
+    for module in modules:
+        tensors += (*module._parameters.values(), *module._buffers.values())
     return [tensor for tensor in tensors if tensor is not None]
 
 
@@ -341,8 +344,11 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
             settings.append((name, tuple(value)))
         elif type(value) in PLAIN or (type(value) is float and isfinite(value)):
             settings.append((name, value))
-    known = tuple([(p.name, p.shape, p.dtype) for p in parameters if not p.is_uninitialised])
-    return LayerSpec(declared[0], tuple(settings), known) if settings or known else None
+    known = []
+    for p in parameters:
+        if not p.is_uninitialised:
+            known.append((p.name, p.shape, p.dtype))
+    return LayerSpec(declared[0], tuple(settings), tuple(known)) if settings or known else None
 
 
 _KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..data.records import Call, ModuleSpec, Structure
@@ -58,7 +59,8 @@ class Recorder(Listener):
         """Complete the record with the call's outputs."""
         record = self.records[frame.index]
         record.outputs, record.finished = describe_tensors(output), True
-        record.suspended = suspended_code(output)
+        if not isinstance(output, Tensor):
+            record.suspended = suspended_code(output)
         self.ended.append(record)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -73,9 +75,13 @@ class Recorder(Listener):
         elif macs:
             record.macs += macs
         record.computed = record.computed or not _is_view(func)
-        for tensor in tensors_of(args):
-            if id(tensor) in self.parameters:
-                record.used.add(self.parameters[id(tensor)])
+        for value in args:
+            if id(value) in self.parameters:
+                record.used.add(self.parameters[id(value)])
+            elif isinstance(value, (list, tuple)):
+                for tensor in tensors_of(value):
+                    if id(tensor) in self.parameters:
+                        record.used.add(self.parameters[id(tensor)])
 
     def settle(self) -> list[str]:
         """Count code that a call returned and that has not run as unknown, in the innermost call; return its kinds."""

@@ -21,7 +21,6 @@ from ..data.records import (
     ParameterSpec,
     Run,
     Structure,
-    TensorSpec,
     Trace,
     Unregistered,
     tensors,
@@ -157,7 +156,7 @@ def build_report(trace: Trace) -> Report:
     rows = _rows(nodes, trace.experts)
     for node in nodes:
         node.children.clear()  # Parents and children refer to each other: now they are freed without the collector.
-    trainable, uninitialised, passed_bytes = 0, 0, 0
+    trainable, uninitialised, passed_bytes, input_bytes = 0, 0, 0, 0
     pruned: int | None = None
     for parameter in counted:
         trainable += parameter.numel if parameter.trainable else 0
@@ -166,6 +165,8 @@ def build_report(trace: Trace) -> Report:
             pruned = (pruned or 0) + parameter.pruned
     for row in flat_rows(rows):
         passed_bytes += row.output_bytes if row.called else 0
+    for spec in tensors(trace.inputs):
+        input_bytes += spec.nbytes
     param_storages, buffer_storages = _storages(counted), _storages(buffers)
     for storage in param_storages:
         buffer_storages.pop(storage, None)
@@ -176,7 +177,7 @@ def build_report(trace: Trace) -> Report:
         trainable_params=trainable,
         total_mult_adds=rows[0].mult_adds,
         unknown_ops=rows[0].unknown_ops,
-        input_bytes=sum([spec.nbytes for spec in tensors(trace.inputs)]),
+        input_bytes=input_bytes,
         forward_backward_bytes=2 * passed_bytes,
         param_bytes=sum(param_storages.values()),
         buffer_bytes=sum(buffer_storages.values()),
@@ -205,7 +206,7 @@ def _unregistered(modules: Sequence[ModuleSpec]) -> tuple[Unregistered, ...]:
                 if not spec.registered:
                     numel = spec.numel if is_counted else 0
                     params.setdefault(holder or _attribute(module, spec.name), {})[spec.key] = numel
-    return tuple([Unregistered(path, sum(sizes.values())) for path, sizes in params.items()])
+    return tuple([Unregistered(path, sum(sizes.values())) for path, sizes in params.items()] if params else ())
 
 
 def _attribute(module: ModuleSpec, name: str) -> str:
@@ -219,7 +220,9 @@ def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
     for node in nodes:
         if node.call is not None:
             row_of_call[node.call.index] = node.index
-    owners = [owner if owner < 0 else row_of_call[owner] for owner in flow.owners]
+    owners = []
+    for owner in flow.owners:
+        owners.append(owner if owner < 0 else row_of_call[owner])
     return replace(flow, owners=tuple(owners))
 
 
@@ -344,7 +347,9 @@ def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[Par
         else:
             called.append((node.call.index, node))
         if node.module is not None and node.first:
-            buffers += [buffer for buffer in node.module.buffers if buffer.registered]
+            for buffer in node.module.buffers:
+                if buffer.registered:
+                    buffers.append(buffer)
     for node in (*dict(sorted(called)).values(), *uncalled):
         for parameter in node.module.parameters if node.module is not None else ():
             if parameter.key not in keys:
@@ -389,7 +394,10 @@ def _rows(nodes: list[_Node], experts: Sequence[Experts]) -> tuple[Row, ...]:
     for group in experts:
         shares.update(dict.fromkeys(group.keys, Fraction(group.chosen, group.count)))
     storages: set[int] = set()
-    return tuple([_row(node, shares, owners, storages) for node in nodes])
+    rows = []
+    for node in nodes:
+        rows.append(_row(node, shares, owners, storages))
+    return tuple(rows)
 
 
 def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str], storages: set[int]) -> Row:
@@ -416,8 +424,10 @@ def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str],
         if p.key in owners:
             others.append(owners[p.key])
     repeated = with_shared > 0 and node.num_params == unregistered == 0
-    outputs = call.outputs if call is not None else None
-    specs: list[TensorSpec] = list(tensors(outputs))
+    outputs, output_bytes, dtype = call.outputs if call is not None else None, 0, None
+    for spec in tensors(outputs):
+        output_bytes += spec.nbytes
+        dtype = dtype or spec.dtype
     return Row(
         index=node.index,
         parent=None if node.parent is None else node.parent.index,
@@ -438,10 +448,10 @@ def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str],
         mult_adds=node.mult_adds,
         own_unknown_ops=() if call is None else call.unknown_ops,
         unknown_ops=tuple(sorted(node.unknown.items())) if node.unknown else (),
-        output_bytes=sum([spec.nbytes for spec in specs]),
+        output_bytes=output_bytes,
         kernel_size=module.kernel_size if module is not None else None,
         groups=module.groups if module is not None else None,
-        dtype=specs[0].dtype if specs else None,
+        dtype=dtype,
         user=None if node.user is None else node.user.index,
         is_container=module is not None and module.is_container,
         layer=module.layer if module is not None else None,
