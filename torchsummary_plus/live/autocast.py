@@ -14,10 +14,7 @@ from . import compat
 from .copying import Copier
 from .structures import all_tensors
 
-_COMPOSITES = (
-    torch.DispatchKey.CompositeExplicitAutograd,
-    torch.DispatchKey.CompositeExplicitAutogradNonFunctional,
-)
+_COMPOSITES = (torch.DispatchKey.CompositeExplicitAutograd, torch.DispatchKey.CompositeExplicitAutogradNonFunctional)
 _ON_CUDA = ("aten::_foreach_", "aten::_fused_", "aten::_grouped_mm", "aten::_chunk_cat", "aten::convolution_backward")
 """Composite operators with another kernel in torch's CUDA builds, which a CPU build does not list."""
 

@@ -273,11 +273,7 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ra
 
 
 def check_view(
-    style: str,
-    depth: int | None,
-    col_names: Iterable[str] | None,
-    with_memory: bool = False,
-    with_ranks: bool = False,
+    style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False, with_ranks: bool = False
 ) -> int | None:
     """Return the depth, as Python's integer. Raises :class:`InputError` for an unknown style, column or depth."""
     deepest = check_layout(style, depth)
