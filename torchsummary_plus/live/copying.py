@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import builtins
 import copy
+import copyreg
 import dis
 import enum
 import io
@@ -246,9 +247,6 @@ class Copier:
             new[self._key(key)] = self.of(item)
         return new
 
-    def _weak_set(self, value: Any) -> Any:
-        return self.note(value, type(value)(map(self._key, value)))
-
     def _tuple(self, value: Any) -> Any:
         if INERT.issuperset(map(type, tuple.__iter__(value))) or not self._leads_to_state(value):
             return value
@@ -257,12 +255,6 @@ class Copier:
             return self._copies[id(value)]
         new = self.note(value, tuple.__new__(type(value), items))
         return new if type(value) is tuple else self._fill(value, new)
-
-    def _frozen_set(self, value: Any) -> Any:
-        return self.note(value, type(value)(map(self._key, value))) if self._leads_to_state(value) else value
-
-    def _view_of_dict(self, value: Any) -> Any:
-        return self.note(value, MappingProxyType(self.of(dict(value))))
 
     def _method(self, value: MethodType) -> Any:
         owner = self.of(value.__self__)
@@ -281,16 +273,12 @@ class Copier:
         return self._fill(value, new)
 
     def _weak_reference(self, value: Any) -> Any:
-        new = self._weakly(held := value())
-        return value if new is held else self.note(value, weakref.ref(new))
-
-    def _weakly(self, held: Any) -> Any:
+        """Return a weak reference or a weak proxy of what another refers to."""
+        is_proxy = type(value) in weakref.ProxyTypes
+        held = behind_proxy(value) if is_proxy else value()
         self.weakly_held[id(held)] = held
-        return self.of(held)
-
-    def _proxy(self, value: Any) -> Any:
-        new = self._weakly(held := behind_proxy(value))
-        return value if new is held else self.note(value, weakref.proxy(new))
+        new = self.of(held)
+        return value if new is held else self.note(value, (weakref.proxy if is_proxy else weakref.ref)(new))
 
     def _cell(self, value: CellType) -> Any:
         new = self.note(value, CellType())
@@ -303,8 +291,9 @@ class Copier:
         self.functions.append(function)
         if not self._leads_to_state(function):
             return function
-        is_own = not is_library(function.__code__.co_filename)
-        namespace = self._namespace(function.__globals__) if is_own else function.__globals__
+        is_own, namespace = not is_library(function.__code__.co_filename), function.__globals__
+        if is_own:
+            namespace = self.known(namespace) or self.note(namespace, dict(namespace))
         cells = tuple(map(self.of, function.__closure__ or ()))
         new = FunctionType(function.__code__, namespace, function.__name__, None, cells or None)
         self.note(function, new)
@@ -319,12 +308,6 @@ class Copier:
                     namespace[name] = self.of(function.__globals__[name])
         return new
 
-    def _namespace(self, namespace: dict[str, Any]) -> dict[str, Any]:
-        if id(namespace) not in self._copies:
-            self.note(namespace, dict(namespace))
-        copied: dict[str, Any] = self._copies[id(namespace)]
-        return copied
-
     def _leads_to_state(self, value: Any) -> bool:
         """Whether functions, tuples and the like lead to anything that is copied."""
         waiting, seen = [value], set()
@@ -336,7 +319,7 @@ class Copier:
             parts = _carried(carrier)
             if parts is not None:
                 waiting.extend(parts)
-            elif _is_copied(carrier):
+            elif maker_of(type(carrier)) is not None:
                 return True
         self._stateless |= seen
         self._originals.append(value)
@@ -364,20 +347,9 @@ class Copier:
             new.flat[place] = self.of(item)
         return new
 
-    def _bare(self, value: Any) -> Any:
-        """Return a copy of an object whose class in C has no state but its attributes."""
-        kind: Any = type(value)
-        return self._fill(value, self.note(value, kind.__new__(kind)))
-
     def _built_in_method(self, value: Any) -> Any:
         owner = self.of(value.__self__)
         return value if owner is value.__self__ else self.note(value, getattr(owner, value.__name__))
-
-    def _plain_copy(self, value: Any) -> Any:
-        return self.note(value, copy.copy(value))
-
-    def _deep_copy(self, value: Any) -> Any:
-        return self.note(value, copy.deepcopy(value))
 
     def _generator(self, value: torch.Generator) -> torch.Generator:
         if value is torch.default_generator or value.device.type != "cpu":
@@ -452,9 +424,8 @@ def _carried(value: Any) -> list[Any] | None:
     return [behind_proxy(value)] if type(value) in weakref.ProxyTypes else None
 
 
-def _is_copied(value: Any) -> bool:
-    """Whether a value that is no carrier is copied rather than shared."""
-    return maker_of(type(value)) is not None
+def _new_set(copier: Copier, value: Any) -> Any:
+    return copier.note(value, type(value)(map(copier._key, value)))
 
 
 Maker = Callable[[Copier, Any], Any]
@@ -465,21 +436,26 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (nn.Module, Copier._object),
     ((dict, list, deque, set), Copier._container),
     (tuple, Copier._tuple),
-    (frozenset, Copier._frozen_set),
+    (frozenset, lambda copier, value: _new_set(copier, value) if copier._leads_to_state(value) else value),
     (FunctionType, Copier._function),
     (MethodType, Copier._method),
     (partial, Copier._partial),
     (CellType, Copier._cell),
-    (weakref.ref, Copier._weak_reference),
-    (weakref.ProxyTypes, Copier._proxy),
+    ((weakref.ref, *weakref.ProxyTypes), Copier._weak_reference),
     (_WEAK_DICTS, Copier._weak_dict),
-    (weakref.WeakSet, Copier._weak_set),
-    (MappingProxyType, Copier._view_of_dict),
+    (weakref.WeakSet, _new_set),
+    (MappingProxyType, lambda copier, value: copier.note(value, MappingProxyType(copier.of(dict(value))))),
     (torch.Generator, Copier._generator),
-    ((random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._plain_copy),
+    (
+        (random.Random, array.array, bytearray, io.BytesIO, io.StringIO),
+        lambda copier, value: copier.note(value, copy.copy(value)),
+    ),
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
-    ((SimpleNamespace, threading.local), Copier._bare),
+    (
+        (SimpleNamespace, threading.local),  # Written in C, but without a state besides their attributes.
+        lambda copier, value: copier._fill(value, copier.note(value, copyreg.__newobj__(type(value)))),
+    ),
     ((*_SHARED_CLASSES, compat.DataLoaderIterator), None),
 )
 
@@ -510,7 +486,7 @@ def _found(kind: Any) -> Maker | None:
     if module == "numpy" and kind.__name__ == "ndarray":
         return Copier._array
     if module.startswith("numpy.random"):
-        return Copier._deep_copy
+        return lambda copier, value: copier.note(value, copy.deepcopy(value))
     is_executed = (
         module == "builtins" and bool(kind.__flags__ & _MADE_IN_PYTHON) and kind.__name__ not in vars(builtins)
     )

@@ -238,12 +238,8 @@ class Attempts:
         device = self.own_device if self.kind == "real" else self.options.device or self.own_device
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
-        environment: Environment
-        if self.kind == "real":
-            environment = RealEnvironment(device)
-        else:
-            environment = FakeEnvironment(device, self.fakes)
-            environment.kernels.routers = self.routers
+        is_real = self.kind == "real"
+        environment = RealEnvironment(device) if is_real else FakeEnvironment(device, self.fakes, self.routers)
         ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (
             global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch import Tensor, nn
@@ -18,48 +18,31 @@ from ..live.packed import own_attributes
 from ..live.real_inputs import MASK, real_input
 from ..live.stored import remade, stored
 from ..live.structures import inner_tensors, is_wrapper
-from ..trace.kernels import SMALL, FakeKernels, Kernel, run_really
+from ..trace.assumed_routing import Routers
+from ..trace.kernels import SMALL, FakeKernels, run_really
 from .forward import Listener
 from .modules import ModuleTree
 
 
-class Environment(AbstractContextManager["Environment"]):
-    """Creates a pass's tensors and runs its operators."""
-
-    kernel: Kernel
-    listeners: Sequence[Listener] = ()
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
-        """Return the tree of a copy of the model that has the pass's tensors, and the copier that made it."""
-        raise NotImplementedError
-
-    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return an input of a shape and dtype."""
-        raise NotImplementedError
-
-    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the pass's version of a user's tensor."""
-        raise NotImplementedError
-
-
-class FakeEnvironment(Environment):
+class FakeEnvironment(AbstractContextManager["FakeEnvironment"]):
     """Fakes on one device: nothing is computed or allocated.
 
-    ``fakes`` caches those of the model's tensors, by tensor id, for the model's next pass.
+    ``fakes`` caches those of the model's tensors, by tensor id, for the model's next pass; ``routers`` are assumed
+    choices.
     """
 
-    def __init__(self, device: torch.device, fakes: dict[int, torch.Tensor]) -> None:
-        super().__init__(device)
-        self.kernel = self.kernels = FakeKernels(device)
+    listeners: Sequence[Listener] = ()
+
+    def __init__(self, device: torch.device, fakes: dict[int, torch.Tensor], routers: Routers | None = None) -> None:
+        self.device = device
+        self.kernel = FakeKernels(device)
+        self.kernel.routers = routers
         self.fakes = fakes
         self.counters: dict[int, torch.Tensor] = {}
         """Copies of the model's integer scalars, such as batch counters, by tensor id: forwards may read them."""
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
     def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
         """Return a copy of the model on fakes. Small tensors inside objects keep their values, which may steer it."""
@@ -96,7 +79,7 @@ class FakeEnvironment(Environment):
 
     def _known(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a real tensor that the forward may also write to."""
-        self.kernels.note_born(tensor)
+        self.kernel.note_born(tensor)
         return tensor
 
     def _may_steer(self, numel: int, dtype: torch.dtype) -> bool:
@@ -104,16 +87,18 @@ class FakeEnvironment(Environment):
         return self.device.type == "cpu" and not dtype.is_floating_point and not dtype.is_complex and numel <= MASK
 
 
-class RealEnvironment(Environment):
+class RealEnvironment(AbstractContextManager["RealEnvironment"]):
     """The model's own tensors: copies of buffers, and parameters that share their elements with the model's.
 
     A journal undoes what the pass writes to these.
     """
 
+    kernel = staticmethod(run_really)
+
     def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.kernel = run_really
+        self.device = device
         self.journal = WriteJournal([])
+        self.listeners: Sequence[Listener] = ()
 
     def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
         """Return a copy of the model with copies of buffers, and put the parameters under the journal."""
@@ -155,6 +140,8 @@ class RealEnvironment(Environment):
         return tensor.detach().to(self.device, copy=True)
 
 
+Environment = Union[FakeEnvironment, RealEnvironment]
+"""Creates a pass's tensors and runs its operators."""
 Change = Callable[[Tensor], Tensor]
 DEEPEST = 4
 """Most levels of nested lists and dicts in which a module's own tensors are sought."""

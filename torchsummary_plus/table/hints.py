@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
 from math import prod
@@ -42,8 +42,10 @@ def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, n
     """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
     module = None if owner < 0 else tree.module(owner)
     where = "" if module is None else f"{tree.paths[owner] or 'the model itself'} ({class_name(module)})"
-    known = _values_hint(error, no_values) or _key_hint(error) or _no_parameters(error)
-    return StepError(phase, where, _text(error), known or _cpu_streams(str(error)) or _forked(str(error)))
+    fix = _values_hint(error, no_values)
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], Fake):
+        fix = "fake tensors replace parameters during a step; a dict looked up by parameter needs parameters as keys"
+    return StepError(phase, where, _text(error), fix or _usual(str(error), _OF_STEPS))
 
 
 def has_same_text(real: BaseException, error: ForwardError | StepError) -> bool:
@@ -76,18 +78,6 @@ def _values_hint(error: BaseException, no_values: str) -> str:
     return f"the forward depends on values that only a real forward can provide, but {no_values}"
 
 
-def _key_hint(error: BaseException) -> str:
-    if not (isinstance(error, KeyError) and error.args and isinstance(error.args[0], Fake)):
-        return ""
-    return "fake tensors replace parameters during a step; a dict looked up by parameter needs parameters as keys"
-
-
-def _no_parameters(error: BaseException) -> str:
-    if "got an empty parameter list" not in str(error):
-        return ""
-    return 'no parameter of the model requires gradients; leave out optimizer=, or pass mode="eval"'
-
-
 def hint(message: str, module: nn.Module, frame: Frame | None, root: nn.Module | None = None) -> str:
     """Return the usual fix for such a failure of a module in a model, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
@@ -100,11 +90,65 @@ def hint(message: str, module: nn.Module, frame: Frame | None, root: nn.Module |
     if frame is not None and re.search(r"must be Tensor, not|invalid combination of arguments|has no attr", message):
         for cure in filter(None, map(as_tensors, (*frame.args, *frame.kwargs.values()))):
             return f"the model takes tensors: {cure}"
-    for rule in _RULES:
-        axis = rule(message, module, tensor)
-        if axis:
-            return axis
-    return "" if frame is None else _left_out(message, module, frame)
+    usual = _usual(message, _OF_FORWARDS).replace("CLASS", class_name(module))
+    usual = usual or _arguments(message, module) or _axes(module, tensor) or _dtype(message, module)
+    return usual if usual or frame is None else _left_out(message, module, frame)
+
+
+_AS_DICT = "input_size=[{'name': size}], or input_data=({'name': tensor},)"
+
+_ABOUT_SHARDS = r"no fake tensor .* of class (FlatParameter|DTensor)\b"
+
+_EVERYWHERE = {
+    r"fork-based multiprocessing|in forked subprocess": (  # Of autograd and CUDA, if the parent process has used them.
+        'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
+    ),
+}
+if not hasattr(torch.cpu.Stream, "record_event"):  # Up to torch 2.6; torch.distributed.fsdp records its events.
+    _EVERYWHERE["'Stream' object has no attribute 'record_event'"] = (
+        f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with "
+        'estimate_memory device="cuda", which needs no GPU'
+    )
+
+_OF_STEPS = {
+    "got an empty parameter list": (
+        'no parameter of the model requires gradients; leave out optimizer=, or pass mode="eval"'
+    ),
+    **_EVERYWHERE,
+}
+
+_OF_FORWARDS = {
+    **_EVERYWHERE,
+    _ABOUT_SHARDS: (
+        "the model is already sharded: call this before FullyShardedDataParallel or fully_shard, or pass "
+        "estimate_memory a function that builds and shards it, with world_size"
+    ),
+    'missing the required "forward"': (
+        "CLASS has no forward; pass a module that has one, such as nn.Sequential for a list"
+    ),
+    r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available": (
+        'the forward requests CUDA by name; pass device="cuda", which needs no GPU, or use the input\'s device'
+    ),
+    "more than 1 value per channel": (
+        'batch norm cannot train on one value per channel; pass batch_size=2 or more, or mode="eval"'
+    ),
+    r"too many indices|valid indices \(got str\)|must be integers or slices, not str": (
+        f"if the forward looks up names in its argument, pass a dict: {_AS_DICT}"
+    ),
+    r"scalar types?:? Long|Long, Int|indices must be|used as indices|Expected.*indices": (
+        "an index is floating-point; pass dtypes=[torch.long] (one per input) or integer input_data"
+    ),
+}
+"""The usual fix for each message, by pattern; CLASS is the module's."""
+
+
+def _usual(message: str, fixes: Mapping[str, str]) -> str:
+    return next((fix for pattern, fix in fixes.items() if re.search(pattern, message)), "")
+
+
+def is_about_shards(message: str) -> bool:
+    """Whether an error comes from a sharded model, whose step one process alone cannot trace."""
+    return re.search(_ABOUT_SHARDS, message) is not None
 
 
 _ABOUT_ARGUMENTS = re.compile(r"specif|provid|requir|missing|must |need|None")
@@ -170,26 +214,13 @@ def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
     if "NoneType" not in message:
         return ""
     parameters = list(signature(module.forward).parameters.values())[len(frame.args) :]
-    absent = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is None and frame.kwargs.get(parameter.name) is None
-    ]
+    absent = [p.name for p in parameters if p.default is None and frame.kwargs.get(p.name) is None]
     if not absent:
         return ""
     return f"None was passed for {', '.join(absent)}: if forward needs a value, pass input_data as a dict"
 
 
-Hint = Callable[[str, nn.Module, Any], str]
-
-
-def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if re.search(r"scalar types?:? Long|Long, Int|indices must be|used as indices|Expected.*indices", message):
-        return "an index is floating-point; pass dtypes=[torch.long] (one per input) or integer input_data"
-    return ""
-
-
-def _dtype(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+def _dtype(message: str, module: nn.Module) -> str:
     if re.search(
         r"same dtype|dtype mismatch|mixed dtype|match weight dtype|[Ii]nput type .* should be the same|"
         r"expected .* dtype|must have the type torch|not implemented for '",
@@ -200,22 +231,21 @@ def _dtype(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     return ""
 
 
-def _axes(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+def _axes(module: nn.Module, tensor: torch.Tensor | None) -> str:
+    """Return a hint if the axes of a layer's input are not those that it expects; else ""."""
     if tensor is None:
         return ""
-    rank = _conv_rank(module)
-    if rank is not None and tensor.dim() == rank + 3:
-        return "the input has one axis too many; give input_size without the batch axis, e.g. (3, 224, 224)"
-    if rank is not None and tensor.dim() < rank + 2:
-        return "the input has too few axes: input_size is (channels, *spatial); input_data also needs a batch axis"
     channels = getattr(module, "in_channels", None) or getattr(module, "num_features", None)
-    if rank is not None and channels is not None and tensor.shape[-1] == channels != tensor.shape[1]:
-        return f"the channels are last; torch expects them first: ({channels}, *spatial)"
-    return _features(module, tensor)
-
-
-def _features(module: nn.Module, tensor: torch.Tensor) -> str:
-    expected = getattr(module, "in_features", None)
+    match = re.search(r"([123])d$", type(module).__name__)
+    if match and not type(module).__name__.startswith("BatchNorm1d"):
+        rank = int(match[1])  # The spatial axes of a convolution, pooling or normalisation layer.
+        if tensor.dim() == rank + 3:
+            return "the input has one axis too many; give input_size without the batch axis, e.g. (3, 224, 224)"
+        if tensor.dim() < rank + 2:
+            return "the input has too few axes: input_size is (channels, *spatial); input_data also needs a batch axis"
+        if channels is not None and tensor.shape[-1] == channels != tensor.shape[1]:
+            return f"the channels are last; torch expects them first: ({channels}, *spatial)"
+    expected, channels = getattr(module, "in_features", None), getattr(module, "in_channels", None)
     if isinstance(expected, int) and tensor.dim() and tensor.shape[-1] != expected:
         if tensor.dim() > 2 and prod(tensor.shape[1:]) == expected:
             return f"flatten the axes after the batch first, which have {expected} elements in total: nn.Flatten()"
@@ -223,7 +253,6 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
             f"the last axis has {tensor.shape[-1]} elements but the layer expects {expected}: "
             f"check input_size, and any flattening or pooling before the layer"
         )
-    channels = getattr(module, "in_channels", None)
     if isinstance(channels, int) and tensor.dim() > 1 and tensor.shape[1] != channels:
         return f"axis 1 has size {tensor.shape[1]} but the layer expects {channels} channels: check input_size"
     return ""
@@ -248,95 +277,13 @@ def _batch_axis(module: nn.Module, tensor: torch.Tensor | None, frame: Frame) ->
     return ""
 
 
-def _conv_rank(module: nn.Module) -> int | None:
-    """Return the number of spatial axes of a convolution, pooling or normalisation layer."""
-    match = re.search(r"([123])d$", type(module).__name__)
-    return int(match.group(1)) if match and not type(module).__name__.startswith("BatchNorm1d") else None
-
-
-def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if re.search(r"(missing|takes|got an unexpected|positional).*argument", message):
-        named = [
-            name
-            for name, parameter in signature(module.forward).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        ]
-        if named:
-            return f"forward takes {', '.join(named)} by keyword only: pass a dict, input_size={{{named[0]!r}: ...}}"
-        needed = [name for name, p in signature(module.forward).parameters.items() if p.default is p.empty]
-        one = f"; if {needed[0]} is a dict: {_AS_DICT}" if len(needed) == 1 else ""
-        return f"pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments{one}"
-    return ""
-
-
-_AS_DICT = "input_size=[{'name': size}], or input_data=({'name': tensor},)"
-
-
-def _looked_up(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if re.search(r"too many indices|valid indices \(got str\)|must be integers or slices, not str", message):
-        return f"if the forward looks up names in its argument, pass a dict: {_AS_DICT}"
-    return ""
-
-
-def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if "more than 1 value per channel" in message:
-        return 'batch norm cannot train on one value per channel; pass batch_size=2 or more, or mode="eval"'
-    return ""
-
-
-def _cuda(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if re.search(r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available", message):
-        return 'the forward requests CUDA by name; pass device="cuda", which needs no GPU, or use the input\'s device'
-    return ""
-
-
-def _no_forward(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if 'missing the required "forward"' in message:
-        return f"{class_name(module)} has no forward; pass a module that has one, such as nn.Sequential for a list"
-    return ""
-
-
-def is_about_shards(message: str) -> bool:
-    """Whether an error comes from a sharded model, whose step one process alone cannot trace."""
-    return re.search(r"no fake tensor .* of class (FlatParameter|DTensor)\b", message) is not None
-
-
-def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if is_about_shards(message):
-        return (
-            "the model is already sharded: call this before FullyShardedDataParallel or fully_shard, or pass "
-            "estimate_memory a function that builds and shards it, with world_size"
-        )
-    return ""
-
-
-def _cpu_streams(message: str, *_: Any) -> str:
-    """torch.distributed.fsdp records events of ``torch.cpu.Stream``, which has none up to torch 2.6."""
-    if "'Stream' object has no attribute 'record_event'" in message and not hasattr(torch.cpu.Stream, "record_event"):
-        return (
-            f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with "
-            'estimate_memory device="cuda", which needs no GPU'
-        )
-    return ""
-
-
-def _forked(message: str, *_: Any) -> str:
-    """torch's autograd and CUDA cannot be used after a fork of a process that has run them."""
-    if re.search(r"fork-based multiprocessing|in forked subprocess", message):
-        return 'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
-    return ""
-
-
-_RULES: tuple[Hint, ...] = (
-    _cpu_streams,
-    _forked,
-    _sharded,
-    _no_forward,
-    _cuda,
-    _one_value,
-    _looked_up,
-    _integer_input,
-    _arguments,
-    _axes,
-    _dtype,
-)
+def _arguments(message: str, module: nn.Module) -> str:
+    if not re.search(r"(missing|takes|got an unexpected|positional).*argument", message):
+        return ""
+    parameters = signature(module.forward).parameters.values()
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if named:
+        return f"forward takes {', '.join(named)} by keyword only: pass a dict, input_size={{{named[0]!r}: ...}}"
+    needed = [p.name for p in parameters if p.default is p.empty]
+    one = f"; if {needed[0]} is a dict: {_AS_DICT}" if len(needed) == 1 else ""
+    return f"pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments{one}"
