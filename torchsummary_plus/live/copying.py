@@ -13,7 +13,6 @@ from __future__ import annotations
 import array
 import builtins
 import copy
-import copyreg
 import dis
 import enum
 import io
@@ -428,6 +427,12 @@ def _new_set(copier: Copier, value: Any) -> Any:
     return copier.note(value, type(value)(map(copier._key, value)))
 
 
+def _bare(copier: Copier, value: Any) -> Any:
+    """Return a copy of an object whose class in C has no state but its attributes."""
+    kind: Any = type(value)
+    return copier._fill(value, copier.note(value, kind.__new__(kind)))
+
+
 Maker = Callable[[Copier, Any], Any]
 
 _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
@@ -452,10 +457,7 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     ),
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
-    (
-        (SimpleNamespace, threading.local),  # Written in C, but without a state besides their attributes.
-        lambda copier, value: copier._fill(value, copier.note(value, copyreg.__newobj__(type(value)))),
-    ),
+    ((SimpleNamespace, threading.local), _bare),
     ((*_SHARED_CLASSES, compat.DataLoaderIterator), None),
 )
 
