@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import compat
 from .copying import Copier
@@ -32,7 +31,11 @@ def kernel_cast_within(operator: Any, device: str, args: Sequence[Any]) -> Calla
         return None
     key = operator, device, *((tensor.dtype, tensor.dim()) for tensor in tensors)
     if key not in _known:
-        _known[key] = _calls_cast_operators(kernel, device, args)
+        copier = Copier(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"))
+        listening = _Listening(device)
+        with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
+            kernel(*copier.of(list(args)))
+        _known[key] = listening.heard
     return kernel if _known[key] else None
 
 
@@ -64,19 +67,6 @@ class _Listening(compat.DispatchMode):
         if compat.has_kernel(func.name(), self.key):
             self.heard = True
         return func(*args, **(kwargs or {}))
-
-
-def _calls_cast_operators(kernel: Callable[..., Any], device: str, args: Sequence[Any]) -> bool:
-    """Whether a composite kernel, run on meta tensors, calls operators with an autocast kernel."""
-    metas = Copier(_meta).of(list(args))
-    listening = _Listening(device)
-    with compat.no_modes(), listening, suppress(RuntimeError, TypeError, ValueError, IndexError):
-        kernel(*metas)
-    return listening.heard
-
-
-def _meta(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def is_cast_inside(device: str) -> bool:

@@ -26,22 +26,23 @@ def statistics_answered() -> dict[tuple[Any, str], Callable[..., Any]]:
     What reads statistics is replaced only where torch finds no GPU: there are none then. Each replacement is a function
     of its own, by which modules that copied it get torch's back.
     """
-    answers = {(torch.cuda, name): _always(None) for name in (*_RESETS, "reset_max_memory_cached", "ipc_collect")}
+    answers = {(torch.cuda, name): always(None) for name in (*_RESETS, "reset_max_memory_cached", "ipc_collect")}
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is not None:
-        answers |= {(accelerator, name): _always(None) for name in _RESETS}
+        answers |= {(accelerator, name): always(None) for name in _RESETS}
     if torch.cuda.is_available():
         return answers
-    answers |= {(torch.cuda, "memory_summary"): _always(""), (torch.cuda, "memory_snapshot"): lambda *_, **__: []}
-    answers |= {(torch.cuda.nvtx, name): _always(0) for name in ("range_push", "range_pop", "mark")}
+    answers |= {(torch.cuda, "memory_summary"): always(""), (torch.cuda, "memory_snapshot"): lambda *_, **__: []}
+    answers |= {(torch.cuda.nvtx, name): always(0) for name in ("range_push", "range_pop", "mark")}
     if accelerator is not None and not accelerator.is_available():
-        answers |= {(accelerator, name): _always(None) for name in ("synchronize", "empty_cache")}
-        answers |= {(accelerator, name): _always(0) for name in _READS}
+        answers |= {(accelerator, name): always(None) for name in ("synchronize", "empty_cache")}
+        answers |= {(accelerator, name): always(0) for name in _READS}
         answers[accelerator, "memory_stats"] = lambda *_, **__: {}
     return answers
 
 
-def _always(answer: Any) -> Callable[..., Any]:
+def always(answer: Any) -> Callable[..., Any]:
+    """Return a function that gives the same answer to every call."""
     return lambda *_, **__: answer
 
 
@@ -63,7 +64,11 @@ def captures_undone(answers: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
             module = sys.modules[name]
             if isinstance(module, ModuleType):
                 for holder in (module, *_classes_of(module, name)):
-                    _give_back(holder, own)
+                    for attribute, value in list(vars(holder).items()):
+                        is_static = isinstance(value, staticmethod)
+                        usual = own.get(id(value.__func__ if is_static else value))
+                        if usual is not None:
+                            setattr(holder, attribute, staticmethod(usual) if is_static else usual)
 
 
 def _classes_of(holder: Any, module: str) -> Iterator[type]:
@@ -75,14 +80,6 @@ def _classes_of(holder: Any, module: str) -> Iterator[type]:
         if value.__module__ == module and is_inside and value is not holder:
             yield value
             yield from _classes_of(value, module)
-
-
-def _give_back(holder: Any, own: Mapping[int, Any]) -> None:
-    for name, value in list(vars(holder).items()):
-        is_static = isinstance(value, staticmethod)
-        usual = own.get(id(value.__func__ if is_static else value))
-        if usual is not None:
-            setattr(holder, name, staticmethod(usual) if is_static else usual)
 
 
 _MOVES = {torch.Tensor.to, torch.Tensor.cuda}

@@ -17,7 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..data.capability import AMPERE, Capability
 from . import compat
-from .cuda_answers import captures_undone, statistics_answered
+from .cuda_answers import always, captures_undone, statistics_answered
 from .cuda_guard import cuda_guard, wrappers_reported
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .streams import streams_alone
@@ -347,11 +347,11 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         return
     in_use = torch.cuda.is_initialized()
     stand_ins: dict[tuple[Any, str], Callable[..., Any]] = {
-        (torch.cuda, "get_device_capability"): _always(capability),
+        (torch.cuda, "get_device_capability"): always(capability),
         (torch.cuda, "is_bf16_supported"): lambda including_emulation=True: including_emulation or capability >= (8, 0),
-        (torch.cuda, "current_device"): _always(device.index or 0),
-        (torch.cuda, "synchronize"): _always(None),
-        (torch.cuda, "is_current_stream_capturing"): _always(False),
+        (torch.cuda, "current_device"): always(device.index or 0),
+        (torch.cuda, "synchronize"): always(None),
+        (torch.cuda, "is_current_stream_capturing"): always(False),
         **statistics_answered(),
     }
     answers = all_in_pass(stand_ins)
@@ -393,7 +393,3 @@ def _cuda_kernels() -> Iterator[None]:
 
 def _refuse(*_: Any, **__: Any) -> Any:
     raise DataDependentError("this build of torch has no CUDA: its kernels run on fake tensors only")
-
-
-def _always(answer: Any) -> Callable[..., Any]:
-    return lambda *_, **__: answer

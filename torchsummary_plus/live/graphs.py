@@ -31,12 +31,17 @@ class SavedByGraphs:
         self._kept: dict[int, list[Tensor]] = {}
         """By the id of the tensor that holds its graph."""
         self._never_freed: list[Tensor] = []
-        for holder in _with_graphs(holders):
+        for holder in holders:
+            if isinstance(holder, Fake) or holder.grad_fn is None:
+                continue
             graph = _graph(holder)
-            self._never_freed += _uncounted(_held_by_themselves(graph), counted)
+            # A node that holds its own result, which hooks of saved tensors (save_on_cpu) keep with its graph, is held
+            # by it in turn; Python cannot see this cycle.
+            endless = [node for node in graph if any(tensor.grad_fn is node for tensor in _held_by_python(node))]
+            self._never_freed += _uncounted(_closure(endless, graph.__getitem__), counted)
             counted.update(tensor.untyped_storage()._cdata for tensor in self._never_freed)
-            uncounted = _uncounted(graph, counted)
-            self._kept.update({id(holder): uncounted} if uncounted else {})
+            if uncounted := _uncounted(graph, counted):
+                self._kept[id(holder)] = uncounted
         self._watched: list[weakref.ref[Tensor]] = []
 
     def stand_ins(self, of: Callable[[int], Tensor], make: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
@@ -60,10 +65,6 @@ class SavedByGraphs:
             references.clear()
 
 
-def _with_graphs(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor for tensor in tensors if not isinstance(tensor, Fake) and tensor.grad_fn is not None]
-
-
 def _clearing(tensors: list[Tensor]) -> Callable[[Any], None]:
     return lambda _: tensors.clear()
 
@@ -84,15 +85,7 @@ Graph = dict[Any, list[Tensor]]
 
 def _graph(tensor: Tensor) -> Graph:
     """Return a tensor's graph, with the graphs of the tensors that its nodes saved."""
-    return _closure([tensor.grad_fn], lambda node: list(_saved_in(node)))
-
-
-def _held_by_themselves(graph: Graph) -> Graph:
-    """Return the part of a graph that leads to nodes that hold their own result, as under ``save_on_cpu``.
-
-    The result, which hooks of saved tensors keep with its graph, holds the node in turn; Python cannot see this cycle.
-    """
-    return _closure([node for node in graph if _holds_itself(node)], lambda node: graph[node])
+    return _closure([tensor.grad_fn], _saved_in)
 
 
 def _closure(nodes: list[Any], saved_in: Callable[[Any], list[Tensor]]) -> Graph:
@@ -114,27 +107,17 @@ def _uncounted(graph: Graph, counted: set[int]) -> list[Tensor]:
     return [tensor.detach() for storage, tensor in by_storage.items() if storage not in counted]
 
 
-def _saved_in(node: Any) -> Iterator[Tensor]:
-    """Yield a node's saved tensors, or the values that saved-tensor hooks keep in their place."""
-    roots = [*_attributes(node), *chain.from_iterable(map(in_saved, _saved_objects(node)))]
+def _saved_in(node: Any) -> list[Tensor]:
+    """Return a node's saved tensors, or those in the values that saved-tensor hooks keep in their place."""
+    roots = [*getattr(node, "__dict__", {}).values(), *chain.from_iterable(map(in_saved, _saved_objects(node)))]
     others = [root for root in roots if type(root) is not Tensor and root is not None]
-    yield from (root for root in roots if type(root) is Tensor)
-    yield from Reached(others).tensors if others else ()
-
-
-def _holds_itself(node: Any) -> bool:
-    """Whether a node keeps its own result with its graph."""
-    return any(tensor.grad_fn is node for tensor in _held_by_python(node))
+    return [root for root in roots if type(root) is Tensor] + (Reached(others).tensors if others else [])
 
 
 def _held_by_python(node: Any) -> list[Tensor]:
     """Return the tensors in a node's attributes, and those packed by saved-tensor hooks."""
     hooked = (saved for saved in _saved_objects(node) if getattr(saved, "unpack_hook", None) is not None)
-    return all_tensors([*_attributes(node), *(saved.data for saved in hooked)])
-
-
-def _attributes(node: Any) -> Iterable[Any]:
-    return getattr(node, "__dict__", {}).values()
+    return all_tensors([*getattr(node, "__dict__", {}).values(), *(saved.data for saved in hooked)])
 
 
 def _saved_objects(node: Any) -> Iterator[Any]:

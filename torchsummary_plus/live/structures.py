@@ -136,7 +136,12 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
         return False
     known = _WRAPPERS.get(kind)
     if known is None:
-        known = _WRAPPERS[kind] = not _has_storage(tensor) and bool(inner_names(tensor))
+        try:
+            tensor.untyped_storage().data_ptr()
+            known = False
+        except (RuntimeError, NotImplementedError):
+            known = bool(inner_names(tensor))
+        _WRAPPERS[kind] = known
     return known
 
 
@@ -145,14 +150,6 @@ CLASSES: set[type] = {*compat.PLAIN}
 
 
 _WRAPPERS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    try:
-        tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return False
-    return True
 
 
 def inner_names(tensor: torch.Tensor) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..formats.table import Field, Table, TableRow
-from .chosen import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
+from .chosen import ALL_ROWS, RowView, folded, rows_note, shown_lines
 from .columns import COLUMNS, Column, check_layout, chosen_names
 from .lines import Line
 from .rows import Report
@@ -40,9 +40,9 @@ def summary_table(
     )
     rows = [_row(report, line, names, nested) for line in lines]
     if view.folds(style):
-        repeats = folded(lines, [[c.text for c, name in zip(r.cells, names) if name != "var_name"] for r in rows])
-        lines, rows = folded_lines(lines, repeats), [rows[repeat.place] for repeat in repeats]
-        rows = [replace(row, label=line.label) for row, line in zip(rows, lines)]
+        cells = [[c.text for c, name in zip(r.cells, names) if name != "var_name"] for r in rows]
+        places, lines = folded(lines, cells)
+        rows = [replace(rows[place], label=line.label) for place, line in zip(places, lines)]
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",

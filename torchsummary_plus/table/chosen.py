@@ -13,7 +13,7 @@ from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..formats.table import WIDEST
 from .lines import STYLES, Line
-from .rows import Report, Row
+from .rows import Report
 
 REPEATS = ("fold", "show")
 
@@ -200,17 +200,8 @@ def _numbered(lines: Sequence[Line]) -> list[Line]:
     return numbered
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """A line that stands for itself and equal neighbours: its place, how many they are, the name of the last."""
-
-    place: int
-    times: int
-    last: str
-
-
-def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat]:
-    """Return the lines to print when equal neighbours are merged.
+def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> tuple[list[int], list[Line]]:
+    """Merge equal neighbours into one line, with their number in its label; return the lines that stay, and these.
 
     Neighbours are equal if their type, work and cells are the same, and those of all rows inside them, matched by name.
     """
@@ -225,30 +216,18 @@ def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat
         work = (row.total_params, row.trainable_params, row.mult_adds, row.kernel_size, row.groups)
         look = (row.class_name, row.kind, *work, *cells[place], within)
         alike[place] = seen.setdefault(look, len(seen))
-    repeats: list[Repeat] = []
+    merged: dict[int, Line] = {}
     stack = [[0]] if lines else []
     while stack:
-        runs = [list(run) for _, run in groupby(stack.pop(), key=alike.__getitem__)]
-        repeats += [Repeat(run[0], len(run), lines[run[-1]].row.var_name) for run in runs]
-        stack += [inside[row.index] for run in runs for row in [lines[run[0]].row] if row.index in inside]
-    return sorted(repeats, key=lambda repeat: repeat.place)
-
-
-def folded_lines(lines: Sequence[Line], repeats: Sequence[Repeat]) -> list[Line]:
-    """Return the merged lines, each with the number of equal neighbours in its label."""
-    merged = []
-    for repeat in repeats:
-        line = lines[repeat.place]
-        if repeat.times > 1:
-            line = replace(
-                line, label=f"{_names(line.row, repeat.last, line.label)} x {repeat.times:,}", times=repeat.times
-            )
-        merged.append(line)
-    return merged
-
-
-def _names(row: Row, last: str, label: str) -> str:
-    """Return a label with the first and last name of a run: "0 to 11 (Block)"."""
-    if not last or last == row.var_name or row.kind == "function":
-        return label
-    return label.replace(row.var_name, f"{row.var_name} to {last}", 1)
+        for _, equal in groupby(stack.pop(), key=alike.__getitem__):
+            run = list(equal)
+            line = merged[run[0]] = lines[run[0]]
+            if len(run) > 1:  # Labelled with the first and the last name: "0 to 11 (Block) x 12".
+                row, last, label = line.row, lines[run[-1]].row.var_name, line.label
+                if last and last != row.var_name and row.kind != "function":
+                    label = label.replace(row.var_name, f"{row.var_name} to {last}", 1)
+                merged[run[0]] = replace(line, label=f"{label} x {len(run):,}", times=len(run))
+            if line.row.index in inside:
+                stack.append(inside[line.row.index])
+    places = sorted(merged)
+    return places, [merged[place] for place in places]

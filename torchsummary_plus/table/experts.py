@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,20 +48,22 @@ def find_experts(
     """
     if not candidates:
         return ()
-    search = _Search(tree, specs, choices, candidates)
+    keys: dict[int, set[int]] = defaultdict(set)
+    around: dict[int, set[int]] = defaultdict(set)
+    """By number of experts, the parameters of such parts, and the modules that hold some, at any depth."""
+    for candidate in candidates:
+        keys[candidate.count] |= candidate.keys
+        around[candidate.count].update(_upwards(specs, candidate.holder))
     sizes = {p.key: p.numel for spec in specs for p in spec.parameters if p.registered}
     experts: list[Experts] = []
     assigned: set[int] = set()
     for candidate in candidates:
-        choice = search.router(candidate)
-        keys = (candidate.keys & sizes.keys()) - assigned
-        if choice is not None and keys:
-            assigned |= keys
-            chosen, source = choice
-            params = sum(sizes[key] for key in keys)
-            experts.append(
-                Experts(tree.paths[candidate.holder], candidate.count, chosen, source, params, tuple(sorted(keys)))
-            )
+        choice = _router(tree, specs, choices, candidate, keys[candidate.count], around[candidate.count])
+        own = (candidate.keys & sizes.keys()) - assigned
+        if choice is not None and own:
+            assigned |= own
+            path, params = tree.paths[candidate.holder], sum(sizes[key] for key in own)
+            experts.append(Experts(path, candidate.count, *choice, params, tuple(sorted(own))))
     return tuple(experts)
 
 
@@ -132,64 +134,46 @@ def _keys_below(specs: tuple[ModuleSpec, ...], index: int) -> frozenset[int]:
     return frozenset(p.key for inner in _below(specs, index) for p in specs[inner].parameters)
 
 
-class _Search:
-    """Searches for the experts' router in the module that holds them and in the enclosing block."""
+def _upwards(specs: tuple[ModuleSpec, ...], index: int | None) -> Iterator[int]:
+    while index is not None:
+        yield index
+        index = specs[index].parent
 
-    def __init__(
-        self, tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices, candidates: list[Candidate]
-    ) -> None:
-        self.tree = tree
-        self.specs = specs
-        self.choices = choices
-        self.keys: dict[int, frozenset[int]] = {}
-        self.around: dict[int, set[int]] = {}
-        """By number of experts, the modules that hold such parts, at any depth."""
-        for candidate in candidates:
-            self.keys[candidate.count] = self.keys.get(candidate.count, frozenset()) | candidate.keys
-            self.around.setdefault(candidate.count, set()).update(self._upwards(candidate.holder))
 
-    def router(self, candidate: Candidate) -> tuple[int, str] | None:
-        """Return how many experts a token uses, and the evidence; None for parts that are not experts.
+def _router(
+    tree: ModuleTree,
+    specs: tuple[ModuleSpec, ...],
+    choices: Choices,
+    candidate: Candidate,
+    keys: set[int],
+    around: set[int],
+) -> tuple[int, str] | None:
+    """Return how many experts a token uses, and the evidence; None for parts that are not experts.
 
-        The block is the first enclosing module with parameters besides those of experts. A router belongs to the parts
-        in the innermost module that contains both.
-        """
-        experts = frozenset(self.specs[candidate.holder].children) if candidate.are_modules else frozenset()
-        module: int | None = candidate.holder
-        while module is not None:
-            siblings = [n for n in _below(self.specs, module, experts) if self._home(n, candidate.count) == module]
-            choice = self._chosen(siblings, candidate.count) or self._by_attribute(siblings, candidate.count)
-            if choice is not None:
-                return choice
-            if module != candidate.holder and not _keys_below(self.specs, module) <= self.keys[candidate.count]:
-                return None
-            module = self.specs[module].parent
-        return None
-
-    def _upwards(self, index: int | None) -> Iterator[int]:
-        while index is not None:
-            yield index
-            index = self.specs[index].parent
-
-    def _home(self, router: int, count: int) -> int | None:
-        """Return the innermost module that holds a router and parts of this number."""
-        return next((above for above in self._upwards(router) if above in self.around[count]), None)
-
-    def _chosen(self, modules: list[int], count: int) -> tuple[int, str] | None:
-        for index in modules:
-            if count in self.choices.get(index, ()):
-                chosen, operator = self.choices[index][count]
-                return chosen, f"{operator} of {chosen} in {self.tree.paths[index] or 'the model itself'}"
-        return None
-
-    def _by_attribute(self, modules: list[int], count: int) -> tuple[int, str] | None:
-        for index in modules:
-            attributes = vars(self.tree.modules[index])
+    A router is sought in the module that holds the experts and in the enclosing block, the first module with parameters
+    besides those of experts (``keys``). It belongs to the parts in the innermost module that contains both (``around``
+    are the modules that contain such parts).
+    """
+    experts = frozenset(specs[candidate.holder].children) if candidate.are_modules else frozenset()
+    module: int | None = candidate.holder
+    while module is not None:
+        siblings = []
+        for index in _below(specs, module, experts):
+            if next((above for above in _upwards(specs, index) if above in around), None) == module:
+                siblings.append((index, tree.paths[index] or "the model itself"))
+        for index, path in siblings:
+            if candidate.count in choices.get(index, ()):
+                chosen, operator = choices[index][candidate.count]
+                return chosen, f"{operator} of {chosen} in {path}"
+        for index, path in siblings:
             for name in TOP_K:
-                value = attributes.get(name)
-                if is_integer(value) and 1 <= value <= count:
-                    return int(value), f"{name} = {value} of {self.tree.paths[index] or 'the model itself'}"
-        return None
+                value = vars(tree.modules[index]).get(name)
+                if is_integer(value) and 1 <= value <= candidate.count:
+                    return int(value), f"{name} = {value} of {path}"
+        if module != candidate.holder and not _keys_below(specs, module) <= keys:
+            return None
+        module = specs[module].parent
+    return None
 
 
 def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adapter, ...]:
