@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Protocol
 
 import torch
 
+from .compat import replaced
 from .cuda_answers import captures_undone
 
 
@@ -20,17 +21,6 @@ class Follower(Protocol):
 
     def handed_over(self, tensor: torch.Tensor, stream: int) -> None:
         """Note that ``record_stream`` gives a tensor to a stream."""
-
-
-@contextmanager
-def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
-    """Set ``place.name`` to a value."""
-    own = getattr(place, name)
-    setattr(place, name, value)
-    try:
-        yield
-    finally:
-        setattr(place, name, own)
 
 
 class Streams:
@@ -154,10 +144,7 @@ def streams_alone(device: torch.device) -> Iterator[None]:
         (torch, "Stream"): streams.kind,
         (torch, "Event"): Event,
         (torch.Tensor, "record_stream"): lambda tensor, stream: streams.record(tensor, stream),
+        (Streams, "active"): streams,
     }
-    with ExitStack() as stack:
-        stack.enter_context(captures_undone(answers))
-        for place, answer in answers.items():
-            stack.enter_context(set_to(*place, answer))
-        stack.enter_context(set_to(Streams, "active", streams))
+    with captures_undone(answers), replaced(answers):
         yield

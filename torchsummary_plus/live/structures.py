@@ -32,17 +32,6 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.d
 """Values that hold no tensors to change; those of an ``nn.Module`` and of imported code are their own."""
 
 
-def with_items(value: Any, items: Iterable[Any]) -> Any:
-    """Return a tuple of a value's own kind with other items.
-
-    >>> from collections import namedtuple
-    >>> with_items(namedtuple("Pair", "first second")(1, 2), [3, 4])
-    Pair(first=3, second=4)
-    """
-    kind = type(value)
-    return kind._make(items) if hasattr(kind, "_make") else kind(items)
-
-
 def describe_tensors(value: Any, depth: int = 0) -> Structure:
     """Describe a value's tensors in their nesting; plain values are left out, and None means no tensors.
 

@@ -59,6 +59,9 @@ _COUNTS = {
 """Operators by which routers count the tokens of each expert; their results are no larger than the choices."""
 
 
+_FAKES = frozenset({Fake})
+
+
 class FakeKernels(Access):
     """Runs operators on fakes. Small tensors that the forward creates stay real until a fake is written to them.
 
@@ -91,7 +94,7 @@ class FakeKernels(Access):
             return self._factory(func, args, kwargs)
         if id(func) in SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
             args = (args[0], self.meta_storages.storage(args[1], self.device), *args[2:])
-        if any(not isinstance(tensor, Fake) for tensor in operands):
+        if not _FAKES.issuperset(map(type, operands)) and any(not isinstance(tensor, Fake) for tensor in operands):
             if id(func) in _LIFTS and not isinstance(operands[0], Fake):
                 if operands[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
                     self.note_born(operands[0])
@@ -239,9 +242,17 @@ class FakeKernels(Access):
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that an operator writes to."""
-    named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
-    writes = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return tensors_of([named.get(name) for name in writes])
+    values = []
+    for position, name in _writes(func):
+        values.append(args[position] if position < len(args) else kwargs.get(name))
+    return tensors_of(values)
+
+
+@cache
+def _writes(func: OpOverload) -> list[tuple[int, str]]:
+    """Return the positions and names of the arguments that an operator writes to."""
+    arguments = enumerate(func._schema.arguments)
+    return [(place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
