@@ -177,6 +177,20 @@ def test_a_model_that_grows_in_every_forward_has_no_table() -> None:
         summary(Growing(1000), (16,), verbose=0)
 
 
+class GrowingTable(nn.Module):
+    """Creates an embedding in its first forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "table"):
+            self.table = nn.Embedding(10, 4)
+        return self.table(x)  # type: ignore[no-any-return]
+
+
+def test_an_embedding_that_a_forward_adds_gets_integers() -> None:
+    model = GrowingTable()
+    assert summary(model, (5,), verbose=0).total_params == 40 and not model._modules
+
+
 def test_a_table_leaves_nothing_to_the_garbage_collector() -> None:
     """No cycle of references is left, neither of fakes nor of rows, so that they are freed at once."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU()))

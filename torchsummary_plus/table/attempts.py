@@ -72,7 +72,7 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
                         "every forward registers new modules, so the model has no fixed table; create them once, in "
                         "__init__"
                     ) from None
-                grows = True
+                inputs, grows = attempts.example, True
             except ForwardError as error:
                 retried = None if failed is not None else example.complex_instead(tree)
                 failed = failed or error
