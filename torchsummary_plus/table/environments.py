@@ -157,7 +157,7 @@ def copied_tree(
     """
     modules = [*tree.modules, *others]
     held: list[Tensor] = []
-    for module, attributes in zip(modules, [*tree.attributes, *map(own_attributes, others)]):
+    for module, attributes in zip(modules, [*tree.attributes, *map(own_attributes, others)], strict=True):
         _add_tensors([*module._parameters.values(), *module._buffers.values(), *dict(attributes).values()], held)
     known = set(map(id, held))
     for tensor in held:

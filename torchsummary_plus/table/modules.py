@@ -57,7 +57,7 @@ class ModuleTree:
         self._unregistered_parameters: dict[int, list[tuple[str, nn.Parameter]]] = {}
         """By module, the parameters in its attributes that no module registers, with their names."""
         self.attributes: list[list[tuple[str, Any]]] = []
-        """By module, the attributes in which it may hold tensors or modules itself, with their names."""
+        """By module, the attributes in which it may hold tensors or modules itself, with their names; not of copies."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()
@@ -65,7 +65,7 @@ class ModuleTree:
     def on(self, modules: list[nn.Module], copy_of: Callable[[Any], Any]) -> ModuleTree:
         """Return the tree of a copy of the model, whose modules have the same numbers."""
         tree = copy.copy(self)
-        tree.modules = modules
+        tree.modules, tree.attributes = modules, []
         tree.index = dict(zip(map(id, modules), count()))
         tree.called = copy_of(self.called)
         if self.late:
@@ -76,6 +76,7 @@ class ModuleTree:
         """Hold only the root from now on, so that a step frees the modules that it replaces."""
         self._released = [weakref.ref(module) for module in self.modules]
         self.modules = self.modules[:1]
+        self.attributes.clear()
 
     def clear(self) -> None:
         """Drop all modules, so that they are freed without the garbage collector."""
