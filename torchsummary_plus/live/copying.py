@@ -179,7 +179,7 @@ class Copier:
                 if kind in INERT or (kind is tuple and INERT.issuperset(map(type, item))):
                     continue
                 if kind in _EMPTY and not item and id(item) not in self._copies:  # Most of what a module has.
-                    attributes[name] = self._copies[id(item)] = kind()  # The original holds it, and is held itself.
+                    attributes[name] = self.note(item, kind())
                 else:
                     attributes[name] = self.of(item)
         for slot in slots:

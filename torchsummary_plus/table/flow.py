@@ -51,6 +51,7 @@ class Provenance(Listener):
 
     def begin(self, frame: Frame) -> None:
         """Remember where in the pass a call begins."""
+        self.fresh = None
         self.began[frame.index] = len(self.owners)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
