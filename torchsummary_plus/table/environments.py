@@ -16,10 +16,10 @@ from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
 from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.packed import own_attributes
 from ..live.real_inputs import MASK, real_input
-from ..live.stored import remade, stored
+from ..live.stored import all_stored, remade
 from ..live.structures import inner_tensors, is_wrapper
 from ..trace.assumed_routing import Routers
-from ..trace.kernels import SMALL, FakeKernels, run_really
+from ..trace.kernels import SMALL, FakeKernels, run_really, written
 from .forward import Listener
 from .modules import ModuleTree
 
@@ -200,39 +200,28 @@ def _add_tensors(values: Iterable[Any], held: list[Tensor], depth: int = 0) -> N
 
 
 class WriteJournal(Listener):
-    """Saves a parameter's contents before a real pass first writes to it."""
+    """Saves the contents of real tensors, or of those given, before an operator first writes to them."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.parameters = list(parameters)
-        self.by_storage: dict[int, list[torch.Tensor]] = {}
-        for p in self.parameters:
-            for part in stored(p):
-                if part.device.type != "meta":
-                    self.by_storage.setdefault(part.untyped_storage()._cdata, []).append(part)
-        self.contents: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    def __init__(self, tensors: Iterable[Tensor] | None = None) -> None:
+        self.storages: set[int] | None = None
+        if tensors is not None:
+            self.storages = {part.untyped_storage()._cdata for part in all_stored(tensors)}
+        self.contents: dict[int, tuple[Tensor, Tensor]] = {}
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copy what the operator is about to write to, once per storage."""
         schema = getattr(func, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            return
-        for value in (*args, *kwargs.values()):
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
-                    storage = tensor.untyped_storage()._cdata
-                    if storage in self.by_storage and storage not in self.contents:
-                        original = self.by_storage[storage][0]
-                        self.contents[storage] = (original, _bytes_of(original).clone())
+        for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
+            storage = tensor.untyped_storage()
+            is_real = tensor.device.type != "meta" and not isinstance(tensor, Fake)
+            is_due = storage._cdata not in self.contents and (self.storages is None or storage._cdata in self.storages)
+            if is_real and is_due:
+                with compat.no_function():
+                    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                self.contents[storage._cdata] = whole, whole.clone()
 
     def undo(self) -> None:
-        """Restore every parameter's contents."""
+        """Restore the contents."""
         with torch.no_grad():
-            for original, content in self.contents.values():
-                _bytes_of(original).copy_(content)
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's whole storage as bytes."""
-    with compat.no_function():
-        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-        return whole.set_(tensor.untyped_storage())
+            for whole, content in self.contents.values():
+                whole.copy_(content)
