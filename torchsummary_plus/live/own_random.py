@@ -111,13 +111,9 @@ def _forms(func: Any) -> list[Any]:
     return [getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()]
 
 
-def _set_rng_state(new_state: torch.Tensor) -> None:
-    _current().set_state(new_state)
-
-
 _ANSWERS: dict[str, Callable[..., Any]] = {
     "get_rng_state": rng_state,
-    "set_rng_state": _set_rng_state,
+    "set_rng_state": lambda new_state: _current().set_state(new_state),
     "manual_seed": seed,
     "seed": lambda: _current().seed(),
 }

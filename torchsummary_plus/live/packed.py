@@ -5,7 +5,7 @@ Packed weights are in C++ objects, of which a pass needs fresh copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -67,7 +67,11 @@ def graph_constants(module: nn.Module) -> list[torch.Tensor]:
     """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
     nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
     value_kinds = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
-    readers = {"t": lambda node: node.t("value"), "ts": lambda node: node.ts("value"), "ival": _constant}
+    readers: dict[Any, Callable[[Any], Any]] = {
+        "t": lambda node: node.t("value"),
+        "ts": lambda node: node.ts("value"),
+        "ival": lambda node: node.output().toIValue(),
+    }
     return all_tensors([readers[kind](node) for node, kind in zip(nodes, value_kinds) if kind in readers])
 
 
@@ -81,10 +85,6 @@ def _methods(module: nn.Module) -> list[Any]:
     if not isinstance(module, torch.jit.ScriptModule):
         return []
     return [compat.script_method(module._c, name) for name in compat.script_methods(module._c)]
-
-
-def _constant(node: Any) -> Any:
-    return node.output().toIValue()
 
 
 def unpacked(state: Any) -> Iterator[torch.Tensor]:

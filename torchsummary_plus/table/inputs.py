@@ -119,8 +119,8 @@ def make_example(
             f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1{tensors}"
         )
     if isinstance(input_data, Example):
-        sized = None if batch_size == -1 else int(batch_size)
-        return input_data if input_data.is_data else dataclasses.replace(input_data, batch_size=sized)
+        batch = None if batch_size == -1 else int(batch_size)
+        return input_data if input_data.is_data else dataclasses.replace(input_data, batch_size=batch)
     if input_data is not None:
         if input_size is not None:
             raise InputError("input_size and input_data were both given; accepted: one of them")
@@ -136,14 +136,14 @@ def make_example(
         return None
     batch = None if batch_size == -1 else int(batch_size)
     if isinstance(input_size, Mapping):
-        named = dict(zip(input_size, _sized(list(input_size.values()), dtypes)))
-        return Example((), named, batch, False)
+        sized = map(_one_sized, input_size.values(), _dtypes(dtypes, len(input_size)))
+        return Example((), dict(zip(input_size, sized)), batch, False)
     sizes = [input_size] if _is_size(input_size) else input_size
     if not isinstance(sizes, (list, tuple)) or not sizes:
         cure = as_tensors(input_size)
         also = f"; pass data as input_data={cure}" if cure else ""
         raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}{also}")
-    return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
+    return Example(tuple(map(_one_sized, sizes, _dtypes(dtypes, len(sizes)))), {}, batch, False)
 
 
 def _check_data(example: Example, batch_size: int, dtypes: Any) -> None:
@@ -218,10 +218,6 @@ def _is_size(value: Any) -> bool:
     return is_integer(value) or (
         isinstance(value, (tuple, list)) and bool(value or isinstance(value, tuple)) and all(map(is_integer, value))
     )
-
-
-def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
-    return list(map(_one_sized, sizes, _dtypes(dtypes, len(sizes))))
 
 
 def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
