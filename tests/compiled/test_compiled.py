@@ -32,7 +32,7 @@ from torchsummary_plus import (
 from torchsummary_plus.api import step_request
 from torchsummary_plus.api.step_options import StepOptions
 from torchsummary_plus.api.step_request import StepRequest
-from torchsummary_plus.compiled.answers import CompiledStep, key_of
+from torchsummary_plus.compiled.estimate import key_of
 from torchsummary_plus.data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog, without
 from torchsummary_plus.table.inputs import make_example
 
@@ -204,8 +204,7 @@ def test_an_answer_is_kept_until_something_that_it_depends_on_changes() -> None:
     def key(batch: int = 4, **options: Any) -> bytes | None:
         example = make_example((8,), batch, None, None)
         assert example is not None
-        request = StepRequest(model, example, StepOptions(**options))
-        return key_of(CompiledStep(request.tree, example, request.step, request.device, request.chip, request.cudnn))
+        return key_of(StepRequest(model, example, StepOptions(**options)).task(batch))
 
     def loss(output: Tensor) -> Tensor:
         return output.square().mean() * scale

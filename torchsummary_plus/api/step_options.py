@@ -10,9 +10,9 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import torch
 
-from ..compiled.estimate import check_release
+from ..compiled.estimate import is_known_release
 from ..data.arguments import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES, integer, names_cures
-from ..data.errors import InputError, choice_error
+from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.structures import dtype_name
@@ -125,8 +125,8 @@ class StepOptions:
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if not isinstance(self.compiled, bool):
             raise InputError(f"compiled is {describe(self.compiled)}; accepted: True or False")
-        if self.compiled:
-            check_release()
+        if self.compiled and not is_known_release():
+            raise UnsupportedError(f"compiled is True and torch {torch.__version__}; accepted with torch 2.13 to 2.15")
         self._check_together()
         kind = autocast_dtype(self.autocast, device)
         loss = as_loss(self.loss, self.targets)

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..compiled.answers import CompiledStep
 from ..compiled.estimate import as_compiled, is_known_release
-from ..data.capability import Capability
+from ..data.capability import AMPERE, Capability
 from ..data.collection import no_collection
 from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, TUNED, MemoryLog
@@ -22,7 +21,7 @@ from ..ops.scratch.cuda.chips import Chip
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
-from ..step.fake_steps import Draws, record_step
+from ..step.fake_steps import Draws, Task, record_step
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -75,9 +74,14 @@ class StepRequest:
         log = self.trace(batch, tick, highest_draw)
         if not self.compiled:
             return log
-        example = with_batch(self.example, batch)
-        step = CompiledStep(self.tree, example, self.step, self.device, self.chip, self.cudnn)
-        return as_compiled(step, log, tick, lambda report: [Ticks(report, batch)])
+        return as_compiled(self.task(batch), log, partial(tick, f"compiling for a batch of {batch:,}"))
+
+    def task(self, batch: int) -> Task:
+        """Return the step at a batch size, on the GPU that was named or else the installed one."""
+        card, example = self.cudnn.card, with_batch(self.example, batch)
+        known = self.chip or (AMPERE if card is None else card.capability)
+        is_cuda = self.backend == "cuda"
+        return Task(self.tree, example, self.step, self.device, known, self.cudnn, (), for_cuda=is_cuda)
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""

@@ -5,7 +5,8 @@ Importing this file imports the compiler, so only the subprocess does.
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ _CUDA = f"{_ALL} on CUDA"
 
 # Kernels that g++ or Triton would compile.
 _COMPILER = "torch._inductor.async_compile:AsyncCompile"
-KERNELS = tuple(place(f"{_COMPILER}.{kind}", _ALL) for kind in ("cpp_pybinding", "cpp", "triton", "multi_kernel"))
-WAIT: Place = place(f"{_COMPILER}.wait", _ALL)
+_KINDS = "cpp_pybinding", "cpp", "triton", "multi_kernel", "wait"
+KERNELS = tuple(place(f"{_COMPILER}.{kind}", _ALL) for kind in _KINDS)
 COMPILER: Place = place("torch._inductor.cpp_builder:get_cpp_compiler", _ALL)
 """Looks for a compiler, which generated code takes into account."""
 CHECK_PROCESSOR: Place = place("torch._inductor.cpu_vec_isa:VecISA.check_build", _ALL)
@@ -26,8 +27,11 @@ CHECK_PROCESSOR: Place = place("torch._inductor.cpu_vec_isa:VecISA.check_build",
 
 # What generated code calls.
 _GUARDS = "torch._C._dynamo.guards"
-EMPTY_CPU = place(f"{_GUARDS}:_empty_strided_cpu", _ALL), place(f"{_GUARDS}:_empty_strided_cpu_pinned", _ALL)
-EMPTY_CUDA: Place = place(f"{_GUARDS}:_empty_strided_cuda", _CUDA)
+EMPTY = (
+    ("cpu", place(f"{_GUARDS}:_empty_strided_cpu", _ALL)),
+    ("cpu", place(f"{_GUARDS}:_empty_strided_cpu_pinned", _ALL)),
+    ("cuda", place(f"{_GUARDS}:_empty_strided_cuda", _CUDA)),
+)
 REINTERPRET: Place = place(f"{_GUARDS}:_reinterpret_tensor", _ALL)
 CHECK_ALIGNMENT: Place = place(f"{_GUARDS}:assert_alignment", _ALL)
 CHECKED_INPUTS: Place = place("torch._inductor.compile_fx:get_input_idxs_to_check", _ALL)
@@ -40,9 +44,7 @@ BACKEND_SELECT: Any = probe("torch:_C.DispatchKey.BackendSelect", _ALL)
 # Dynamo.
 CHECK_GUARDS: Place = place("torch._dynamo.guards:CheckFunctionManager.__init__", _ALL)
 INSTALL_GLOBAL: Place = place("torch._dynamo.output_graph:OutputGraph.install_global_unsafe", _ALL)
-CONTEXT: Any = probe("torch._dynamo.eval_frame:_TorchDynamoContext", _ALL)
 CONTEXT_INIT: Place = place("torch._dynamo.eval_frame:_TorchDynamoContext.__init__", _ALL)
-INDUCTOR: Any = probe("torch:_TorchCompileInductorWrapper", _ALL)
 COMPILE: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
 COMPILE_FORWARD: Place = place("torch._inductor.compile_fx:compile_fx_forward", _ALL)
 IS_RECOMPILED: Place = place("torch._dynamo.convert_frame:has_tensor_in_frame", _ALL)
@@ -53,8 +55,7 @@ in_a_frame: Any = probe("torch._dynamo.external_utils:wrap_inline", _ALL)
 """Gives a function that Dynamo skips, such as the forward of a module of torch, a frame that it does not."""
 skip_package: Any = probe("torch._dynamo.trace_rules:add", _ALL)
 innermost_backend: Any = probe("torch._dynamo.eval_frame:innermost_backend", _ALL)
-pop_function_mode: Any = probe("torch.overrides:_pop_mode", _ALL)
-push_function_mode: Any = probe("torch.overrides:_push_mode", _ALL)
+without_function_mode: Any = probe("torch.overrides:_pop_mode_temporarily", _ALL)
 innermost_mode: Any = probe("torch.utils._python_dispatch:_get_current_dispatch_mode", _ALL)
 FakeTensorMode: Any = probe("torch._subclasses.fake_tensor:FakeTensorMode", _ALL)
 
@@ -76,15 +77,17 @@ FOLD: Place = place("torch._inductor.fx_passes.joint_graph:UniformValueConstantF
 SHOULD_PAD: Place = place("torch._inductor.fx_passes.pad_mm:_should_pad", _CUDA)
 CONV_BACKEND: Place = place("torch:_C._select_conv_backend", _CUDA)
 CONV_LAYOUT: Place = place("torch:_C._conv_determine_backend_memory_format", _CUDA)
+HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 COMPOSITE: Any = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
+
+
+def wrap(where: Place, replacement: Callable[..., Any]) -> None:
+    """Have ``replacement`` called in place of a function of torch, with that function as its first argument."""
+    own = where.value
+    where.set(wraps(own)(lambda *args, **kwargs: replacement(own, *args, **kwargs)))
 
 
 def answer_for_c() -> None:
     """Define functions of ``torch._C`` that a CPU build lacks and generated code calls: the stream and the device."""
     for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):
         setattr(torch._C, name, lambda *_: 0)
-
-
-def import_heuristics() -> None:
-    """Import the part of inductor that launches Triton's kernels."""
-    import_module("torch._inductor.runtime.triton_heuristics")

@@ -1,26 +1,37 @@
 """A step as compiled, if that can be predicted, else as its uncompiled source with the reason.
 
-The answers of a process are kept, since an estimate compiles the model again.
+A process keeps its answers while their models live, since compiling takes longer than all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import io
+import marshal
+import pickle
+import sys
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
+from types import FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor, nn
 
 from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
+from ..live.copying import is_library
 from ..live.versions import parsed
-from ..table.forward import Listener
-from .answers import ANSWERS, CompiledStep, key_of
-from .subprocess import Report, in_subprocess
+from ..step.fake_steps import Task
+from .subprocess import in_subprocess
 
 RELEASES = (2, 13), (2, 15)
 """The first and the last release of torch whose compiler this was tested with."""
 SECONDS = 900.0
 """After how many seconds the uncompiled step is the answer."""
+ANSWERS: MutableMapping[nn.Module, dict[bytes, MemoryLog]] = WeakKeyDictionary()
+CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"
 
 
 def is_known_release() -> bool:
@@ -28,23 +39,15 @@ def is_known_release() -> bool:
     return RELEASES[0] <= parsed(torch.__version__) <= RELEASES[1]
 
 
-def check_release() -> None:
-    """Raise :class:`UnsupportedError` on a release of torch whose compiler is not known."""
-    if not is_known_release():
-        raise UnsupportedError(f"compiled is True and torch {torch.__version__}; accepted with torch 2.13 to 2.15")
-
-
-def as_compiled(
-    step: CompiledStep, source: MemoryLog, tick: Report, listeners: Callable[[Report], Sequence[Listener]]
-) -> MemoryLog:
+def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> MemoryLog:
     """Return the memory events of a compiled step; ``source`` is the log of the uncompiled one, and the fallback."""
 
-    def work(report: Report) -> MemoryLog:
+    def work() -> MemoryLog:
         from .step import record  # Not here: it imports the compiler.
 
-        return record(step, listeners(report))
+        return record(task)
 
-    key, known = key_of(step), ANSWERS.setdefault(step.tree.modules[0], {})
+    key, known = key_of(task), ANSWERS.setdefault(task.tree.modules[0], {})
     try:
         if any(moment.operator == "aten::_cudnn_rnn" for moment in source.moments):
             raise UnsupportedError("recurrent layers on CUDA, which torch.compile does not compile")
@@ -56,9 +59,47 @@ def as_compiled(
     first = len(log.moments)
     return replace(
         log,
-        assumptions=(*log.assumptions, AS_COMPILED, *([COMPILED_ON_CUDA] if step.device.type == "cuda" else [])),
+        assumptions=(*log.assumptions, AS_COMPILED, *([COMPILED_ON_CUDA] if task.device.type == "cuda" else [])),
         moments=(*log.moments, *source.moments),
         kernels=tuple(replace(kernel, moment=first + kernel.moment) for kernel in source.kernels),
         mult_adds=source.mult_adds,
         uncounted=source.uncounted,
     )
+
+
+def key_of(task: Task) -> bytes | None:
+    """Return what identifies a step's answer; None if something that it depends on cannot be described."""
+    imported: dict[str, Any] = sys.modules
+    configs = [imported[name].get_hash() for name in CONFIGS if name in imported]
+    precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    device = str(task.device), task.capability, task.cudnn.card, task.cudnn.how
+    buffer = io.BytesIO()
+    try:
+        parts = task.tree.called, task.tree.modules, task.example, task.step, device, configs, precision
+        _Describing(buffer).dump(parts)
+    except Exception:  # Whatever a class raises that cannot be pickled.
+        return None
+    return hashlib.sha256(buffer.getvalue()).digest()
+
+
+class _Describing(pickle.Pickler):
+    """Pickles what an answer depends on: tensors without their values, functions with their code."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Describe what cannot be pickled, or may change behind its name."""
+        if isinstance(value, Tensor):
+            place = value.shape, value.stride(), value.dtype, value.device, value.requires_grad
+            return str, (repr((type(value), *place)),)
+        if isinstance(value, FunctionType):
+            code = value.__code__
+            used = {} if is_library(code.co_filename) else value.__globals__
+            names = {name: used[name] for name in code.co_names if name in used}
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            return tuple, ((marshal.dumps(code), cells, value.__defaults__, value.__kwdefaults__, names),)
+        if isinstance(value, ModuleType):
+            return str, (value.__name__,)
+        if isinstance(value, type):
+            return NotImplemented if value.__module__ == "builtins" else (str, (f"{value.__qualname__} {id(value)}",))
+        if type(value).__module__.startswith("torch._") and not isinstance(value, nn.Module):
+            return str, (f"{type(value).__qualname__} {id(value)}",)
+        return NotImplemented

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,15 +26,8 @@ UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad th
 """The assumption for matrix products."""
 
 
-class Guard:
+class Guard(nullcontext[None]):
     """A context for a device, which does nothing."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-    def __enter__(self) -> Guard:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 STREAM = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0, device_type=1)
@@ -43,17 +37,24 @@ def _always(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
 
 
-def install(card: Card, capability: Capability, note: Callable[[str], None]) -> None:
-    """Stand in for a GPU; ``note`` is told what only the GPU could decide."""
+PRESENT: dict[tuple[Any, str], Any] = {
+    (torch.cuda, "is_available"): _always(True),
+    (torch.cuda, "device_count"): _always(1),
+    (torch.autograd, "grad"): engine.grad,
+}
+"""What torch finds while it compiles: one GPU, and gradients without the engine."""
+
+
+def install(card: Card, capability: Capability, notes: dict[str, None]) -> None:
+    """Stand in for a GPU; ``notes`` gets what only the GPU could decide."""
 
     def has_bfloat16(*_: Any, **__: Any) -> bool:
         if capability < AMPERE:
             raise UnsupportedError("torch compiles no code with bfloat16 for this GPU, and runs it as it is")
         return True
 
-    properties = _always(_properties(card, capability))
     answers: dict[str, Any] = {
-        "get_device_properties": properties,
+        "get_device_properties": _always(_properties(card, capability)),
         "current_device": _always(0),
         "current_stream": _always(STREAM),
         "device": Guard,
@@ -62,16 +63,6 @@ def install(card: Card, capability: Capability, note: Callable[[str], None]) -> 
         "is_bf16_supported": has_bfloat16,
         "set_device": _always(None),
         "synchronize": _always(None),
-    }
-    for name in ("get_device_properties", "current_stream", "device", "set_device"):
-        setattr(torch.cuda, name, answers[name])
-    torch.cuda.get_device_name = _always(card.name)
-    torch.cuda.get_rng_state = _always(torch.zeros(16, dtype=torch.uint8))
-    torch.cuda.set_rng_state = _always(None)
-    names.INITIALISE.set(_always(None))
-    names.DEVICE_GUARD.set(Guard)
-    names.answer_for_c()
-    answers |= {
         "exchange_device": _always(0),
         "maybe_exchange_device": _always(0),
         "get_compute_capability": _always(10 * capability[0] + capability[1]),
@@ -81,26 +72,26 @@ def install(card: Card, capability: Capability, note: Callable[[str], None]) -> 
     }
     for name, answer in answers.items():
         setattr(names.DEVICE.value, name, staticmethod(answer))
+    for name in ("get_device_properties", "current_stream", "device", "set_device"):
+        setattr(torch.cuda, name, answers[name])
     for name in ("get_device_properties", "current_device"):
         setattr(names.DEVICE.value.Worker, name, staticmethod(answers[name]))
+    torch.cuda.get_device_name = _always(card.name)
+    torch.cuda.get_rng_state = _always(torch.zeros(16, dtype=torch.uint8))
+    torch.cuda.set_rng_state = _always(None)
+    names.INITIALISE.set(_always(None))
+    names.DEVICE_GUARD.set(Guard)
+    names.answer_for_c()
     _without_triton()
     _on_cpu()
     _with_attention(capability)
     _with_cudnn()
 
     def should_pad(*_: Any, **__: Any) -> bool:
-        note(UNTUNED)
+        notes[UNTUNED] = None
         return False
 
     names.SHOULD_PAD.set(should_pad)
-
-
-@contextmanager
-def present() -> Iterator[None]:
-    """Inside the block, let torch find one GPU, and differentiate without the engine."""
-    replaced = {(torch.cuda, "is_available"): _always(True), (torch.cuda, "device_count"): _always(1)}
-    with compat.replaced({**replaced, (torch.autograd, "grad"): engine.grad}):
-        yield
 
 
 def _properties(card: Card, capability: Capability) -> Any:
@@ -132,7 +123,7 @@ def _without_triton() -> None:
         return
     version = names.ATTRIBUTES_VERSION.value()
     names.ATTRIBUTES_VERSION.set(_always(version))
-    names.import_heuristics()  # While it finds no Triton.
+    import_module(names.HEURISTICS)  # While it finds no Triton.
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     vars(triton).update(language=language, __version__="3.0.0")
     sys.modules.update({"triton": triton, "triton.language": language})
@@ -141,27 +132,22 @@ def _without_triton() -> None:
 def _on_cpu() -> None:
     """Trace inductor's own patterns and fold its constants on the CPU, since it does so on real tensors."""
 
-    def traced(own: Callable[..., Any]) -> Callable[..., Any]:
-        def initialise(*_: Any) -> Any:
-            with compat.replaced({(torch.cuda, "is_available"): _always(False)}):
-                return own(torch.device("cpu"))
+    def trace(own: Callable[..., Any], *_: Any) -> Any:
+        with compat.replaced({(torch.cuda, "is_available"): _always(False)}):
+            return own(torch.device("cpu"))
 
-        return initialise
+    def fold(own: Callable[..., Any], folder: Any, node: Any) -> Any:
+        kwargs = node.kwargs
+        node.kwargs = {**kwargs, "device": torch.device("cpu")} if "device" in kwargs else kwargs
+        try:
+            return own(folder, node)
+        finally:
+            node.kwargs = kwargs
 
     names.AVOIDS_DEVICE.set(property(_always(True)))
     for place in names.PATTERNS:
-        place.set(traced(place.value))
-    deduce = names.FOLD.value
-
-    def deduced(self: Any, node: Any) -> Any:
-        own = node.kwargs
-        node.kwargs = {**own, "device": torch.device("cpu")} if "device" in own else own
-        try:
-            return deduce(self, node)
-        finally:
-            node.kwargs = own
-
-    names.FOLD.set(deduced)
+        names.wrap(place, trace)
+    names.wrap(names.FOLD, fold)
 
 
 def _with_attention(capability: Capability) -> None:
@@ -183,18 +169,17 @@ def _with_attention(capability: Capability) -> None:
 
 def _with_cudnn() -> None:
     """Have convolutions on CUDA return the layouts that cuDNN's kernels return, which a CPU build does not know."""
-    backend, layout = names.CONV_BACKEND.value, names.CONV_LAYOUT.value
 
-    def chosen(x: Any, weight: Any, **how: Any) -> Any:
+    def chosen(own: Callable[..., Any], x: Any, weight: Any, **how: Any) -> Any:
         if x.device.type == "cuda":
             return keeps_last_on_cuda(x.dtype, how["stride"], how["output_padding"])
-        return backend(x, weight, **how)
+        return own(x, weight, **how)
 
-    def suggested(x: Any, weight: Any, keeps_last: Any) -> torch.memory_format:
+    def suggested(own: Callable[..., Any], x: Any, weight: Any, keeps_last: Any) -> Any:
         if not isinstance(keeps_last, bool):
-            return layout(x, weight, keeps_last)  # type: ignore[no-any-return]
+            return own(x, weight, keeps_last)
         last = keeps_last and (is_channels_last(x) or is_channels_last(weight))
         return FORMATS[x.dim()] if last else torch.contiguous_format
 
-    names.CONV_BACKEND.set(chosen)
-    names.CONV_LAYOUT.set(suggested)
+    names.wrap(names.CONV_BACKEND, chosen)
+    names.wrap(names.CONV_LAYOUT, suggested)

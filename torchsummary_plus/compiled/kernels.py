@@ -5,7 +5,7 @@ What generated code allocates becomes an ordinary operator, which a pass sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,12 +31,10 @@ def install() -> None:
     """Put these kernels in place, for good; no cache is read or written."""
     for kernel in names.KERNELS:
         kernel.set(lambda *_, **__: Nothing())
-    names.WAIT.set(lambda *_: None)
     names.COMPILER.set(lambda: "g++")
     names.CHECK_PROCESSOR.set(lambda *_: True)
-    for empty in names.EMPTY_CPU:
-        empty.set(_empty("cpu"))
-    names.EMPTY_CUDA.set(_empty("cuda"))
+    for device, empty in names.EMPTY:
+        empty.set(partial(_empty, device))
     names.REINTERPRET.set(_reinterpreted)
     names.CHECK_ALIGNMENT.set(lambda *_: None)
     names.CHECKED_INPUTS.set(lambda *_, **__: [])
@@ -46,11 +44,8 @@ def install() -> None:
     names.functorch_config.force_non_lazy_backward_lowering = True
 
 
-def _empty(device: str) -> Callable[..., torch.Tensor]:
-    def empty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device=device)
-
-    return empty
+def _empty(device: str, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _reinterpreted(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:

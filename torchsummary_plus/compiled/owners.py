@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import wraps
 from operator import getitem
 from typing import Any
 
@@ -19,34 +18,29 @@ ROOT = re.compile(r"L\['\w+'\](\.__self__)?\.?")
 """How Dynamo calls the module whose forward it compiles; the names of modules inside begin so."""
 
 
-def with_owners(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return inductor's compiler of forwards; what its code returns to a pass belongs to the modules of the graph."""
+def compile_with_owners(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compile a forward by inductor; what its code returns to a pass belongs to the modules of the graph."""
+    results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
+    paths = [_path(node) if isinstance(node, Node) else None for node in results]
+    compiled = own(module, *args, **kwargs)
+    run = compiled.current_callable
 
-    @wraps(own)
-    def compile_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-        results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-        paths = [_path(node) if isinstance(node, Node) else None for node in results]
-        compiled = own(module, *args, **kwargs)
-        run = compiled.current_callable
+    def run_named(inputs: Any) -> Any:
+        watch = names.innermost_mode()
+        if not isinstance(watch, Pass):
+            return run(inputs)
+        ledger = next(listener for listener in watch.listeners if isinstance(listener, Ledger))
+        before, caller = len(ledger.entries), module_of(watch.frame) or 0
+        outputs = run(inputs)
+        modules = {path: number for number, path in enumerate(watch.tree.paths)}
+        for path, output in zip(paths, outputs, strict=True):
+            owner = None if path is None else modules.get(watch.tree.join(caller, path))
+            if owner is not None and isinstance(output, Tensor) and ledger.number_of(output) >= before:
+                ledger.entries[ledger.number_of(output)].owner = owner
+        return outputs
 
-        def run_named(inputs: Any) -> Any:
-            watch = names.innermost_mode()
-            if not isinstance(watch, Pass):
-                return run(inputs)
-            ledger = next(listener for listener in watch.listeners if isinstance(listener, Ledger))
-            before, caller = len(ledger.entries), module_of(watch.frame) or 0
-            outputs = run(inputs)
-            modules = {path: number for number, path in enumerate(watch.tree.paths)}
-            for path, output in zip(paths, outputs, strict=True):
-                owner = None if path is None else modules.get(watch.tree.join(caller, path))
-                if owner is not None and isinstance(output, Tensor) and ledger.number_of(output) >= before:
-                    ledger.entries[ledger.number_of(output)].owner = owner
-            return outputs
-
-        compiled.current_callable = run_named
-        return compiled
-
-    return compile_forward
+    compiled.current_callable = run_named
+    return compiled
 
 
 def _path(node: Any) -> str | None:

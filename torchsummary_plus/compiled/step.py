@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import wraps
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import FunctionType
@@ -24,19 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.capability import AMPERE
 from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.offloading import AS_THEY_ARE
-from ..ops.scratch.cuda.cudnn.cards import known_cards
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.compiling import has_compiled
 from ..step.fake_steps import Task, record_once
 from ..step.step_copy import Surroundings, with_loss
 from ..table.attempts import NeedsIntegerError
-from ..table.forward import Listener, Pass, deep_stack
+from ..table.forward import Pass, deep_stack
 from ..table.inputs import realise
 from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
@@ -44,35 +42,31 @@ from ..trace.global_state import global_state_kept, gradients
 from ..trace.kernels import run_really
 from . import compat as names
 from . import gpu, kernels
-from .answers import CompiledStep
-from .owners import with_owners
+from .owners import compile_with_owners
 
 PACKAGE = __name__.partition(".")[0]
-_TIMED = "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"
+TIMED = "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"
 LEFT_OUT = {
     "triton.cudagraphs": "CUDA graphs: estimated without them; they keep a pool of their own",
-    "max_autotune": _TIMED,
-    "max_autotune_gemm": _TIMED,
-    "max_autotune_pointwise": _TIMED,
-    "coordinate_descent_tuning": _TIMED,
+    **dict.fromkeys(TIMED, "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"),
 }
 """Options of inductor that are left out, with the assumption that says so."""
 OPTIMIZERS = str(Path(torch.optim.__file__).parent)
-PLAIN_GUARDS = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"})
-"""Guards on numbers, strings and the like."""
 
 
-def record(request: CompiledStep, listeners: Sequence[Listener]) -> MemoryLog:
-    """Return the memory events of a compiled step. Changes torch, and the request's modules, for good.
+def record(task: Task) -> MemoryLog:
+    """Return the memory events of a compiled step. Changes torch, and the task's modules, for good.
 
     Raises :class:`UnsupportedError` for what this cannot predict, and whatever the compiler or the step raises.
     """
-    known = request.capability or AMPERE
-    task = Task(request.tree, request.example, request.step, request.device, known, request.cudnn, listeners)
-    task = replace(task, for_cuda=request.device.type == "cuda")
-    task = _with_integers(task)
+    while task.example.sized():  # The eager step has found out which inputs reach an embedding; it does not tell.
+        try:
+            record_once(replace(task, listeners=()))
+            break
+        except NeedsIntegerError as needed:
+            task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
     notes: dict[str, None] = {}
-    _install(request, notes)
+    _install(task, notes)
     _compile(task)
     for operator in names.RANDOM:  # A pass runs their kernel, and sees what that allocates.
         type(operator).__call__ = staticmethod(operator.py_kernels[names.BACKEND_SELECT])
@@ -82,125 +76,89 @@ def record(request: CompiledStep, listeners: Sequence[Listener]) -> MemoryLog:
     return replace(log, assumptions=(*log.assumptions, *notes))
 
 
-def _with_integers(task: Task) -> Task:
-    """Return the task with integers for the sized inputs that reach an embedding, as the eager step finds out."""
-    while task.example.sized():
-        try:
-            record_once(replace(task, listeners=()))
-            break
-        except NeedsIntegerError as needed:
-            task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
-    return task
-
-
-def _install(request: CompiledStep, notes: dict[str, None]) -> None:
+def _install(task: Task, notes: dict[str, None]) -> None:
     """Prepare torch, and compile the model unless the user has compiled it or parts of it."""
     kernels.install()
-    if request.device.type == "cuda":
-        card = request.cudnn.card or known_cards()["a100"]
-        gpu.install(card, request.capability or card.capability, lambda line: notes.setdefault(line))
+    if task.cudnn.card is not None:
+        gpu.install(task.cudnn.card, task.capability, notes)
     names.skip_package(PACKAGE)
-    names.CHECK_GUARDS.set(_with_few_guards(names.CHECK_GUARDS.value))
-    names.INSTALL_GLOBAL.set(_for_every_copy(names.INSTALL_GLOBAL.value))
-    names.CONTEXT_INIT.set(_prepared(names.CONTEXT_INIT.value))
+    names.wrap(names.CHECK_GUARDS, _check_few_guards)
+    names.wrap(names.INSTALL_GLOBAL, _install_for_every_copy)
+    names.wrap(names.COMPILE_FORWARD, compile_with_owners)
+    names.wrap(names.COMPILE, partial(_compile_without_timing, notes))
+
+    def begin(own: Callable[..., None], context: Any, *args: Any, **kwargs: Any) -> None:
+        own(context, *args, **kwargs)
+        _prepare(context)
+
+    names.wrap(names.CONTEXT_INIT, begin)
     for context in gc.get_objects():
-        if issubclass(type(context), names.CONTEXT):
+        if issubclass(type(context), names.CONTEXT_INIT.owner):
             _prepare(context)
-    names.COMPILE_FORWARD.set(with_owners(names.COMPILE_FORWARD.value))
-    names.COMPILE.set(_without_timing(names.COMPILE.value, notes))
     Pass.ignore_compile_internals = lambda *_: True  # type: ignore[method-assign]
     Fake.__coerce_same_metadata_as_tangent__ = lambda self, *_: self  # type: ignore[attr-defined]
-    root: nn.Module = request.tree.modules[0]
-    whole: Any = request.tree.called
+    root: nn.Module = task.tree.modules[0]
+    whole: Any = task.tree.called
     while whole is not root and not hasattr(whole, "dynamo_ctx"):
         whole = whole.module
-    parts = [root, request.step.train_step, request.step.loss and request.step.loss.function]
+    parts = [root, task.step.train_step, task.step.loss and task.step.loss.function]
     if whole is not root or not has_compiled(parts):
         call = names.in_a_frame(root._call_impl) if names.is_skipped(root.forward) else root._call_impl
         compiler = torch.compile if whole is root else whole.dynamo_ctx
         vars(root)["_compiled_call_impl"] = compiler(call)  # Every copy of the module has its own.
 
 
-def _with_few_guards(own: Callable[..., None]) -> Callable[..., None]:
-    """Return Dynamo's function that checks guards, without those on tensors and on the identity of objects."""
+def _check_few_guards(own: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Set Dynamo's guards on modules' types and on plain values, and none on tensors or the identity of objects."""
 
     def keeps(guard: Any) -> bool:
-        if guard.guard_type == "TYPE_MATCH":
-            return isinstance(guard.value, nn.Module)
-        return guard.guard_type in PLAIN_GUARDS
+        is_plain = guard.guard_type in {"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"}
+        return is_plain or (guard.guard_type == "TYPE_MATCH" and isinstance(guard.value, nn.Module))
 
-    parameters = signature(own)
-
-    @wraps(own)
-    def init(*args: Any, **kwargs: Any) -> None:
-        call = parameters.bind(*args, **kwargs)
-        if call.arguments["f_code"].co_filename.startswith(OPTIMIZERS):
-            raise UnsupportedError("the optimizer's step is compiled by itself")
-        call.arguments["guard_filter_fn"] = lambda guards: [keeps(guard) for guard in guards]
-        own(*call.args, **call.kwargs)
-
-    return init
+    call = signature(own).bind(*args, **kwargs)
+    if call.arguments["f_code"].co_filename.startswith(OPTIMIZERS):
+        raise UnsupportedError("the optimizer's step is compiled by itself")
+    call.arguments["guard_filter_fn"] = lambda guards: [keeps(guard) for guard in guards]
+    own(*call.args, **call.kwargs)
 
 
-def _for_every_copy(own: Callable[..., None]) -> Callable[..., None]:
-    """Return Dynamo's function that defines a global variable, for copies of a function with other globals too."""
-
-    @wraps(own)
-    def install(self: Any, name: str, value: Any) -> None:
-        own(self, name, value)
-        if isinstance(value, FunctionType) and value.__globals__ is self.global_scope:  # It goes on after a break.
-            module = sys.modules.get(value.__globals__.get("__name__", ""))
-            if module is not None and vars(module) is not value.__globals__:
-                raise UnsupportedError("the graph breaks in a function that uses global objects of the step")
-        vars(builtins)[name] = value
-
-    return install
-
-
-def _prepared(own: Callable[..., None]) -> Callable[..., None]:
-    @wraps(own)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        own(self, *args, **kwargs)
-        _prepare(self)
-
-    return init
+def _install_for_every_copy(own: Callable[..., None], graph: Any, name: str, value: Any) -> None:
+    """Define Dynamo's global variables for copies of a function with other globals too."""
+    own(graph, name, value)
+    if isinstance(value, FunctionType) and value.__globals__ is graph.global_scope:  # It goes on after a break.
+        module = sys.modules.get(value.__globals__.get("__name__", ""))
+        if module is not None and vars(module) is not value.__globals__:
+            raise UnsupportedError("the graph breaks in a function that uses global objects of the step")
+    vars(builtins)[name] = value
 
 
 def _prepare(context: Any) -> None:
-    """Have a compiled function refuse other compilers than inductor, and leave the function modes while it runs."""
+    """Have a compiled function refuse other compilers than inductor, and leave the function modes while it runs.
+
+    Compiled code calls the modes' functions as operators.
+    """
     backend = names.innermost_backend(context.callback) if callable(context.callback) else None
 
-    def check() -> Callable[[], None]:
-        if backend is not None and not isinstance(backend, names.INDUCTOR):
+    def enter() -> Callable[[], None]:
+        if backend is not None and not isinstance(backend, names.COMPILE.owner):
             name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", type(backend).__name__)
             raise UnsupportedError(f"the backend {name} compiles it; accepted: inductor")
-        return _without_function_modes()
+        stack = ExitStack()
+        for _ in range(compat.count_function_modes()):
+            stack.enter_context(names.without_function_mode())
+        return stack.close
 
-    context.enter_exit_hooks.append(check)
-
-
-def _without_timing(own: Callable[..., Any], notes: dict[str, None]) -> Callable[..., Any]:
-    """Return inductor without CUDA graphs and without what it chooses by timing kernels, which are noted."""
-
-    @wraps(own)
-    def call(self: Any, *args: Any, config_patches: Any = None, **kwargs: Any) -> Any:
-        asked = {**names.inductor_config.get_config_copy(), **self.config, **(config_patches or {})}
-        notes.update((line, None) for name, line in LEFT_OUT.items() if asked.get(name))
-        off = dict.fromkeys(LEFT_OUT, False)
-        return own(self, *args, config_patches={**(config_patches or {}), **off}, **kwargs)
-
-    return call
+    context.enter_exit_hooks.append(enter)
 
 
-def _without_function_modes() -> Callable[[], None]:
-    """Leave the function modes, whose functions compiled code calls as operators; return what enters them again."""
-    modes = [names.pop_function_mode() for _ in range(compat.count_function_modes())]
-
-    def enter_again() -> None:
-        for mode in reversed(modes):
-            names.push_function_mode(mode)
-
-    return enter_again
+def _compile_without_timing(
+    notes: dict[str, None], own: Callable[..., Any], inductor: Any, *args: Any, config_patches: Any = None, **how: Any
+) -> Any:
+    """Compile by inductor without CUDA graphs and without what it chooses by timing kernels, which are noted."""
+    patches = config_patches or {}
+    asked = {**names.inductor_config.get_config_copy(), **inductor.config, **patches}
+    notes.update((line, None) for name, line in LEFT_OUT.items() if asked.get(name))
+    return own(inductor, *args, config_patches={**patches, **dict.fromkeys(LEFT_OUT, False)}, **how)
 
 
 def _compile(task: Task) -> None:
@@ -225,14 +183,14 @@ def _compile(task: Task) -> None:
         stack.enter_context(deep_stack())
         stack.enter_context(gradients(task.step.mode == "train"))
         stack.enter_context(standing_in_for(task.device, task.capability))
-        stack.enter_context(gpu.present() if task.device.type == "cuda" else nullcontext())
+        stack.enter_context(compat.replaced({(torch.autograd, "backward"): _backward_without_engine}))
+        stack.enter_context(compat.replaced(gpu.PRESENT if task.device.type == "cuda" else {}))
         stack.enter_context(names.FakeTensorMode(allow_non_fake_inputs=True))
         copied = surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE)
         copy = stack.enter_context(copied)
         step, tree, batch = copy.step, copy.tree, task.example.batch_size or 1
         set_mode(tree, step.mode == "train", run_really)
         args, kwargs, _ = realise(task.example, batch, tree, make, fake, step.train_step)
-        stack.enter_context(compat.replaced({(torch.autograd, "backward"): _backward_without_engine}))
         stack.enter_context(torch.autocast(task.device.type, step.autocast) if step.autocast else nullcontext())
         for _ in range(step.steps):  # The first call may change what the second one compiles.
             if step.train_step is not None:

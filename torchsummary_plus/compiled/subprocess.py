@@ -22,15 +22,15 @@ from typing import Any, TypeVar
 from ..data.errors import UnsupportedError
 
 Result = TypeVar("Result")
-Report = Callable[[str], None]
-SECONDS_BETWEEN_REPORTS = 0.2
+SECONDS_BETWEEN_TICKS = 0.5
 STACK_BYTES = 256 << 20
 LONGEST = 200
 """Most characters of a reason."""
+FORKED = "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
 
 
-def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report) -> Result:
-    """Return what ``work`` returns in a fork; what it reports goes to ``tick`` here.
+def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[], None]) -> Result:
+    """Return what ``work`` returns in a fork; meanwhile, call ``tick`` here from time to time.
 
     Raises :class:`UnsupportedError` with the reason if it fails, takes longer than ``seconds``, or cannot be forked.
     """
@@ -47,14 +47,11 @@ def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report
             process.start()
         there.close()
         try:
-            while here.poll(max(0.0, deadline - monotonic())):
-                kind, value = here.recv()
-                if kind == "done":
-                    return value  # type: ignore[no-any-return]
-                if kind == "failed":
-                    raise UnsupportedError(value)
-                tick(value)
-            raise UnsupportedError(f"it took longer than {seconds:.0f} seconds")
+            while not here.poll(SECONDS_BETWEEN_TICKS):
+                if monotonic() > deadline:
+                    raise UnsupportedError(f"it took longer than {seconds:.0f} seconds")
+                tick()
+            result, reason = here.recv()
         except EOFError:
             process.join()
             raise UnsupportedError(f"its process ended with exit code {process.exitcode}") from None
@@ -62,12 +59,33 @@ def in_subprocess(work: Callable[[Report], Result], seconds: float, tick: Report
             process.kill()
             process.join()
             here.close()
+    if reason:
+        raise UnsupportedError(reason)
+    return result  # type: ignore[no-any-return]
 
 
-FORKED = "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
+def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
+    """Run the work in a thread, and send its result, or the reason why there is none."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+
+    def run() -> None:
+        try:
+            there.send((work(), ""))
+        except BaseException as error:
+            there.send((None, _reason(error)))
+
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join()
 
 
-def _sentence(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Return the first words of an error's message, or the message for users that it was raised from."""
     if "fork-based multiprocessing" in str(error):  # torch/csrc/autograd/engine.cpp, track_bad_autograd_forks
         return FORKED
@@ -77,31 +95,3 @@ def _sentence(error: BaseException) -> str:
             return str(cause)
         cause = cause.__cause__ or cause.__context__
     return shorten(f"{type(error).__name__}: {error}", LONGEST)
-
-
-def _work(work: Callable[[Report], Any], there: Any, folder: str) -> None:
-    """Run the work in a thread, and send what comes of it."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    last = monotonic()
-
-    def report(what: str) -> None:
-        nonlocal last
-        if monotonic() - last > SECONDS_BETWEEN_REPORTS:
-            last = monotonic()
-            there.send(("told", what))
-
-    def run() -> None:
-        try:
-            there.send(("done", work(report)))
-        except BaseException as error:
-            there.send(("failed", _sentence(error)))
-
-    threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
-    thread.start()
-    thread.join()
