@@ -8,7 +8,7 @@ from dataclasses import replace
 from unicodedata import normalize
 
 from ..data.units import one_line
-from .table import Cell, Table, TableRow, with_short_cells
+from .table import Cell, Table, with_short_cells
 
 PAGE_LINES = 40
 """Lines per page: of the 550 pt text height of LaTeX's article, caption and rules leave 40 lines of 12 pt."""
@@ -93,7 +93,12 @@ def _is_long(table: Table) -> bool:
 def _table(table: Table, caption: str, label: str) -> Iterator[str]:
     columns = "@{}l" + "".join("r" if field.unit else "l" for field in table.fields) + "@{}"
     headings = " & ".join(map(escape, [table.labels, *(field.heading for field in table.fields)])) + r" \\"
-    body = [*map(_row, table.rows), *([r"\midrule"] if table.totals else [])]
+    body = []
+    for row in table.rows:
+        name = escape(row.label)  # LaTeX would read a leading [ as a length.
+        start = rf"\hspace*{{{row.level}em}}" if row.level else "{}" if name.startswith(("[", "*")) else ""
+        body.append(" & ".join([start + name, *map(_cell, row.cells)]) + r" \\")
+    body += [r"\midrule"] if table.totals else []
     for total in table.totals:  # Its label is in the first column, its figure right-aligned across the others.
         name, figure, count = escape(total.field.heading), _cell(total.cell), len(table.fields)
         body.append(rf"{name} & \multicolumn{{{count}}}{{r@{{}}}}{{{figure}}} \\" if count else rf"{name}: {figure} \\")
@@ -108,12 +113,6 @@ def _table(table: Table, caption: str, label: str) -> Iterator[str]:
         yield from (r"\begin{table}[htbp]", r"\centering", named, r"\par\smallskip")
         yield from (rf"\begin{{tabular}}{{{columns}}}", r"\toprule", headings, r"\midrule", *body)
         yield from (r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}")
-
-
-def _row(row: TableRow) -> str:
-    label = escape(row.label)
-    start = rf"\hspace*{{{row.level}em}}" if row.level else "{}" if label.startswith(("[", "*")) else ""
-    return " & ".join([start + label, *map(_cell, row.cells)]) + r" \\"  # LaTeX would read a leading [ as a length.
 
 
 def _cell(cell: Cell) -> str:

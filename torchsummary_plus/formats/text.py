@@ -18,24 +18,23 @@ NAME_WIDTH = 20  # The minimum width of torchsummary's first column.
 def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
     """Return a summary's table in a style, with its totals, without a trailing newline."""
     table = with_short_cells(on_lines(table))
-    headings = [table.labels, *(field.heading for field in table.fields)]
-    branches = guides([row.level for row in table.rows])
-    if is_ascii:
-        branches = [guide.translate(ASCII) for guide in branches]
-    cells = [[guide + row.label, *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)]
-    totals, least, row_text = list(table.totals), [0] * len(headings), _tree_row
+    lines = [[table.labels, *(field.heading for field in table.fields)]]
+    for guide, row in zip(guides([row.level for row in table.rows]), table.rows):
+        branch = guide.translate(ASCII) if is_ascii else guide
+        lines.append([branch + row.label, *(cell.text for cell in row.cells)])
+    totals, least, row_text = list(table.totals), [0] * len(lines[0]), _tree_row
     if style == "torchsummary":  # Its rules are one dash wider than its lines, and it has no line for buffers.
         least, row_text = [NAME_WIDTH, *(field.width for field in table.fields)], _flat_row
         with_work = any(field.unit in ("mult-adds", "flops") for field in table.fields)
         left_out = {"buffer_bytes"} if with_work else {"buffer_bytes", "total_mult_adds"}
         totals = [total for total in totals if total.field.name not in left_out]
-    widths = _widths([headings, *cells], least)
+    widths = _widths(lines, least)
     width = len(row_text([""] * len(widths), widths))
     if style == "torchsummary":
         width = max(FLAT_WIDTH, width + 1)
     counts = [total.text for total in totals if not total.field.scaled]
     sizes = [total.text for total in totals if total.field.scaled]
-    drawn = _ruled(headings, cells, widths, width, row_text)
+    drawn = _ruled(lines, widths, width, row_text)
     return "\n".join([drawn, *table.notes, *counts, "-" * width, *sizes, "-" * width])
 
 
@@ -46,18 +45,16 @@ def table_text(table: Table, most: int = 0) -> str:
     sentences are broken.
     """
     table = with_short_cells(on_lines(table))
-    headings = [table.labels, *(field.heading for field in table.fields)]
-    cells = [["  " * row.level + row.label, *("*" * cell.best + cell.text for cell in row.cells)] for row in table.rows]
-    widths = _widths([headings, *cells], [0] * len(headings))
+    lines = [[table.labels, *(field.heading for field in table.fields)]]
+    for row in table.rows:
+        lines.append(["  " * row.level + row.label, *("*" * cell.best + cell.text for cell in row.cells)])
+    widths = _widths(lines, [0] * len(lines[0]))
     bands = _bands(widths, most)
     width = max(len(_tree_row([""] * len(band), [widths[place] for place in band])) for band in bands)
-    grids = [
-        _ruled(
-            [headings[place] for place in band], [[line[place] for place in band] for line in cells],
-            [widths[place] for place in band], width, _tree_row,
-        )
-        for band in bands
-    ]  # fmt: skip
+    grids = []
+    for band in bands:
+        own = [[line[place] for place in band] for line in lines]
+        grids.append(_ruled(own, [widths[place] for place in band], width, _tree_row))
     notes = [*(total.text for total in table.totals), *table.notes]
     head, after = (
         [filled(line, most, "", "  ") if most else line for line in lines]
@@ -129,10 +126,12 @@ def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
 
 
 def _ruled(
-    headings: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], width: int,
+    lines: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    width: int,
     row: Callable[[Sequence[str], Sequence[int]], str],
-) -> str:  # fmt: skip
-    """Return the cells below their headings, with torchsummary's rules."""
+) -> str:
+    """Return the cells below their headings, the first line, with torchsummary's rules."""
     from tabulate import TableFormat, tabulate  # Imported here: estimates start faster without it.
 
     def draw(values: Sequence[str], *_: object) -> str:
@@ -142,7 +141,7 @@ def _ruled(
         lineabove=lambda *_: "-" * width, linebelowheader=lambda *_: "=" * width, linebetweenrows=None,
         linebelow=lambda *_: "=" * width, headerrow=draw, datarow=draw, padding=0, with_header_hide=None,
     )  # fmt: skip
-    table: str = tabulate(cells, headings, tablefmt=style, disable_numparse=True, stralign=None)
+    table: str = tabulate(lines[1:], lines[0], tablefmt=style, disable_numparse=True, stralign=None)
     return table
 
 
