@@ -14,6 +14,7 @@ from benchmarks.cuda.history import reduce_history, replay_history
 from tests.truth.releases import from_release
 from torchsummary_plus import MemTracker, compare, estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.memory.gpus import context_bytes
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 MIB = 1 << 20
 
@@ -26,61 +27,136 @@ def images() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+class TwoStreams(nn.Module):
+    """A model whose first layer runs on its own stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1024, 1024), nn.Linear(1024, 4096)
+        self.own: dict[Any, Any] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = torch.cuda.Stream
+        own = self.own.setdefault(kind, kind())
+        with torch.cuda.stream(own):
+            hidden = torch.relu(self.first(x) * 2)
+        torch.cuda.current_stream().wait_stream(own)
+        hidden.record_stream(torch.cuda.current_stream())
+        out: Tensor = self.second(hidden)
+        return out
+
+
+class Ragged(nn.Module):
+    """Attention over rows of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 192)
+
+    def forward(self, x: Tensor) -> Tensor:
+        starts = torch.tensor([0, 8, 20, 32], device=x.device)
+        rows = torch.nested.nested_tensor_from_jagged(self.layer(x), starts, min_seqlen=8, max_seqlen=12)
+        query, key, value = (part.unflatten(-1, [4, 16]).transpose(1, 2) for part in rows.chunk(3, -1))
+        out: Tensor = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).values()
+        return out
+
+
+class Grouped(nn.Module):
+    """Attention in which two heads of keys serve eight of queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(64, 64 * heads) for heads in (8, 2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (layer(x).unflatten(-1, (-1, 64)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        return nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
+
+
+class Sampler(nn.Module):
+    """Images sampled at points that depend on them, which cuDNN does where the corners are aligned."""
+
+    def __init__(self, aligns: bool) -> None:
+        super().__init__()
+        self.aligns = aligns
+        self.points = nn.Linear(64, 6)
+        self.layer = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        matrices = self.points(x[:, 0, 0, :64]).view(-1, 2, 3)
+        grid = nn.functional.affine_grid(matrices, list(x.shape), align_corners=self.aligns)
+        out: Tensor = self.layer(nn.functional.grid_sample(x, grid, align_corners=self.aligns))
+        return out
+
+
+RECURRENT: tuple[Callable[[], nn.Module], ...] = (
+    lambda: nn.LSTM(256, 512, batch_first=True), lambda: nn.LSTM(256, 512, 2, batch_first=True, proj_size=128),
+    lambda: nn.GRU(256, 512, batch_first=True, bidirectional=True), lambda: nn.RNN(256, 512, 3, batch_first=True),
+)  # fmt: skip
+STEPS: tuple[dict[str, Any], ...] = (
+    {"mode": "eval"}, {"optimizer": "sgd", "autocast": torch.float16}, {"optimizer": "adam", "keep_output": True},
+    {"optimizer": "adamw", "autocast": torch.bfloat16, "loss": "cross_entropy"}, {"optimizer": "adamw", "steps": 3},
+)  # fmt: skip
+PLANNED = from_release("2.13", "a cuDNN that plans grouped attention on the no-op runtime")
+HALF = torch.float16
+
+
 def options(**changes: Any) -> dict[str, Any]:
     return {"batch_size": 64, "device": "cuda", **changes}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"mode": "eval"},
-        {"optimizer": "sgd", "autocast": torch.float16},
-        {"optimizer": "adamw", "autocast": torch.bfloat16, "loss": "cross_entropy"},
-        {"optimizer": "adam", "keep_output": True},
-        {"optimizer": "adamw", "steps": 3},
-    ],
-    ids=str,
-)
-def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
+def both(build: Callable[[], nn.Module], size: Any, **changes: Any) -> tuple[MemoryEstimate, MemoryEstimate]:
+    """Return a step's estimate and its measurement."""
     gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(perceptron(), (256,), gpu=gpu, progress=False, **options(**changes))
-    measured = measure_memory(perceptron().cuda(), (256,), **options(**changes))
+    predicted = estimate_memory(build(), size, gpu=gpu, progress=False, **options(**changes))
+    return predicted, measure_memory(build().cuda(), size, **options(**changes))
+
+
+@pytest.mark.parametrize(
+    ("build", "size", "changes", "reserved"),
+    [
+        *((perceptron, (256,), changes, 0) for changes in STEPS),
+        *((TwoStreams, (1024,), {"mode": mode}, 2 * MIB) for mode in ("eval", "train")),
+        *(
+            (lambda aligns=aligns: Sampler(aligns), (3, 96, 96), {"batch_size": 4, **changes}, 0)
+            for aligns in (True, False)
+            for changes in ({"mode": "eval"}, {}, {"autocast": HALF})
+        ),
+        (Grouped, (256, 64), {"batch_size": 4, "optimizer": "sgd"}, None),
+        pytest.param(Grouped, (256, 64), {"batch_size": 4, "optimizer": "sgd", "autocast": HALF}, None, marks=PLANNED),
+    ],
+)
+def test_what_is_measured_is_what_is_predicted(build: Any, size: Any, changes: Any, reserved: int | None) -> None:
+    """Streams of the user's own have pools of their own: reserved bytes may differ by a segment of the small pool."""
+    predicted, measured = both(build, size, **changes)
     assert measured.peak_bytes == predicted.peak_bytes
-    assert measured.steady_bytes == predicted.steady_bytes
-    assert measured.reserved_bytes == predicted.reserved_bytes
+    assert measured.steady_bytes == predicted.steady_bytes or build is not perceptron
+    assert reserved is None or abs(measured.reserved_bytes - predicted.reserved_bytes) <= reserved
     assert not [note for note in measured.assumptions if "allocator's own peak" in note]
-    beside = compare(predicted, measured)
-    assert "peak" in str(beside).lower()
+    assert "peak" in str(compare(predicted, measured)).lower()
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 0.005), (torch.bfloat16, 0.02)], ids=str)
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        (nn.LSTM, {}),
-        (nn.LSTM, {"num_layers": 2, "proj_size": 128}),
-        (nn.GRU, {"bidirectional": True}),
-        (nn.RNN, {"num_layers": 3}),
-    ],
-)
-def test_the_workspace_of_a_recurrent_layer_is_cudnns(
-    kind: Callable[..., nn.Module], settings: dict[str, Any], dtype: torch.dtype, within: float
-) -> None:
+@pytest.mark.parametrize("build", RECURRENT)
+def test_the_workspace_of_a_recurrent_layer_is_cudnns(build: Any, dtype: torch.dtype, within: float) -> None:
     """300 steps are more than the forward computes gates for at once; blocks whose rest is not split off differ."""
-    layer = kind(256, 512, batch_first=True, **settings).to(dtype)
-    step = options(batch_size=16, loss=lambda out: out[0].sum())
-    predicted = estimate_memory(layer, (300, 256), gpu=torch.cuda.get_device_name(), progress=False, **step)
-    measured = measure_memory(layer.cuda(), (300, 256), **step)
+    step: dict[str, Any] = {"batch_size": 16, "loss": lambda out: out[0].sum()}
+    predicted, measured = both(lambda: build().to(dtype), (300, 256), **step)
     assert abs(measured.peak_bytes / predicted.peak_bytes - 1) <= within
 
 
-def test_a_convolution_measured_is_at_most_what_is_predicted_with_its_scratch() -> None:
-    gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(images(), (3, 64, 64), gpu=gpu, progress=False, **options(mode="eval"))
-    measured = measure_memory(images().cuda(), (3, 64, 64), **options(mode="eval"))
+@pytest.mark.parametrize(
+    ("build", "size", "changes"),
+    [
+        (images, (3, 64, 64), {"mode": "eval"}),
+        (Ragged, (64,), {"batch_size": 32, "steps": 1, "optimizer": "sgd"}),
+    ],
+)
+def test_what_is_measured_is_in_the_range_of_what_is_predicted(build: Any, size: Any, changes: Any) -> None:
+    predicted, measured = both(build, size, **changes)
     low, high = predicted.peak_range
-    assert low <= measured.peak_bytes <= high
-    assert measured.log.events and measured.reserved_bytes % (2 * MIB) == 0
+    assert low <= measured.peak_bytes <= high and measured.log.events
+    assert build is images or (predicted.unknown and all("_attention_" in name for name, _ in predicted.unknown))
 
 
 def scaled() -> Callable[..., None]:
@@ -174,34 +250,6 @@ def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
     assert block.is_cuda and "+4.00 MiB" in stream.getvalue()
 
 
-class TwoStreams(nn.Module):
-    """A model whose first layer runs on its own stream."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(1024, 1024), nn.Linear(1024, 4096)
-        self.own: dict[Any, Any] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        kind = torch.cuda.Stream
-        own = self.own.setdefault(kind, kind())
-        with torch.cuda.stream(own):
-            hidden = torch.relu(self.first(x) * 2)
-        torch.cuda.current_stream().wait_stream(own)
-        hidden.record_stream(torch.cuda.current_stream())
-        out: Tensor = self.second(hidden)
-        return out
-
-
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_streams_of_the_users_own_have_pools_and_workspaces(mode: str) -> None:
-    gpu = torch.cuda.get_device_name()
-    predicted = estimate_memory(TwoStreams(), (1024,), gpu=gpu, progress=False, **options(mode=mode))
-    measured = measure_memory(TwoStreams().cuda(), (1024,), **options(mode=mode))
-    assert measured.peak_bytes == predicted.peak_bytes
-    assert abs(measured.reserved_bytes - predicted.reserved_bytes) <= 2 * MIB, "a segment of the small pool"
-
-
 class Split(nn.Module):
     """A table on the CPU, and layers on the GPU."""
 
@@ -232,81 +280,6 @@ def test_triton_multiplies_columns_by_rows() -> None:
     before = torch.cuda.memory_allocated()
     assert torch.bmm(a, b).shape == (4, 8, 6)
     assert torch.cuda.memory_allocated() - before < MIB
-
-
-class Ragged(nn.Module):
-    """Attention over rows of different lengths."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 192)
-
-    def forward(self, x: Tensor) -> Tensor:
-        starts = torch.tensor([0, 8, 20, 32], device=x.device)
-        rows = torch.nested.nested_tensor_from_jagged(self.layer(x), starts, min_seqlen=8, max_seqlen=12)
-        query, key, value = (part.unflatten(-1, [4, 16]).transpose(1, 2) for part in rows.chunk(3, -1))
-        out: Tensor = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).values()
-        return out
-
-
-def test_attention_over_ragged_rows_is_named() -> None:
-    options = {"device": "cuda", "steps": 1, "optimizer": "sgd"}
-    predicted = estimate_memory(Ragged(), (64,), 32, progress=False, **options)
-    measured = measure_memory(Ragged().cuda(), (64,), 32, **options)
-    assert all("_attention_" in name for name in dict(predicted.unknown)) and predicted.unknown
-    low, high = predicted.peak_range
-    assert low <= measured.peak_bytes <= high
-
-
-class Grouped(nn.Module):
-    """Attention in which two heads of keys serve eight of queries."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(64, 64 * heads) for heads in (8, 2, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = (layer(x).unflatten(-1, (-1, 64)).transpose(1, 2) for layer in (self.query, self.key, self.value))
-        return nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
-
-
-PLANNED = from_release("2.13", "a cuDNN that plans grouped attention on the no-op runtime")
-
-
-@pytest.mark.parametrize("autocast", [None, pytest.param(torch.float16, marks=PLANNED)], ids=str)
-def test_grouped_attention_measured_is_as_predicted(autocast: torch.dtype | None) -> None:
-    """By the kernels that the installed torch chooses, with the states that these keep."""
-    options = {"optimizer": "sgd", "autocast": autocast}
-    name = torch.cuda.get_device_name()
-    predicted = estimate_memory(Grouped(), (256, 64), 4, "cuda", gpu=name, progress=False, **options)
-    measured = measure_memory(Grouped().cuda(), (256, 64), 4, "cuda", **options)
-    assert measured.peak_bytes == predicted.peak_bytes
-
-
-class Sampler(nn.Module):
-    """Images sampled at points that depend on them, which cuDNN does where the corners are aligned."""
-
-    def __init__(self, aligns: bool) -> None:
-        super().__init__()
-        self.aligns = aligns
-        self.points = nn.Linear(64, 6)
-        self.layer = nn.Conv2d(3, 8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        matrices = self.points(x[:, 0, 0, :64]).view(-1, 2, 3)
-        grid = nn.functional.affine_grid(matrices, list(x.shape), align_corners=self.aligns)
-        out: Tensor = self.layer(nn.functional.grid_sample(x, grid, align_corners=self.aligns))
-        return out
-
-
-@pytest.mark.parametrize("changes", [{"mode": "eval"}, {}, {"autocast": torch.float16}], ids=str)
-@pytest.mark.parametrize("aligns", [True, False])
-def test_sampling_measured_is_as_predicted(aligns: bool, changes: dict[str, Any]) -> None:
-    size, name = (3, 96, 96), torch.cuda.get_device_name()
-    predicted = estimate_memory(Sampler(aligns), size, 4, "cuda", gpu=name, progress=False, **changes)
-    measured = measure_memory(Sampler(aligns).cuda(), size, 4, "cuda", **changes)
-    assert measured.peak_bytes == predicted.peak_bytes
-    assert measured.reserved_bytes == predicted.reserved_bytes
 
 
 def test_the_allocator_model_replays_torchs_own_history() -> None:
