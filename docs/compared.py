@@ -31,7 +31,7 @@ BRIEF_TOOLS = ("torchsummary_plus", "torchsummary", "torchinfo", "fvcore")
 
 def page(record: dict[str, Any]) -> str:
     """Return the page for a record."""
-    names = [kind.name for kind in TOOLS if kind.name in record]
+    names = [name for name in TOOLS if name in record]
     every = [*names, *DOCUMENTED]
     versions = ", ".join(f"{name} {record[name]['version']}" for name in names)
     dates = sorted({record[name]["date"] for name in names})

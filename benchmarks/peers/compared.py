@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .questions import ROWS
-from .tool import AbsentError, Tool
-from .tools import TOOLS
+from .tools import TOOLS, AbsentError, Tool
 
 RECORD = Path(__file__).parents[2] / "docs" / "compared.json"
 
@@ -45,37 +44,27 @@ def answers(name: str) -> dict[str, str]:
     """Return a tool's results for all questions, computed in this process."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    tool = next(kind for kind in TOOLS if kind.name == name)()
-    return {key: answer(tool, key) for key in ROWS}
-
-
-def results_of(name: str) -> dict[str, str]:
-    """Return a tool's results, computed in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.peers.compared", "--of", name], capture_output=True, text=True, timeout=300
-    )
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-    column: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return column
+    return {key: answer(TOOLS[name], key) for key in ROWS}
 
 
 def main() -> None:
-    """Record the results of the installed tools."""
+    """Record the results of the installed tools, each from a process of its own."""
     if sys.argv[1:2] == ["--of"]:
         print(json.dumps(answers(sys.argv[2])))
         return
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    for kind in TOOLS:
-        if sys.argv[1:] and kind.name not in sys.argv[1:]:
-            continue
+    for name in sys.argv[1:] or TOOLS:
         try:
-            version = importlib.metadata.version(kind.package)
+            version = importlib.metadata.version(TOOLS[name].package)
         except importlib.metadata.PackageNotFoundError:
-            print(f"{kind.name} is not installed; its recorded results are kept", file=sys.stderr)
+            print(f"{name} is not installed; its recorded results are kept", file=sys.stderr)
             continue
+        command = [sys.executable, "-m", "benchmarks.peers.compared", "--of", name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        record[kind.name] = {"version": version, "date": today, "answers": results_of(kind.name)}
+        record[name] = {"version": version, "date": today, "answers": json.loads(done.stdout.splitlines()[-1])}
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

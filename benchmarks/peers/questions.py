@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .tool import AbsentError, Tool
+from .tools import AbsentError, Tool
 
 Question = Callable[[Tool], Any]
 ROWS: dict[str, tuple[str, str, Question]] = {}
@@ -55,16 +55,16 @@ def exactly(value: int, truth: int) -> Any:
     return True if value == truth else f"{value:,}, not {truth:,}"
 
 
-def counts(
-    key: str, words: str, build: Callable[[], nn.Module], args: Callable[[], tuple[Any, ...]], truth: int
-) -> None:
-    row(key, "Parameters", words)(lambda tool: exactly(tool.params(build(), args()), truth))
+def asked(key: str, group: str, words: str, figure: str, build: Callable[[], nn.Module], args: Any, truth: int) -> None:
+    row(key, group, words)(lambda tool: exactly(getattr(tool, figure)(build(), args()), truth))
 
 
-def works(
-    key: str, words: str, build: Callable[[], nn.Module], args: Callable[[], tuple[Any, ...]], truth: int
-) -> None:
-    row(key, "Multiply-adds", words)(lambda tool: exactly(tool.macs(build().eval(), args()), truth))
+def counts(key: str, words: str, build: Callable[[], nn.Module], args: Any, truth: int) -> None:
+    asked(key, "Parameters", words, "params", build, args, truth)
+
+
+def works(key: str, words: str, build: Callable[[], nn.Module], args: Any, truth: int) -> None:
+    asked(key, "Multiply-adds", words, "macs", lambda: build().eval(), args, truth)
 
 
 def flat() -> tuple[Tensor]:
@@ -77,20 +77,14 @@ def tied() -> nn.Module:
     return model
 
 
-def twice() -> nn.Module:
-    return Of(lambda self, x: self.a(self.a(x)), a=nn.Linear(8, 8))
-
-
 counts("params", "Parameters of a small CNN", net, image, 40 + 8 + 1450)
 counts("tied", "Tied weights count once", tied, flat, 64 + 16)
-counts("twice", "A layer called twice counts once", twice, flat, 72)
+counts("twice", "A layer called twice counts once", lambda: Of(lambda s, x: s.a(s.a(x)), a=nn.Linear(8, 8)), flat, 72)
 counts(
     "own", "A parameter of the root module", lambda: Of(lambda s, x: x * s.w, w=nn.Parameter(torch.ones(8))), flat, 8
 )
-counts(
-    "unused", "A layer that is never called",
-    lambda: Of(lambda s, x: s.a(x), a=nn.Linear(8, 8), b=nn.Linear(8, 4)), flat, 72 + 36,
-)  # fmt: skip
+counts("unused", "A layer that is never called", lambda: Of(lambda s, x: s.a(x), a=nn.Linear(8, 8), b=nn.Linear(8, 4)),
+       flat, 72 + 36)  # fmt: skip
 
 
 @row("frozen", "Parameters", "Trained and frozen parameters, separately")
@@ -130,12 +124,10 @@ class Experts(nn.Module):
 
 @row("active", "Parameters", "Parameters per token in a mixture of experts")
 def active(tool: Tool) -> Any:
-    result = tool.run(Experts(), flat(), {})
-    return exactly(getattr(result, "active_params", None) or missing(), 32 + 64)
-
-
-def missing() -> Any:
-    raise AbsentError
+    found = getattr(tool.run(Experts(), flat(), {}), "active_params", None)
+    if not found:
+        raise AbsentError
+    return exactly(found, 32 + 64)
 
 
 works("conv", "A convolution", lambda: nn.Conv2d(1, 4, 3, bias=False), image, 2 * 36 * 4 * 9)
@@ -178,9 +170,7 @@ def backward(tool: Tool) -> Any:
     return exactly(mult_adds or 0, 2 * 2 * 64)  # The input takes no gradient.
 
 
-def runs(
-    key: str, words: str, build: Callable[[], Any], args: Callable[[], tuple[Any, ...]] = tuple, **kwargs: Any
-) -> None:
+def runs(key: str, words: str, build: Callable[[], Any], args: Any = tuple, **kwargs: Any) -> None:
     def question(tool: Tool) -> Any:
         keywords = {name: make() for name, make in kwargs.items()}
         tool.run(build(), args(), keywords)
@@ -260,12 +250,7 @@ def hooks(tool: Tool) -> Any:
 
 
 def shows(key: str, group: str, words: str) -> None:
-    def question(tool: Tool) -> Any:
-        if key not in tool.also:
-            raise AbsentError
-        return tool.also[key](net(), image()) is not None
-
-    row(key, group, words)(question)
+    row(key, group, words)(lambda tool: getattr(tool, key)(net(), image()) is not None)
 
 
 for name, said in {

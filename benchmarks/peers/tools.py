@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,318 +13,261 @@ from torch import nn
 
 import torchsummary_plus as plus
 
-from .tool import ADAMW, AbsentError, Args, Tool, Totals, number, printed
+Args = tuple[Any, ...]
+Shown = Callable[[nn.Module, Args], Any]
+ADAMW = torch.optim.AdamW
 
 
-class Plus(Totals):
-    name = package = "torchsummary_plus"
+class AbsentError(Exception):
+    """The tool has no such figure or feature."""
 
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
+
+class Tool:
+    """A tool's name, its package, and its features as functions; one that it lacks raises :class:`AbsentError`.
+
+    ``run`` takes a model, its arguments and its keyword arguments; ``static`` and ``param_bytes`` a model; ``peak`` a
+    function that builds a model, the size of its input and a batch size, and returns the bytes of a training step with
+    AdamW. All others take a model and its arguments: ``params``, ``trained``, ``macs``, the operators that are
+    ``unknown``, and what is shown.
+    """
+
+    def __init__(self, name: str, package: str = "", **features: Callable[..., Any]) -> None:
+        self.name, self.package = name, package or name
+        vars(self).update(features)
+
+    def __getattr__(self, feature: str) -> Any:
+        raise AttributeError(feature) if feature.startswith("__") else AbsentError(feature)
+
+
+def totals(run: Callable[..., Any]) -> dict[str, Shown]:
+    """Return the figures of a tool whose result has torchinfo's names of totals."""
+    return {
+        "params": lambda model, args: int(run(model, args, {}).total_params),
+        "trained": lambda model, args: int(run(model, args, {}).trainable_params),
+        "macs": lambda model, args: int(run(model, args, {}).total_mult_adds),
+    }
+
+
+def printed(call: Callable[[], Any]) -> str:
+    """Return the text that a call prints."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        call()
+    return text.getvalue()
+
+
+def our_package() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
         return plus.summary(model, input_data=(args, kwargs), verbose=0)
 
-    def static(self, model: nn.Module) -> Any:
-        return plus.summary(model, verbose=0)
+    def viewed(view: Callable[[Any], Any]) -> Shown:
+        return lambda model, args: view(run(model, args, {}))
 
-    def unknown(self, model: nn.Module, args: Args) -> Any:
-        return self.run(model, args, {}).unknown_ops
+    def estimated(view: Callable[[Any], Any], **options: Any) -> Shown:
+        return lambda model, args: view(plus.estimate_memory(model, input_data=(args, {}), **options))
 
-    def param_bytes(self, model: nn.Module) -> int:
-        return int(self.static(model).param_bytes)
+    def largest(model: nn.Module, args: Args) -> int:
+        return plus.max_batch_size(model, tuple(args[0].shape[1:]), 1 << 26, device="cpu").batch_size
 
-    def peak(self, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
+    def peak(build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
         return plus.estimate_memory(build(), size, batch, optimizer=ADAMW, loss=torch.sum).peak_bytes
 
-    def __init__(self) -> None:
-        def viewed(view: Callable[[Any], Any]) -> Callable[[nn.Module, Args], Any]:
-            return lambda model, args: view(self.run(model, args, {}))
-
-        def estimated(view: Callable[[Any], Any], **options: Any) -> Callable[[nn.Module, Args], Any]:
-            return lambda model, args: view(plus.estimate_memory(model, input_data=(args, {}), **options))
-
-        def compared(model: nn.Module, args: Args) -> Any:
-            return str(plus.compare(model, nn.Flatten(), input_size=tuple(args[0].shape[1:])))
-
-        def largest(model: nn.Module, args: Args) -> Any:
-            return plus.max_batch_size(model, tuple(args[0].shape[1:]), 1 << 26, device="cpu").batch_size
-
-        def tracked(model: nn.Module, args: Args) -> Any:
-            return printed(lambda: plus.MemTracker(device="cpu").track())
-
-        self.also = {
-            "text": viewed(str),
-            "tree": viewed(lambda result: result.render(style="tree")),
-            "columns": viewed(lambda result: result.render(col_names=["num_params"])),
-            "depth": viewed(lambda result: result.render(style="tree", depth=1)),
-            "markdown": viewed(lambda result: result.to_markdown()),
-            "latex": viewed(lambda result: result.to_latex()),
-            "html": viewed(lambda result: result.to_html()),
-            "csv": viewed(lambda result: result.to_csv()),
-            "json": viewed(lambda result: result.to_json()),
-            "frame": viewed(lambda result: result.to_dataframe()),
-            "graph": viewed(lambda result: result.graph().to_dot()),
-            "by_module": estimated(lambda step: step.by_module, optimizer="adamw"),
-            "gpu": estimated(lambda step: step.fits("T4"), gpu="T4"),
-            "compare": compared,
-            "largest": largest,
-            "tracker": tracked,
-        }
+    return Tool(
+        "torchsummary_plus", run=run, peak=peak, largest=largest, **totals(run), text=viewed(str),
+        static=lambda model: plus.summary(model, verbose=0), unknown=viewed(lambda result: result.unknown_ops),
+        param_bytes=lambda model: int(plus.summary(model, verbose=0).param_bytes),
+        tree=viewed(lambda result: result.render(style="tree")),
+        columns=viewed(lambda result: result.render(col_names=["num_params"])),
+        depth=viewed(lambda result: result.render(style="tree", depth=1)),
+        markdown=viewed(lambda result: result.to_markdown()), latex=viewed(lambda result: result.to_latex()),
+        html=viewed(lambda result: result.to_html()), csv=viewed(lambda result: result.to_csv()),
+        json=viewed(lambda result: result.to_json()), frame=viewed(lambda result: result.to_dataframe()),
+        graph=viewed(lambda result: result.graph().to_dot()),
+        by_module=estimated(lambda step: step.by_module, optimizer="adamw"),
+        gpu=estimated(lambda step: step.fits("T4"), gpu="T4"),
+        compare=lambda model, args: str(plus.compare(model, nn.Flatten(), input_size=tuple(args[0].shape[1:]))),
+        tracker=lambda *_: printed(lambda: plus.MemTracker(device="cpu").track()),
+    )  # fmt: skip
 
 
-class Summary(Tool):
-    name = package = "torchsummary"
-
-    def _text(self, model: nn.Module, args: Args) -> str:
+def torchsummary() -> Tool:
+    def text(model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None) -> str:
         from torchsummary import summary
 
+        if kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
+            raise AbsentError
         sizes = [tuple(arg.shape[1:]) for arg in args]
         return printed(lambda: summary(model, sizes, args[0].shape[0], device="cpu"))
 
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        if kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
-            raise AbsentError
-        return self._text(model, args)
+    def number(label: str) -> Shown:
+        """Return the integer that follows a label."""
 
-    def params(self, model: nn.Module, args: Args) -> int:
-        return number(self._text(model, args), "Total params")
+        def read(model: nn.Module, args: Args) -> int:
+            match = re.search(rf"{label}: ([\d,]+)", text(model, args))
+            assert match is not None, f"no {label!r}"
+            return int(match[1].replace(",", ""))
 
-    def trained(self, model: nn.Module, args: Args) -> int:
-        return number(self._text(model, args), "Trainable params")
+        return read
 
-    def __init__(self) -> None:
-        self.also = {"text": self._text}
+    return Tool("torchsummary", run=text, text=text, params=number("Total params"), trained=number("Trainable params"))
 
 
-class Info(Totals):
-    name = package = "torchinfo"
+def torchinfo() -> Tool:
+    def shown(**options: Any) -> Shown:
+        def show(model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None) -> Any:
+            from torchinfo import summary
 
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        from torchinfo import summary
+            return summary(model, input_data=kwargs or list(args), verbose=0, device="cpu", **options)
 
-        return summary(model, input_data=kwargs or list(args), verbose=0, device="cpu")
+        return show
 
-    def static(self, model: nn.Module) -> Any:
+    def text(**options: Any) -> Shown:
+        return lambda model, args: str(shown(**options)(model, args))
+
+    def static(model: nn.Module) -> Any:
         from torchinfo import summary
 
         return summary(model, verbose=0)
 
-    def param_bytes(self, model: nn.Module) -> int:
-        return int(self.static(model).total_param_bytes)
-
-    def __init__(self) -> None:
-        def shown(**options: Any) -> Callable[[nn.Module, Args], Any]:
-            def show(model: nn.Module, args: Args) -> Any:
-                from torchinfo import summary
-
-                return str(summary(model, input_data=list(args), verbose=0, device="cpu", **options))
-
-            return show
-
-        self.also = {
-            "text": shown(), "tree": shown(), "columns": shown(col_names=["num_params"]), "depth": shown(depth=1),
-        }  # fmt: skip
+    return Tool(
+        "torchinfo", run=shown(), static=static, param_bytes=lambda model: int(static(model).total_param_bytes),
+        **totals(shown()), text=text(), tree=text(), columns=text(col_names=["num_params"]), depth=text(depth=1),
+    )  # fmt: skip
 
 
-class View(Tool):
-    name = package = "torchview"
-
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
+def torchview() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any], **options: Any) -> Any:
         from torchview import draw_graph
 
-        return draw_graph(model, input_data=[*args, *kwargs.values()] if not kwargs else {**kwargs}, device="cpu")
+        return draw_graph(model, input_data=kwargs or list(args), device="cpu", **options)
 
-    def __init__(self) -> None:
-        def drawn(**options: Any) -> Callable[[nn.Module, Args], Any]:
-            def draw(model: nn.Module, args: Args) -> Any:
-                from torchview import draw_graph
+    def drawn(**options: Any) -> Shown:
+        return lambda model, args: run(model, args, {}, **options).visual_graph.source
 
-                return draw_graph(model, input_data=list(args), device="cpu", **options).visual_graph.source
-
-            return draw
-
-        self.also = {"graph": drawn(), "depth": drawn(depth=1)}
+    return Tool("torchview", run=run, graph=drawn(), depth=drawn(depth=1))
 
 
-class Lens(Tool):
-    name = package = "torchlens"
+def torchlens() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
+        import torchlens as lens
 
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        import torchlens
+        return lens.trace(model, list(args), kwargs)
 
-        return torchlens.trace(model, list(args), kwargs)
+    def viewed(view: Callable[[Any], Any]) -> Shown:
+        return lambda model, args: view(run(model, args, {}))
 
-    def params(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).num_params)
-
-    def trained(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).num_params_trainable)
-
-    def macs(self, model: nn.Module, args: Args) -> int:
-        by_type = self.run(model, args, {}).macs_by_op_type
-        return sum(int(counts["forward"]) for counts in by_type.values())
-
-    def unknown(self, model: nn.Module, args: Args) -> Any:
-        return self.run(model, args, {}).macs_unknown_split_ops
-
-    def __init__(self) -> None:
-        self.also = {
-            "frame": lambda m, a: self.run(m, a, {}).to_pandas(),
-            "text": lambda m, a: str(self.run(m, a, {})),
-            "csv": lambda m, a: self.run(m, a, {}).to_pandas().to_csv(),
-            "graph": lambda m, a: self.run(m, a, {}).num_edges,
-        }
+    return Tool(
+        "torchlens", run=run, params=viewed(lambda log: int(log.num_params)), text=viewed(str),
+        trained=viewed(lambda log: int(log.num_params_trainable)), graph=viewed(lambda log: log.num_edges),
+        macs=viewed(lambda log: sum(int(counts["forward"]) for counts in log.macs_by_op_type.values())),
+        unknown=viewed(lambda log: log.macs_unknown_split_ops), frame=viewed(lambda log: log.to_pandas()),
+        csv=viewed(lambda log: log.to_pandas().to_csv()),
+    )  # fmt: skip
 
 
-class Fvcore(Tool):
-    name = package = "fvcore"
-
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
+def fvcore() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
         from fvcore.nn import FlopCountAnalysis
 
         if kwargs:
             raise AbsentError
         return FlopCountAnalysis(model, args).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
 
-    def params(self, model: nn.Module, args: Args) -> int:
+    def params(model: nn.Module, args: Args) -> int:
         from fvcore.nn import parameter_count
 
         return int(parameter_count(model)[""])
 
-    def macs(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).total())
+    def shown(function: str, **options: Any) -> Shown:
+        def show(model: nn.Module, args: Args) -> Any:
+            from fvcore import nn as of_fvcore
 
-    def unknown(self, model: nn.Module, args: Args) -> Any:
-        return self.run(model, args, {}).unsupported_ops()
+            return getattr(of_fvcore, function)(run(model, args, {}), **options)
 
-    def __init__(self) -> None:
-        def table(**options: Any) -> Callable[[nn.Module, Args], Any]:
-            def show(model: nn.Module, args: Args) -> Any:
-                from fvcore.nn import flop_count_table
+        return show
 
-                return flop_count_table(self.run(model, args, {}), **options)
-
-            return show
-
-        def tree(model: nn.Module, args: Args) -> Any:
-            from fvcore.nn import flop_count_str
-
-            return flop_count_str(self.run(model, args, {}))
-
-        self.also = {"text": table(), "tree": tree, "depth": table(max_depth=1), "markdown": table()}
+    table = shown("flop_count_table")
+    return Tool(
+        "fvcore", run=run, params=params, macs=lambda model, args: int(run(model, args, {}).total()), text=table,
+        unknown=lambda model, args: run(model, args, {}).unsupported_ops(), tree=shown("flop_count_str"),
+        depth=shown("flop_count_table", max_depth=1), markdown=table,
+    )  # fmt: skip
 
 
-class Ptflops(Tool):
-    name = package = "ptflops"
-
-    def _both(self, model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None) -> tuple[int, int]:
+def ptflops() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None) -> tuple[int, int]:
         from ptflops import get_model_complexity_info
 
         named = kwargs or (dict(zip("xy", args)) if len(args) > 1 else None)
-        settings = {"input_constructor": lambda _: named or args[0]}
-        macs, params = get_model_complexity_info(
-            model, (1,), as_strings=False, print_per_layer_stat=False, verbose=False, **settings
-        )
+        settings: dict[str, Any] = {"input_constructor": lambda _: named or args[0], "verbose": False}
+        macs, params = get_model_complexity_info(model, (1,), as_strings=False, print_per_layer_stat=False, **settings)
         if macs is None:
             raise RuntimeError("it returned None")
         return int(macs), int(params)
 
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        return self._both(model, args, kwargs)
+    def shown(model: nn.Module, args: Args) -> Any:
+        from ptflops import get_model_complexity_info
 
-    def params(self, model: nn.Module, args: Args) -> int:
-        return self._both(model, args)[1]
+        settings: dict[str, Any] = {"input_constructor": lambda _: args[0], "verbose": False}
+        return printed(lambda: get_model_complexity_info(model, (1,), **settings))
 
-    def macs(self, model: nn.Module, args: Args) -> int:
-        return self._both(model, args)[0] * int(args[0].shape[0])  # Its figure is for one sample.
+    def macs(model: nn.Module, args: Args) -> int:
+        return run(model, args)[0] * int(args[0].shape[0])  # Its figure is for one sample.
 
-    def __init__(self) -> None:
-        def shown(model: nn.Module, args: Args) -> Any:
-            from ptflops import get_model_complexity_info
-
-            return printed(
-                lambda: get_model_complexity_info(model, (1,), input_constructor=lambda _: args[0], verbose=False)
-            )
-
-        self.also = {"text": shown, "tree": shown}
+    return Tool("ptflops", run=run, params=lambda *given: run(*given)[1], macs=macs, text=shown, tree=shown)
 
 
-class Thop(Tool):
-    name = package = "thop"
-
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
+def thop() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None) -> Any:
         from thop import profile
 
         if kwargs:
             raise AbsentError
         return profile(model, inputs=args, verbose=False)
 
-    def params(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {})[1])
-
-    def macs(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {})[0])
+    return Tool("thop", run=run, params=lambda *given: int(run(*given)[1]), macs=lambda *given: int(run(*given)[0]))
 
 
-class DeepSpeed(Tool):
-    name, package = "DeepSpeed", "deepspeed"
-
-    def _profiled(self, model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
+def deepspeed() -> Tool:
+    def run(model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
         from deepspeed.profiling.flops_profiler import get_model_profile
 
         settings = {"print_profile": False, "as_string": False, "warm_up": 0, **options}
         return get_model_profile(model, args=list(args), kwargs=kwargs or {}, **settings)
 
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        return self._profiled(model, args, kwargs)
+    def shown(**options: Any) -> Shown:
+        return lambda model, args: printed(lambda: run(model, args, print_profile=True, **options))
 
-    def params(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {})[2])
-
-    def macs(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {})[1])
-
-    def __init__(self) -> None:
-        def shown(**options: Any) -> Callable[[nn.Module, Args], Any]:
-            return lambda model, args: printed(lambda: self._profiled(model, args, print_profile=True, **options))
-
-        self.also = {"text": shown(), "tree": shown(), "depth": shown(module_depth=1)}
+    return Tool(
+        "DeepSpeed", "deepspeed", run=run, params=lambda *given: int(run(*given)[2]), text=shown(), tree=shown(),
+        macs=lambda *given: int(run(*given)[1]), depth=shown(module_depth=1),
+    )  # fmt: skip
 
 
-class Accelerate(Tool):
-    name = package = "accelerate"
-
-    def static(self, model: nn.Module) -> Any:
+def accelerate() -> Tool:
+    def static(model: nn.Module) -> Any:
         from accelerate.utils import compute_module_sizes
 
         return compute_module_sizes(model)
 
-    def param_bytes(self, model: nn.Module) -> int:
-        return int(self.static(model)[""])
+    return Tool("accelerate", static=static, param_bytes=lambda model: int(static(model)[""]))
 
 
-class Memlab(Tool):
-    name = package = "pytorch_memlab"
-
-    def _report(self, model: nn.Module) -> str:
+def pytorch_memlab() -> Tool:
+    def static(model: nn.Module) -> str:
         from pytorch_memlab import MemReporter
 
         return printed(lambda: MemReporter(model).report())
 
-    def static(self, model: nn.Module) -> Any:
-        return self._report(model)
-
-    def param_bytes(self, model: nn.Module) -> int:
-        figures = re.findall(r"Used Memory: ([\d.]+)([BKMG])", self._report(model))
-        value, unit = figures[-1]
+    def param_bytes(model: nn.Module) -> int:
+        value, unit = re.findall(r"Used Memory: ([\d.]+)([BKMG])", static(model))[-1]
         return round(float(value) * 1024 ** "BKMG".index(unit))
 
-    def __init__(self) -> None:
-        self.also = {"tracker": lambda m, a: self._report(m)}
+    return Tool("pytorch_memlab", static=static, param_bytes=param_bytes, tracker=lambda model, _: static(model))
 
 
-class Tracker(Tool):
-    name, package = "torch's MemTracker", "torch"
-
-    def peak(self, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
+def mem_tracker() -> Tool:
+    def peak(build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -339,29 +284,32 @@ class Tracker(Tool):
                     optimizer.zero_grad()
             return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
-    def __init__(self) -> None:
-        def by_module(model: nn.Module, args: Args) -> Any:
-            from torch.distributed._tools.mem_tracker import MemTracker
+    def tracked(model: nn.Module, args: Args) -> Any:
+        from torch.distributed._tools.mem_tracker import MemTracker
 
-            tracker = MemTracker()
-            tracker.track_external(model)
-            with tracker:
-                model(*args)
-            return printed(lambda: tracker.display_modulewise_snapshots(depth=1)) or "shown"
+        tracker = MemTracker()
+        tracker.track_external(model)
+        with tracker:
+            model(*args)
+        return tracker
 
-        def tracked(model: nn.Module, args: Args) -> Any:
-            from torch.distributed._tools.mem_tracker import MemTracker
+    def by_module(model: nn.Module, args: Args) -> str:
+        tracker = tracked(model, args)
+        return printed(lambda: tracker.display_modulewise_snapshots(depth=1)) or "shown"
 
-            with MemTracker() as tracker:
-                model(*args)
-            return tracker.get_tracker_snapshot("peak")
+    def snapshot(model: nn.Module, args: Args) -> Any:
+        return tracked(model, args).get_tracker_snapshot("peak")
 
-        self.also = {"by_module": by_module, "tracker": tracked}
+    return Tool("torch's MemTracker", "torch", peak=peak, by_module=by_module, tracker=snapshot)
 
 
-TOOLS: tuple[type[Tool], ...] = (
-    Plus, Summary, Info, View, Lens, Fvcore, Ptflops, Thop, DeepSpeed, Accelerate, Memlab, Tracker,
-)  # fmt: skip
+TOOLS: dict[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        our_package(), torchsummary(), torchinfo(), torchview(), torchlens(), fvcore(), ptflops(), thop(),
+        deepspeed(), accelerate(), pytorch_memlab(), mem_tracker(),
+    )
+}  # fmt: skip
 """The tools that are run, in the order of the page."""
 
 DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
