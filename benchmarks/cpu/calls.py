@@ -112,17 +112,12 @@ class Drawing:
         if kind in ("number", "Optional[number]", "Union[number, bool]", "Scalar"):
             return self.random.choice(NUMBERS)
         choices: dict[str, tuple[Any, ...]] = {
-            "int": (1, 2) if name == "reduction" else (0, -1, 1, 2),
-            "Optional[int]": (None, 0, -1, 1),
+            "int": (1, 2) if name == "reduction" else (0, -1, 1, 2), "Optional[int]": (None, 0, -1, 1),
             "List[int]": ([0], [-1], [0, 1]) if name.startswith("dim") else ([2], [2, 2], [1, 3]),
-            "Optional[List[int]]": (None, [0], [-1]),
-            "bool": (True, False),
-            "Optional[bool]": (None, True),
-            "float": (0.5, 1.0, 2.0),
-            "Optional[float]": (None, 0.5),
-            "str": ("none", "mean", "left"),
+            "Optional[List[int]]": (None, [0], [-1]), "bool": (True, False), "Optional[bool]": (None, True),
+            "float": (0.5, 1.0, 2.0), "Optional[float]": (None, 0.5), "str": ("none", "mean", "left"),
             "Optional[str]": (None, "floor", "trunc"),
-        }
+        }  # fmt: skip
         if name == "dtype":
             return self.random.choice((None, *DTYPES))
         return self.random.choice(choices[kind]) if kind in choices else NotImplemented

@@ -276,37 +276,22 @@ SWIN = {"img_size": 56, "embed_dim": 24, "depths": (2, 2), "num_heads": (3, 6)}
 IMAGE, LARGE, IDS = floats(3, 32, 32), floats(3, 64, 64), words(32)
 
 MLPS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "mlp": (mlp, floats(64)),
-    "mlp_wide": (partial(mlp, 256, nn.Tanh), floats(256)),
-    "mlp_norm": (normalised, floats(64)),
-    "mlp_residual": (residual, floats(64)),
-    "mlp_gated": (gated, floats(64)),
+    "mlp": (mlp, floats(64)), "mlp_wide": (partial(mlp, 256, nn.Tanh), floats(256)),
+    "mlp_norm": (normalised, floats(64)), "mlp_residual": (residual, floats(64)), "mlp_gated": (gated, floats(64)),
     "mlp_double": (lambda: mlp().double(), lambda batch: (torch.randn(batch, 64, dtype=torch.float64),)),
-    "mlp_adapted": (adapted, floats(64)),
-    "vae": (nets.VAE, floats(256)),
-    "radiance_field": (nets.Field, floats(100, 3)),
-    "experts": (nets.Experts, floats(20, 48)),
-    "graph": (nets.Graph, floats(30, 32)),
-    "recommender": (recommender, words(4)),
-    "mixer": (nets.Mixer, IMAGE),
+    "mlp_adapted": (adapted, floats(64)), "vae": (nets.VAE, floats(256)),
+    "radiance_field": (nets.Field, floats(100, 3)), "experts": (nets.Experts, floats(20, 48)),
+    "graph": (nets.Graph, floats(30, 32)), "recommender": (recommender, words(4)), "mixer": (nets.Mixer, IMAGE),
     "timm_gmlp": (partial(timm_model, "gmlp_ti16_224", img_size=32), IMAGE),
     "timm_resmlp": (partial(timm_model, "resmlp_12_224", img_size=32), IMAGE),
-}
+}  # fmt: skip
 
 CNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "vgg": (vgg, IMAGE),
-    "vgg_channels_last": (channels_last(vgg), IMAGE),
-    "squeeze_excite": (excited, IMAGE),
-    "separable": (separable, IMAGE),
-    "dense_block": (dense, IMAGE),
-    "frozen_body": (frozen, IMAGE),
-    "spatial_transformer": (nets.Transformed, IMAGE),
-    "feature_pyramid": (pyramid, IMAGE),
-    "style_transfer": (style, IMAGE),
-    "super_resolution": (enlarged, IMAGE),
-    "conv_autoencoder": (autoencoder, IMAGE),
-    "gan": (nets.GAN, floats(32, 1, 1)),
-    "fourier_operator": (nets.Spectral, floats(1, 32, 32)),
+    "vgg": (vgg, IMAGE), "vgg_channels_last": (channels_last(vgg), IMAGE), "squeeze_excite": (excited, IMAGE),
+    "separable": (separable, IMAGE), "dense_block": (dense, IMAGE), "frozen_body": (frozen, IMAGE),
+    "spatial_transformer": (nets.Transformed, IMAGE), "feature_pyramid": (pyramid, IMAGE),
+    "style_transfer": (style, IMAGE), "super_resolution": (enlarged, IMAGE), "conv_autoencoder": (autoencoder, IMAGE),
+    "gan": (nets.GAN, floats(32, 1, 1)), "fourier_operator": (nets.Spectral, floats(1, 32, 32)),
     "resnet18": (partial(vision, "resnet18"), LARGE),
     "resnet18_channels_last": (channels_last(partial(vision, "resnet18")), LARGE),
     "resnet50": (partial(vision, "resnet50"), LARGE),
@@ -323,12 +308,10 @@ CNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "convnext": (partial(timm_model, "convnext_atto"), LARGE),
     "unet": (nets.UNet, IMAGE),
     "unet_bilinear": (partial(nets.UNet, "bilinear"), IMAGE),
-    "unet_channels_last": (channels_last(nets.UNet), IMAGE),
-    "diffusion_unet": (nets.DiffusionUNet, noisy),
-    "resnet3d": (residual3d, floats(1, 8, 16, 16)),
-    "wavenet": (wavenet, floats(1, 400)),
+    "unet_channels_last": (channels_last(nets.UNet), IMAGE), "diffusion_unet": (nets.DiffusionUNet, noisy),
+    "resnet3d": (residual3d, floats(1, 8, 16, 16)), "wavenet": (wavenet, floats(1, 400)),
     "sound": (sound, floats(1, 4000)),
-}
+}  # fmt: skip
 
 RNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "rnn": (recurrent(nn.RNN, 1), words(24)),

@@ -6,7 +6,7 @@ Nothing is downloaded. Transformers keep their usual width but have only a few l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -87,107 +87,52 @@ IMAGES: dict[str, dict[str, tuple[int, int]]] = {
 """Library -> models for images of 224 x 224, with their batch sizes."""
 
 
-def _torchvision(name: str) -> nn.Module:
-    model: nn.Module = import_torchvision().models.get_model(name)
-    return model
+ON_TORCHVISION = ("torchvision.models", "timm", "segmentation_models_pytorch")
 
 
-def _timm(name: str) -> nn.Module:
-    import_torchvision()
-    model: nn.Module = import_module("timm").create_model(name)
+def made(module: str, name: str, *args: Any, **arguments: Any) -> nn.Module:
+    """Return a model of a library, by the name of its class or its function."""
+    if module in ON_TORCHVISION:
+        import_torchvision()
+    model: nn.Module = getattr(import_module(module), name)(*args, **arguments)
     return model
 
 
 TEXT: dict[str, tuple[str, dict[str, Any], dict[str, Shape], tuple[int, int]]] = {
-    "bert": (
-        "BertForMaskedLM",
-        {"num_hidden_layers": 3},
-        {"input_ids": ((384,), 30_522), "labels": ((384,), 30_522)},
-        (8, 24),
-    ),
-    "distilbert": (
-        "DistilBertForSequenceClassification",
-        {"n_layers": 3},
-        {"input_ids": ((256,), 30_522), "labels": ((), 2)},
-        (16, 48),
-    ),
+    "bert": ("BertForMaskedLM", {"num_hidden_layers": 3}, {"input_ids": ((384,), 30_522), "labels": ((384,), 30_522)},
+        (8, 24)),
+    "distilbert": ("DistilBertForSequenceClassification", {"n_layers": 3},
+        {"input_ids": ((256,), 30_522), "labels": ((), 2)}, (16, 48)),
     "electra": ("ElectraModel", {"num_hidden_layers": 3}, {"input_ids": ((256,), 30_522)}, (16, 64)),
     "albert": ("AlbertModel", {"num_hidden_layers": 3}, {"input_ids": ((256,), 30_000)}, (2, 8)),
-    "gpt2": (
-        "GPT2LMHeadModel",
-        {"n_layer": 3},
-        {"input_ids": ((512,), 50_257), "labels": ((512,), 50_257)},
-        (4, 8),
-    ),
-    "gpt_neox": (
-        "GPTNeoXForCausalLM",
-        {"num_hidden_layers": 2, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096},
-        {"input_ids": ((512,), 50_432), "labels": ((512,), 50_432)},
-        (2, 8),
-    ),
-    "opt": (
-        "OPTForCausalLM",
-        {"num_hidden_layers": 2},
-        {"input_ids": ((512,), 50_272)},
-        (4, 8),
-    ),
-    "llama": (
-        "LlamaForCausalLM",
-        {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4}
-        | {"intermediate_size": 5632},
-        {"input_ids": ((1024,), 32_000), "labels": ((1024,), 32_000)},
-        (2, 4),
-    ),
-    "mistral": (
-        "MistralModel",
-        {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8}
-        | {"intermediate_size": 7168},
-        {"input_ids": ((1024,), 32_000)},
-        (2, 4),
-    ),
-    "qwen2": (
-        "Qwen2ForCausalLM",
-        {"num_hidden_layers": 3, "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2}
-        | {"intermediate_size": 4864, "tie_word_embeddings": True},
-        {"input_ids": ((512,), 151_936), "labels": ((512,), 151_936)},
-        (2, 4),
-    ),
-    "gemma": (
-        "GemmaModel",
-        {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 1}
-        | {"intermediate_size": 8192, "head_dim": 256},
-        {"input_ids": ((512,), 256_000)},
-        (2, 4),
-    ),
-    "bloom": (
-        "BloomModel",
-        {"n_layer": 2, "hidden_size": 1024, "n_head": 16},
-        {"input_ids": ((256,), 250_880)},
-        (4, 8),
-    ),
-    "t5": (
-        "T5Model",
-        {"num_layers": 2, "num_decoder_layers": 2},
-        {"input_ids": ((256,), 32_128), "decoder_input_ids": ((256,), 32_128)},
-        (8, 16),
-    ),
+    "gpt2": ("GPT2LMHeadModel", {"n_layer": 3}, {"input_ids": ((512,), 50_257), "labels": ((512,), 50_257)}, (4, 8)),
+    "gpt_neox": ("GPTNeoXForCausalLM", {"num_hidden_layers": 2, "hidden_size": 1024, "num_attention_heads": 16,
+        "intermediate_size": 4096}, {"input_ids": ((512,), 50_432), "labels": ((512,), 50_432)}, (2, 8)),
+    "opt": ("OPTForCausalLM", {"num_hidden_layers": 2}, {"input_ids": ((512,), 50_272)}, (4, 8)),
+    "llama": ("LlamaForCausalLM", {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "intermediate_size": 5632},
+        {"input_ids": ((1024,), 32_000), "labels": ((1024,), 32_000)}, (2, 4)),
+    "mistral": ("MistralModel", {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "intermediate_size": 7168}, {"input_ids": ((1024,), 32_000)}, (2, 4)),
+    "qwen2": ("Qwen2ForCausalLM", {"num_hidden_layers": 3, "hidden_size": 896, "num_attention_heads": 14,
+        "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True},
+        {"input_ids": ((512,), 151_936), "labels": ((512,), 151_936)}, (2, 4)),
+    "gemma": ("GemmaModel", {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 8,
+        "num_key_value_heads": 1, "intermediate_size": 8192, "head_dim": 256}, {"input_ids": ((512,), 256_000)},
+        (2, 4)),
+    "bloom": ("BloomModel", {"n_layer": 2, "hidden_size": 1024, "n_head": 16}, {"input_ids": ((256,), 250_880)},
+        (4, 8)),
+    "t5": ("T5Model", {"num_layers": 2, "num_decoder_layers": 2}, {"input_ids": ((256,), 32_128),
+        "decoder_input_ids": ((256,), 32_128)}, (8, 16)),
     "bart": ("BartModel", {"encoder_layers": 2, "decoder_layers": 2}, {"input_ids": ((256,), 50_265)}, (8, 16)),
-    "deberta-v2": (
-        "DebertaV2Model",
-        {"num_hidden_layers": 2, "hidden_size": 768, "num_attention_heads": 12} | {"intermediate_size": 3072},
-        {"input_ids": ((128,), 128_100)},
-        (4, 16),
-    ),
+    "deberta-v2": ("DebertaV2Model", {"num_hidden_layers": 2, "hidden_size": 768, "num_attention_heads": 12,
+        "intermediate_size": 3072}, {"input_ids": ((128,), 128_100)}, (4, 16)),
     "vit": ("ViTForImageClassification", {"num_hidden_layers": 3}, {"pixel_values": (IMAGE, 0)}, (16, 64)),
-    "whisper": (
-        "WhisperModel",
-        {"encoder_layers": 2, "decoder_layers": 2, "d_model": 384, "encoder_attention_heads": 6}
-        | {"decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536},
-        {"input_features": ((80, 3000), 0), "decoder_input_ids": ((64,), 51_865)},
-        (4, 16),
-    ),
+    "whisper": ("WhisperModel", {"encoder_layers": 2, "decoder_layers": 2, "d_model": 384, "encoder_attention_heads": 6,
+        "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536},
+        {"input_features": ((80, 3000), 0), "decoder_input_ids": ((64,), 51_865)}, (4, 16)),
     "segformer": ("SegformerForSemanticSegmentation", {}, {"pixel_values": ((3, 256, 256), 0)}, (4, 16)),
-}
+}  # fmt: skip
 """Model type of transformers -> its class, the changes to its usual configuration, inputs and batch sizes."""
 
 
@@ -225,74 +170,34 @@ IN_VOLUMES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
     "UNETR": ({"img_size": (64, 64, 64), "feature_size": 8, "hidden_size": 96, "mlp_dim": 384, "num_heads": 4}, (1, 4)),
     "DynUNet": ({"kernel_size": (3, 3, 3), "strides": (1, 2, 2), "upsample_kernel_size": (2, 2)}, (1, 2)),
     "VNet": ({}, (1, 2)),
-}
-
-
-def _volume(name: str) -> nn.Module:
-    plain = {"in_channels": 1, "out_channels": 2, **IN_VOLUMES[name][0]}
-    if name != "UNETR":
-        plain["spatial_dims"] = 3
-    model: nn.Module = getattr(import_module("monai.networks.nets"), name)(**plain)
-    return model
+}  # fmt: skip
 
 
 MAPS: dict[str, tuple[str, str, tuple[int, int]]] = {
-    "unet_resnet18": ("Unet", "resnet18", (4, 16)),
-    "fpn_resnet18": ("FPN", "resnet18", (4, 16)),
+    "unet_resnet18": ("Unet", "resnet18", (4, 16)), "fpn_resnet18": ("FPN", "resnet18", (4, 16)),
     "unetplusplus_mobilenet_v2": ("UnetPlusPlus", "mobilenet_v2", (4, 8)),
     "deeplabv3plus_resnet34": ("DeepLabV3Plus", "resnet34", (4, 16)),
     "pspnet_resnet18": ("PSPNet", "resnet18", (8, 16)),
-}
-
-
-def _map(name: str) -> nn.Module:
-    import_torchvision()
-    decoder, encoder, _ = MAPS[name]
-    library = import_module("segmentation_models_pytorch")
-    model: nn.Module = getattr(library, decoder)(encoder, encoder_weights=None, classes=3)
-    return model
+}  # fmt: skip
 
 
 BLOCKS = {"layers_per_block": 1, "block_out_channels": (64, 128), "norm_num_groups": 32}
 DIFFUSION: dict[str, tuple[str, dict[str, Any], dict[str, Shape], tuple[int, int]]] = {
-    "unet2d": (
-        "UNet2DModel",
-        {**BLOCKS, "sample_size": 32, "down_block_types": ("DownBlock2D", "AttnDownBlock2D")}
-        | {"up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
-        {"sample": ((3, 32, 32), 0), "timestep": ((), 1000)},
-        (16, 64),
-    ),
-    "unet2d_conditioned": (
-        "UNet2DConditionModel",
-        {**BLOCKS, "sample_size": 32, "cross_attention_dim": 256, "attention_head_dim": 8}
-        | {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D")}
-        | {"up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")},
-        {"sample": ((4, 32, 32), 0), "timestep": ((), 1000), "encoder_hidden_states": ((77, 256), 0)},
-        (4, 16),
-    ),
-    "autoencoder": (
-        "AutoencoderKL",
-        {**BLOCKS, "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2},
-        {"sample": ((3, 128, 128), 0)},
-        (2, 8),
-    ),
-}
-
-
-def _diffusion(name: str) -> nn.Module:
-    kind, arguments, *_ = DIFFUSION[name]
-    model: nn.Module = getattr(import_module("diffusers"), kind)(**arguments)
-    return model
+    "unet2d": ("UNet2DModel", {**BLOCKS, "sample_size": 32, "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+        "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}, {"sample": ((3, 32, 32), 0), "timestep": ((), 1000)},
+        (16, 64)),
+    "unet2d_conditioned": ("UNet2DConditionModel", {**BLOCKS, "sample_size": 32, "cross_attention_dim": 256,
+        "attention_head_dim": 8, "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+        "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}, {"sample": ((4, 32, 32), 0), "timestep": ((), 1000),
+        "encoder_hidden_states": ((77, 256), 0)}, (4, 16)),
+    "autoencoder": ("AutoencoderKL", {**BLOCKS, "down_block_types": ("DownEncoderBlock2D",) * 2,
+        "up_block_types": ("UpDecoderBlock2D",) * 2}, {"sample": ((3, 128, 128), 0)}, (2, 8)),
+}  # fmt: skip
 
 
 GRAPH = {"x": ((4096, 128), 0), "edge_index": ((32_768,), 4096)}
 GRAPHS = ("GraphSAGE", "GIN", "EdgeCNN")
-
-
-def _graph(name: str) -> nn.Module:
-    network = getattr(import_module("torch_geometric.nn"), name)
-    model: nn.Module = network(in_channels=128, hidden_channels=256, num_layers=3, out_channels=64)
-    return model
+OF_GRAPHS = {"in_channels": 128, "hidden_channels": 256, "num_layers": 3, "out_channels": 64}
 
 
 def installed() -> dict[str, str]:
@@ -303,28 +208,26 @@ def installed() -> dict[str, str]:
 
 def families() -> dict[str, Family]:
     """All families by name."""
-    catalogue = [
-        Family(library, name, partial(maker, name), {"x": (IMAGE, 0)}, batches, convolves=True)
-        for (library, models), maker in zip(IMAGES.items(), (_torchvision, _timm))
-        for name, batches in models.items()
-    ]
-    catalogue += [
-        Family("transformers", f"hf_{kind}", partial(_transformer, kind), inputs, batches)
-        for kind, (_, _, inputs, batches) in TEXT.items()
-    ]
-    catalogue += [
-        Family("monai", f"monai_{name}", partial(_volume, name), VOLUME, batches, convolves=True)
-        for name, (_, batches) in IN_VOLUMES.items()
-    ]
-    catalogue += [
-        Family(
-            "segmentation_models_pytorch", f"smp_{name}", partial(_map, name), {"x": ((3, 128, 128), 0)}, batches, True
-        )
-        for name, (_, _, batches) in MAPS.items()
-    ]
-    catalogue += [
-        Family("diffusers", f"diffusers_{name}", partial(_diffusion, name), inputs, batches, convolves=True)
-        for name, (_, _, inputs, batches) in DIFFUSION.items()
-    ]
-    catalogue += [Family("torch_geometric", f"pyg_{name}", partial(_graph, name), GRAPH, (1, 4)) for name in GRAPHS]
-    return {family.name: family for family in catalogue}
+    return {family.name: family for family in _families()}
+
+
+def _families() -> Iterator[Family]:
+    for library, place in (("torchvision", ("torchvision.models", "get_model")), ("timm", ("timm", "create_model"))):
+        for name, batches in IMAGES[library].items():
+            yield Family(library, name, partial(made, *place, name), {"x": (IMAGE, 0)}, batches, True)
+    for kind, (_, _, inputs, batches) in TEXT.items():
+        yield Family("transformers", f"hf_{kind}", partial(_transformer, kind), inputs, batches)
+    for name, (arguments, batches) in IN_VOLUMES.items():
+        sizes = {"in_channels": 1, "out_channels": 2, **({} if name == "UNETR" else {"spatial_dims": 3}), **arguments}
+        make = partial(made, "monai.networks.nets", name, **sizes)
+        yield Family("monai", f"monai_{name}", make, VOLUME, batches, True)
+    library, maps = "segmentation_models_pytorch", {"x": ((3, 128, 128), 0)}
+    for name, (decoder, encoder, batches) in MAPS.items():
+        make = partial(made, library, decoder, encoder, encoder_weights=None, classes=3)
+        yield Family(library, f"smp_{name}", make, maps, batches, True)
+    for name, (kind, arguments, inputs, batches) in DIFFUSION.items():
+        make = partial(made, "diffusers", kind, **arguments)
+        yield Family("diffusers", f"diffusers_{name}", make, inputs, batches, True)
+    for name in GRAPHS:
+        make = partial(made, "torch_geometric.nn", name, **OF_GRAPHS)
+        yield Family("torch_geometric", f"pyg_{name}", make, GRAPH, (1, 4))

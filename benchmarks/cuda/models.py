@@ -274,51 +274,28 @@ LLAMA = llama.Config(width=1024, depth=16, heads=16, kv_heads=4, hidden=2816)
 FAMILIES: dict[str, tuple[Size, Size]] = {
     "mlp": (Size(lambda: mlp(4096, 6), (4096,), (256, 2048)), Size(lambda: mlp(64, 3), (64,), (4, 9))),
     "vgg16": (Size(VGG, (3, 224, 224), (16, 64)), Size(lambda: VGG().features, (3, 32, 32), (1, 2))),
-    "resnet18": (
-        Size(lambda: ResNet(BasicBlock, (2, 2, 2, 2)), (3, 224, 224), (64, 256)),
-        Size(lambda: ResNet(BasicBlock, (1, 1, 1, 1)), (3, 32, 32), (2, 3)),
-    ),
-    "resnet50": (
-        Size(lambda: ResNet(Bottleneck, (3, 4, 6, 3)), (3, 224, 224), (32, 128)),
-        Size(lambda: ResNet(Bottleneck, (1, 1, 1, 1)), (3, 32, 32), (2, 3)),
-    ),
+    "resnet18": (Size(lambda: ResNet(BasicBlock, (2, 2, 2, 2)), (3, 224, 224), (64, 256)),
+        Size(lambda: ResNet(BasicBlock, (1, 1, 1, 1)), (3, 32, 32), (2, 3))),
+    "resnet50": (Size(lambda: ResNet(Bottleneck, (3, 4, 6, 3)), (3, 224, 224), (32, 128)),
+        Size(lambda: ResNet(Bottleneck, (1, 1, 1, 1)), (3, 32, 32), (2, 3))),
     "mobilenet_v2": (Size(MobileNetV2, (3, 224, 224), (64, 256)), Size(MobileNetV2, (3, 32, 32), (2, 3))),
-    "convnext": (
-        Size(lambda: ConvNeXt((96, 192, 384, 768), (3, 3, 9, 3)), (3, 224, 224), (32, 128)),
-        Size(lambda: ConvNeXt((8, 16), (1, 1)), (3, 32, 32), (2, 3)),
-    ),
-    "vit": (
-        Size(ViT, (3, 224, 224), (32, 128)),
-        Size(lambda: ViT(32, 8, 64, 2, 2), (3, 32, 32), (2, 3)),
-    ),
-    "gpt2": (
-        Size(gpt2.GPT2, (1024,), (4, 16), gpt2.SMALL.vocabulary),
-        Size(lambda: gpt2.GPT2(TINY_GPT), (32,), (2, 3), TINY_GPT.vocabulary),
-    ),
-    "llama": (
-        Size(lambda: llama.Llama(LLAMA), (1024,), (4, 16), LLAMA.vocabulary),
-        Size(lambda: llama.Llama(TINY_LLAMA), (32,), (2, 3), TINY_LLAMA.vocabulary),
-    ),
-    "bert": (
-        Size(lambda: Encoder(768, 12, 12), (512,), (8, 32), 30_522),
-        Size(lambda: Encoder(64, 2, 2, 500, 32), (32,), (2, 3), 500),
-    ),
-    "t5": (
-        Size(lambda: T5(512, 6, 8), (512,), (8, 32), 32_128),
-        Size(lambda: T5(64, 1, 2, 500, 32), (32,), (2, 3), 500),
-    ),
-    "lstm": (
-        Size(lambda: Recurrent(nn.LSTM, 1024), (256,), (32, 128), 10_000),
-        Size(lambda: Recurrent(nn.LSTM, 32, 2, 500), (16,), (2, 3), 500),
-    ),
-    "gru": (
-        Size(lambda: Recurrent(nn.GRU, 1024), (256,), (32, 128), 10_000),
-        Size(lambda: Recurrent(nn.GRU, 32, 2, 500), (16,), (2, 3), 500),
-    ),
+    "convnext": (Size(lambda: ConvNeXt((96, 192, 384, 768), (3, 3, 9, 3)), (3, 224, 224), (32, 128)),
+        Size(lambda: ConvNeXt((8, 16), (1, 1)), (3, 32, 32), (2, 3))),
+    "vit": (Size(ViT, (3, 224, 224), (32, 128)), Size(lambda: ViT(32, 8, 64, 2, 2), (3, 32, 32), (2, 3))),
+    "gpt2": (Size(gpt2.GPT2, (1024,), (4, 16), gpt2.SMALL.vocabulary),
+        Size(lambda: gpt2.GPT2(TINY_GPT), (32,), (2, 3), TINY_GPT.vocabulary)),
+    "llama": (Size(lambda: llama.Llama(LLAMA), (1024,), (4, 16), LLAMA.vocabulary),
+        Size(lambda: llama.Llama(TINY_LLAMA), (32,), (2, 3), TINY_LLAMA.vocabulary)),
+    "bert": (Size(lambda: Encoder(768, 12, 12), (512,), (8, 32), 30_522),
+        Size(lambda: Encoder(64, 2, 2, 500, 32), (32,), (2, 3), 500)),
+    "t5": (Size(lambda: T5(512, 6, 8), (512,), (8, 32), 32_128),
+        Size(lambda: T5(64, 1, 2, 500, 32), (32,), (2, 3), 500)),
+    "lstm": (Size(lambda: Recurrent(nn.LSTM, 1024), (256,), (32, 128), 10_000),
+        Size(lambda: Recurrent(nn.LSTM, 32, 2, 500), (16,), (2, 3), 500)),
+    "gru": (Size(lambda: Recurrent(nn.GRU, 1024), (256,), (32, 128), 10_000),
+        Size(lambda: Recurrent(nn.GRU, 32, 2, 500), (16,), (2, 3), 500)),
     "unet": (Size(lambda: UNet(64), (3, 256, 256), (4, 16)), Size(lambda: UNet(8, 2), (3, 32, 32), (2, 3))),
-    "diffusion": (
-        Size(lambda: DiffusionUNet(128), (4, 64, 64), (8, 32)),
-        Size(lambda: DiffusionUNet(16), (4, 16, 16), (2, 3)),
-    ),
-}
+    "diffusion": (Size(lambda: DiffusionUNet(128), (4, 64, 64), (8, 32)),
+        Size(lambda: DiffusionUNet(16), (4, 16, 16), (2, 3))),
+}  # fmt: skip
 """Each family's size for a GPU, and its small one."""

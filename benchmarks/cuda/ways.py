@@ -81,14 +81,10 @@ ANY = (
     Way("fp32", "fused"),
 )  # fmt: skip
 CONVOLVING = (
-    *ANY,
-    Way("amp", "momentum", ("channels_last",)),
-    Way("fp32", "momentum", ("benchmark",)),
-    Way("fp16", "none", ("channels_last",)),
-    Way("ieee"),
-    Way("fp32", "sgd", ("channels_last",)),
+    *ANY, Way("amp", "momentum", ("channels_last",)), Way("fp32", "momentum", ("benchmark",)),
+    Way("fp16", "none", ("channels_last",)), Way("ieee"), Way("fp32", "sgd", ("channels_last",)),
     Way("fp16", "none", ("benchmark",)),
-)
+)  # fmt: skip
 """The ways, assigned to the families in turn."""
 
 

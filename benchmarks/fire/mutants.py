@@ -335,31 +335,21 @@ def show(result: Any) -> None:
 
 
 CONFIGS: tuple[dict[str, Any], ...] = (
-    {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
+    {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
-        "rope_theta": 10_000.0, "torch_dtype": "bfloat16", "attn_implementation": "sdpa", "num_labels": 3,
-    },
-    {
-        "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "intermediate_size": 64,
+        "rope_theta": 10_000.0, "torch_dtype": "bfloat16", "attn_implementation": "sdpa", "num_labels": 3},
+    {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "intermediate_size": 64,
         "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 32,
-        "id2label": {"0": "a", "1": "b"}, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
-    },
-    {
-        "model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 60,
+        "id2label": {"0": "a", "1": "b"}, "hidden_act": "gelu", "layer_norm_eps": 1e-12},
+    {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 60,
         "text_config": {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-                        "num_attention_heads": 4, "vocab_size": 64},
-        "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64,
-                          "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 32, "patch_size": 8},
-    },
-    {
-        "model_type": "swin", "depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16, "image_size": 32,
-        "patch_size": 4, "window_size": 4, "backbone": None, "use_pretrained_backbone": False,
-    },
-    {
-        "model_type": "mixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 64,
-    },
+        "num_attention_heads": 4, "vocab_size": 64}, "vision_config": {"model_type": "clip_vision_model",
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 32,
+        "patch_size": 8}},
+    {"model_type": "swin", "depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16, "image_size": 32, "patch_size": 4,
+        "window_size": 4, "backbone": None, "use_pretrained_backbone": False},
+    {"model_type": "mixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 64},
 )  # fmt: skip
 
 

@@ -313,11 +313,7 @@ TOOLS: dict[str, Tool] = {
 """The tools that are run, in the order of the page."""
 
 DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
-    "Keras": (
-        "keras.io, Model.summary, count_params and plot_model; for Keras models",
-        dict.fromkeys(
-            ("params", "frozen", "static", "several", "text", "tree", "graph", "tied", "twice", "tokens", "half"), "yes"
-        ),
-    ),
+    "Keras": ("keras.io, Model.summary, count_params and plot_model; for Keras models", dict.fromkeys(("params",
+        "frozen", "static", "several", "text", "tree", "graph", "tied", "twice", "tokens", "half"), "yes")),
 }  # fmt: skip
 """Tools that are not run, with the source of their documentation and the rows that it covers."""

@@ -125,8 +125,4 @@ def _images(batch: int) -> tuple[Tensor, Tensor]:
     return images, torch.zeros(batch, dtype=torch.long)
 
 
-MODELS = {
-    "llama": Model(Llama, _tokens),
-    "tied": Model(lambda: Llama(tied=True), _tokens),
-    "cnn": Model(Cnn, _images),
-}
+MODELS = {"llama": Model(Llama, _tokens), "tied": Model(lambda: Llama(tied=True), _tokens), "cnn": Model(Cnn, _images)}

@@ -12,22 +12,15 @@ from benchmarks.zoo.torchaudio_on_cpu import import_torchaudio
 from benchmarks.zoo.torchvision_on_cpu import import_torchvision
 
 LIBRARIES = {
-    "torchvision": "cases:torchvision_cases",
-    "timm": "cases:timm_cases",
-    "transformers": "transformers:transformers_cases",
-    "monai": "volumes:monai_cases",
+    "torchvision": "cases:torchvision_cases", "timm": "cases:timm_cases",
+    "transformers": "transformers:transformers_cases", "monai": "volumes:monai_cases",
     "diffusers": "diffusion:diffusers_cases",
     "segmentation_models_pytorch": "images:segmentation_cases",
-    "pytorchcv": "images:pytorchcv_cases",
-    "efficientnet_pytorch": "images:efficientnet_cases",
-    "ultralytics": "images:ultralytics_cases",
-    "vit_pytorch": "vit:vit_pytorch_cases",
-    "open_clip": "text:open_clip_cases",
-    "x_transformers": "text:x_transformers_cases",
-    "peft": "text:peft_cases",
-    "torch_geometric": "graphs:torch_geometric_cases",
-    "torchaudio": "sound:torchaudio_cases",
-}
+    "pytorchcv": "images:pytorchcv_cases", "efficientnet_pytorch": "images:efficientnet_cases",
+    "ultralytics": "images:ultralytics_cases", "vit_pytorch": "vit:vit_pytorch_cases",
+    "open_clip": "text:open_clip_cases", "x_transformers": "text:x_transformers_cases", "peft": "text:peft_cases",
+    "torch_geometric": "graphs:torch_geometric_cases", "torchaudio": "sound:torchaudio_cases",
+}  # fmt: skip
 """The module and the function that yields each library's cases, which imports the library only when called."""
 
 ON_CPU = {"torchvision": import_torchvision, "torchaudio": import_torchaudio}
