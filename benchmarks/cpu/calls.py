@@ -1,10 +1,9 @@
-"""Compare the memory of torch's CPU operators with their rules: ``python -m benchmarks.cpu.calls --draws 60``.
+"""Compare the memory of torch's CPU operators with their trials: ``python -m benchmarks.cpu.calls --draws 60``.
 
 For every operator of torch whose arguments its schema tells (elementwise, reductions, losses and others), calls are
-drawn with mixed dtypes, Python numbers, 0-d tensors, broadcasting, and transposed, strided and expanded layouts,
-also of the gradients. Each
-runs forward and, if it has a gradient, backward; the kernels that this dispatches run again under torch's profiler, and
-the bytes that each holds are compared with those of its rule.
+drawn with mixed dtypes, Python numbers, 0-d tensors, broadcasting, and transposed, strided and expanded layouts, also
+of the gradients. Each runs forward and, if it has a gradient, backward; the kernels that this dispatches run again
+under torch's profiler, and the bytes that each holds are compared with those of its trial on zeros.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import re
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from benchmarks.cpu.kernel_truth import described, measured, predicted
-from torchsummary_plus.ops.scratch.registry import UNMODELLED
+from tests.truth.memory_truth import cpu_changes, highest
+from torchsummary_plus.live.fakes import CPU, fake_like
+from torchsummary_plus.ops.scratch.registry import UNMODELLED, Alloc, Free, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 DTYPES = (
@@ -148,8 +149,12 @@ class Call:
     @property
     def text(self) -> str:
         """The call in short: of tensors shape, strides and dtype."""
-        named = ", ".join(f"{name}={described([value])[1:-2]}" for name, value in self.kwargs.items())
-        return f"{self.operator.name()[6:]}{described(self.args)}{f' {named}' if named else ''}".replace("torch.", "")
+
+        def short(value: Any) -> str:
+            return repr((tuple(value.shape), value.stride(), value.dtype) if isinstance(value, Tensor) else value)
+
+        words = [*map(short, self.args), *(f"{name}={short(value)}" for name, value in self.kwargs.items())]
+        return f"{self.operator.name()[6:]}({', '.join(words)})".replace("torch.", "")
 
     def __call__(self) -> Any:
         """Run the kernel; without a result if it refuses what it has itself written."""
@@ -212,33 +217,86 @@ def calls(
                     yield call
 
 
-def wrong(chosen: list[Call]) -> Iterator[tuple[Call, str]]:
-    """Yield the calls whose bytes differ from those of their rules without notice, or whose rules fail, and how."""
-    for call, (peak, out) in zip(chosen, measured([partial(call) for call in chosen])):
-        if out is None and call.operator._schema.returns:
-            continue
-        workspaces = Workspaces("cpu")
-        try:
-            said = predicted(call.operator, call.args, out, call.kwargs, workspaces)
-        except Exception as error:
-            yield call, f"{type(error).__name__} {error}"
-        else:
-            if said != peak and not workspaces.unknown:
-                yield call, f"{said:,} not {peak:,}"
+def measured(calls: Sequence[Call]) -> list[tuple[int, Any]]:
+    """Return for each call the most bytes that it holds above those that were there before, and its result."""
+    results: list[Any] = [call() for call in calls]
+    results.clear()
+
+    def run_all() -> None:
+        for number, call in enumerate(calls):
+            with record_function(f"{MARK}{number}"):
+                results.append(call())
+
+    deltas: list[list[int]] = [[] for _ in calls]
+    for change in cpu_changes(run_all):
+        if change.names and change.names[0].startswith(MARK):
+            deltas[int(change.names[0][len(MARK) :])].append(change.nbytes)
+    return [(highest(own)[0], result) for own, result in zip(deltas, results)]
 
 
-def judge(operators: Iterable[OpOverload], draws: int, seed: int, examples: int) -> None:
+MARK = "call "
+
+
+def predicted(call: Call, out: Any, workspaces: Workspaces) -> int:
+    """Return the most bytes that the kernel holds in its trial, for which the tensors are fakes."""
+    fakes: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        return fakes.setdefault(id(tensor), fake_like(tensor, CPU))
+
+    args, kwargs, out = tree_map_only(Tensor, fake, (call.args, call.kwargs, out))
+    live, most, buffers = 0, 0, list[int]()
+    with torch.no_grad():
+        course = workspaces.scratch(call.operator.name(), args, kwargs, out)
+    for step in course:
+        if isinstance(step, Alloc):
+            buffers.append(step.nbytes)
+            live += step.nbytes
+        elif isinstance(step, Free):
+            live -= buffers[step.buffer]
+        elif isinstance(step, Result):
+            live += step.nbytes or 0
+        most = max(most, live)
+    return most
+
+
+def wrong(drawn: Iterable[Call]) -> Iterator[tuple[Call, str]]:
+    """Yield the calls whose bytes differ from those of their trials without notice, or whose trials fail, and how."""
+    every = iter(drawn)
+    while pending := list(islice(every, AT_ONCE)):
+        for call, (peak, out) in zip(pending, measured(pending)):
+            if out is None and call.operator._schema.returns:
+                continue
+            workspaces = Workspaces("cpu")
+            try:
+                said = predicted(call, out, workspaces)
+            except Exception as error:
+                yield call, f"{type(error).__name__} {error}"
+            else:
+                if said != peak and not workspaces.unknown:
+                    yield call, f"{said:,} not {peak:,}"
+
+
+Finds = Callable[[Iterable[Call]], Iterator[tuple[Call, str]]]
+"""Yields the calls that differ from what is said of them, and how."""
+
+
+def judge(finds: Finds, drawing: type[Drawing], chosen: Sequence[OpOverload], options: argparse.Namespace) -> None:
     """Print the calls of some operators that differ, and how many there were."""
     total, shown = 0, Counter[str]()
-    drawn = calls(operators, draws, seed)
-    while pending := list(islice(drawn, AT_ONCE)):
-        total += len(pending)
-        for call, difference in wrong(pending):
-            name = call.operator.name()
-            shown[name] += 1
-            if shown[name] <= examples:
-                print(f"{call.text}: {difference}")
-    print(f"{total:,} calls, {sum(shown.values()):,} differ: {dict(shown.most_common())}", flush=True)
+
+    def counted() -> Iterator[Call]:
+        nonlocal total
+        for call in calls(chosen, options.draws, options.seed, drawing):
+            total += 1
+            yield call
+
+    for call, difference in finds(counted()):
+        name = call.operator.name()
+        shown[name] += 1
+        if shown[name] <= options.examples:
+            print(f"{call.text}: {difference}")
+    print(f"{total:,} calls, {shown.total():,} differ: {dict(shown.most_common())}", flush=True)
 
 
 def in_child(work: Callable[[], None]) -> bool:
@@ -254,7 +312,7 @@ def in_child(work: Callable[[], None]) -> bool:
     return not os.waitpid(child, 0)[1]
 
 
-def judged_in_children(judge: Callable[..., None], description: str | None) -> None:
+def judged_in_children(finds: Finds, drawing: type[Drawing], description: str | None) -> None:
     """Judge the operators that the command line names, in child processes of several operators each."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--draws", type=int, default=60, help="calls drawn of each operator")
@@ -263,15 +321,14 @@ def judged_in_children(judge: Callable[..., None], description: str | None) -> N
     parser.add_argument("--examples", type=int, default=3, help="calls shown of each kernel that differs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    settings = options.draws, options.seed, options.examples
     chosen = operators(options.only)
     for first in range(0, len(chosen), TOGETHER):
         block = chosen[first : first + TOGETHER]
-        if not in_child(partial(judge, block, *settings)):
+        if not in_child(partial(judge, finds, drawing, block, options)):
             for operator in block:
-                if not in_child(partial(judge, [operator], *settings)):
+                if not in_child(partial(judge, finds, drawing, [operator], options)):
                     print(f"{operator.name()} ends the process", flush=True)
 
 
 if __name__ == "__main__":
-    judged_in_children(judge, __doc__)
+    judged_in_children(wrong, Drawing, __doc__)

@@ -9,7 +9,6 @@ wrong layout makes later operators copy, or not copy.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from benchmarks.cpu.calls import Call, Drawing, calls, judged_in_children
+from benchmarks.cpu.calls import Call, Drawing, judged_in_children
 from torchsummary_plus.live.fakes import CPU, DataDependentError, fake_like
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
@@ -74,12 +73,6 @@ class ImageDrawing(Drawing):
         return self._filled(dtype, tuple(size[axis] for axis in order)).permute(places)
 
 
-class CudaDrawing(ImageDrawing):
-    """Draws the same on CUDA."""
-
-    device = torch.device("cuda")
-
-
 def layout(results: Any) -> list[tuple[torch.Size, tuple[int, ...]]]:
     """Return the shapes of dense results that have elements, and the strides of their axes with several."""
     tensors = [value for value in tree_leaves(results) if isinstance(value, Tensor)]
@@ -92,8 +85,9 @@ def is_complex(call: Call) -> bool:
     return any(arg.dtype.is_complex if isinstance(arg, Tensor) else isinstance(arg, complex) for arg in call.args)
 
 
-def misplaced(drawn: Iterable[Call], device: torch.device = CPU) -> Iterator[tuple[Call, str]]:
+def misplaced(drawn: Iterable[Call]) -> Iterator[tuple[Call, str]]:
     """Yield the calls whose results lie otherwise on fakes, and how; those that need values are passed over."""
+    device = ImageDrawing.device
     for call in drawn:
         real = call()
         if real is None or any(result.alias_info for result in call.operator._schema.returns):
@@ -111,18 +105,7 @@ def misplaced(drawn: Iterable[Call], device: torch.device = CPU) -> Iterator[tup
             yield call, f"{layout(fake)} not {layout(real)}"
 
 
-def judge(operators: Iterable[OpOverload], draws: int, seed: int, examples: int) -> None:
-    """Print the calls of some operators whose results lie otherwise, and how many there were."""
-    shown: Counter[str] = Counter()
-    drawing: type[ImageDrawing] = CudaDrawing if torch.cuda.is_available() else ImageDrawing
-    for call, difference in misplaced(calls(operators, draws, seed, drawing), drawing.device):
-        name = call.operator.name()
-        shown[name] += 1
-        if shown[name] <= examples:
-            print(f"{call.text}: {difference}")
-    if shown:
-        print(f"differ: {dict(shown.most_common())}", flush=True)
-
-
 if __name__ == "__main__":
-    judged_in_children(judge, __doc__)
+    if torch.cuda.is_available():
+        ImageDrawing.device = torch.device("cuda")
+    judged_in_children(misplaced, ImageDrawing, __doc__)
