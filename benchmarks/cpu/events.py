@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from itertools import accumulate, groupby
 
 from tests.truth.memory_truth import Change
 from torchsummary_plus.data.memory_records import MemoryLog
@@ -14,8 +12,6 @@ from torchsummary_plus.watch.profiled import depth_of
 
 MARK = "step "
 """Prefix of the name under which ``torch.profiler.record_function`` marks a real step; its number follows."""
-
-Run = Callable[[], object]
 
 
 def operator_of(change: Change) -> str:
@@ -95,67 +91,3 @@ def difference(measured: Level, predicted: Level) -> dict[str, int]:
 def _short(maker: str) -> str:
     """Return an operator's name without its namespace and overload."""
     return maker.partition("::")[2].partition(".")[0] or maker or "outside operators"
-
-
-NUMBER = 8
-"""Bytes of a Python number as a tensor, which torch allocates outside the operator: spans may differ by these."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """One run of an operator: its peak above the start, and the bytes that remain."""
-
-    operator: str
-    peak_bytes: int
-    kept_bytes: int
-
-    def is_like(self, other: Span) -> bool:
-        """Return whether two spans have the same peak and remainder, except for a Python number."""
-        return abs(self.peak_bytes - other.peak_bytes) <= NUMBER and self.kept_bytes == other.kept_bytes
-
-
-def measured_spans(changes: Iterable[Change]) -> Iterator[Span]:
-    """Yield the operators of a real run that allocate."""
-    inside = (change for change in changes if depth_of(change.names) >= 0)
-    for _, group in groupby(inside, lambda change: change.calls[depth_of(change.names)]):
-        own = list(group)
-        levels = list(accumulate(change.nbytes for change in own))
-        if max(levels) > 0:
-            yield Span(_short(operator_of(own[0])), max(levels), levels[-1])
-
-
-def predicted_spans(log: MemoryLog) -> Iterator[Span]:
-    """Yield the operators of a predicted run that allocate."""
-    for moment, group in groupby(log.events, lambda event: event[0]):
-        taken: dict[int, int] = {}
-        levels = [0]
-        for _, storage, nbytes in group:
-            if nbytes:
-                taken[storage] = nbytes
-                levels.append(levels[-1] + nbytes)
-            elif log.storages[storage].kind == "workspace":
-                levels.append(levels[-1] - taken.pop(storage, 0))
-        if max(levels) and log.moments[moment].operator:
-            yield Span(_short(log.moments[moment].operator), max(levels), levels[-1])
-
-
-def divergences(measured: list[Span], predicted: list[Span]) -> Iterator[tuple[str, Span | None, Span | None]]:
-    """Yield where two runs differ, in order: the operator, and its span in each run.
-
-    An operator in only one run is omitted if the other run has an operator of another name with the same span.
-    """
-    names = [span.operator for span in measured], [span.operator for span in predicted]
-    for tag, a, b, c, d in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
-        if tag == "equal":
-            for real, expected in zip(measured[a:b], predicted[c:d]):
-                if not real.is_like(expected):
-                    yield real.operator, real, expected
-            continue
-        left = predicted[c:d]
-        for real in measured[a:b]:
-            twin = next((other for other in left if real.is_like(other)), None)
-            if twin is None:
-                yield real.operator, real, None
-            else:
-                left.remove(twin)
-        yield from ((span.operator, None, span) for span in left)

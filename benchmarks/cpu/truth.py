@@ -22,15 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from benchmarks.cpu.events import (
-    MARK,
-    difference,
-    divergences,
-    measured_levels,
-    measured_spans,
-    predicted_levels,
-    predicted_spans,
-)
+from benchmarks.cpu.events import MARK, difference, measured_levels, predicted_levels
 from benchmarks.cpu.models import SUBJECTS, Subject
 from benchmarks.cpu.report import report
 from tests.truth.memory_truth import OptimizerMaker, cpu_changes, storage_bytes
@@ -67,14 +59,9 @@ class Case:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only", default="", help="a regular expression to search for in the names of cases (model/mode/batch)"
-    )
+    parser.add_argument("--only", default="", help="a regular expression to search for in cases (model/mode/batch)")
     parser.add_argument("--part", default="1/1", help="the i-th of n parts of the models: i/n")
     parser.add_argument("--report", action="store_true", help="only print the report on the data file")
-    parser.add_argument(
-        "--diff", action="store_true", help="print where real and predicted operators differ; save nothing"
-    )
     parser.add_argument("--data", type=Path, help="the data file; by default benchmarks/data/cpu_truth_<isa>.json")
     options = parser.parse_args()
     path: Path = options.data or DATA / f"cpu_truth_{isa().lower()}.json"
@@ -92,10 +79,6 @@ def main() -> None:
         if number % parts == part - 1
     ]
     chosen = [case for case in cases if re.search(options.only, case.name)]
-    if options.diff:
-        for case in chosen:
-            print_differences(case)
-        return
     data = {"machine": machine(), "cases": load(path)}
     for case in chosen:
         data["cases"][case.name] = measured(case)
@@ -206,20 +189,6 @@ def line(name: str, case: dict[str, Any]) -> str:
         return f"{name:44} {case['error']}"
     errors = [100 * (p - m) / m for p, m in zip(case["predicted"], case["measured"])]
     return f"{name:44} {case['measured'][-1]:>12,} " + " ".join(f"{error:+8.3f} %" for error in errors)
-
-
-def print_differences(case: Case) -> None:
-    """Print where the operators of the real and of the predicted steps differ."""
-    model, inputs = built(case)
-    log = predict(case, model, inputs).log
-    changes = cpu_changes(lambda: steps_of(case, model, inputs))
-    print(f"\n{case.name}: operator, peak bytes and remaining bytes: measured | predicted")
-    counts: dict[str, int] = {}
-    for name, real, fake in divergences(list(measured_spans(changes)), list(predicted_spans(log))):
-        cells = " | ".join("-" if span is None else f"{span.peak_bytes:,} {span.kept_bytes:,}" for span in (real, fake))
-        counts[f"{name}: {cells}"] = counts.get(f"{name}: {cells}", 0) + 1
-    for text, count in counts.items():
-        print(f"  {count:3} x {text}")
 
 
 if __name__ == "__main__":

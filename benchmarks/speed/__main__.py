@@ -14,15 +14,15 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from statistics import correlation, linear_regression
 from typing import TypeAlias
 
 import torch
 from torch import nn
 
-from benchmarks.speed.fit import fit
-from benchmarks.speed.models import BY_NAME, GIANTS, SUBJECTS, Subject
+from benchmarks.speed.models import BY_NAME, GIANTS, SUBJECTS, Subject, chain
 from benchmarks.speed.process import cold, import_seconds
-from benchmarks.speed.tools import CLOCKS, TOOLS, Effort, best
+from benchmarks.speed.tools import CLOCKS, TOOLS, Effort, best, ours
 
 BATCHES = (-1, 1, 32, 128)
 WARM_GOALS = {1: 1.0, 32: 0.1, 128: 0.1}
@@ -187,6 +187,21 @@ def imports(effort: Effort) -> None:
         value = 1000 * min(import_seconds(module, effort.clock) for _ in range(effort.turns))
         goal = verdict(value, IMPORT_GOAL_MS if module == "torchsummary_plus" else None)
         print(f"{module:22} {value:9.2f}  {goal}", flush=True)
+
+
+def fit(sizes: Sequence[int], effort: Effort) -> None:
+    """Print the least-squares fit of time against number of calls, on chains of layers at a batch of 1."""
+    print("\nTIME against number of calls, batch 1")
+    seconds = []
+    for calls in sizes:
+        model, subject = chain(calls), Subject("chain", partial(chain, calls), (8,))
+        times, _ = best({"ours": partial(ours, model, subject, 1)}, effort)
+        seconds.append(times["ours"])
+        each = times["ours"] / calls
+        print(f"{calls:9,} calls {1000 * times['ours']:10.1f} ms {1e6 * each:8.2f} us per call", flush=True)
+    slope, start = linear_regression(sizes, seconds)
+    r2 = correlation(sizes, seconds) ** 2
+    print(f"fit: {1e6 * slope:.2f} us per call + {1000 * start:.1f} ms, r2 = {r2:.5f}")
 
 
 if __name__ == "__main__":
