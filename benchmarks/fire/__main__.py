@@ -8,32 +8,36 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from benchmarks.fire import interrupts
+from tests.truth.interrupted_models import CALLS, MODELS
 
 
-def _mutants(words: Sequence[str]) -> bool:
-    """Read damaged files and return whether all went well."""
-    from benchmarks.fire.mutants import run  # Imported here: it needs the extras onnx and transformers.
+def options(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fire", description=__doc__)
+    parts = parser.add_subparsers(dest="part", required=True)
+    part = parts.add_parser("interrupts", description=interrupts.__doc__)
+    part.add_argument("--count", type=int, default=1000, help="random interrupts (default 1000)")
+    part.add_argument("--seed", type=int, default=0)
+    part.add_argument("--lines", type=int, default=0, help="interrupt each of a call's first lines, such as 2000")
+    part.add_argument("--model", action="append", choices=MODELS, help="only this one; may be repeated")
+    part.add_argument("--call", action="append", choices=CALLS, help="only this one; may be repeated")
+    part = parts.add_parser("mutants", description="Read damaged files.")
+    part.add_argument("--count", type=int, default=10_000, help="mutants of each format (default 10000)")
+    part.add_argument("formats", nargs="*", help="only these formats")
+    return parser.parse_args(words)
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fire mutants")
-    parser.add_argument("--count", type=int, default=10_000, help="mutants of each format (default 10000)")
-    parser.add_argument("formats", nargs="*", help="only these formats")
-    options = parser.parse_args(words)
-    return run(options.count, options.formats)
 
+def run(words: list[str]) -> bool:
+    """Run one part with its options, and return whether all went well."""
+    chosen = options(words)
+    if chosen.part == "interrupts":
+        return interrupts.run_all(chosen)
+    from benchmarks.fire import mutants  # Imported here: it needs the extras onnx and transformers.
 
-PARTS = {"interrupts": interrupts.main, "mutants": _mutants}
-
-
-def main(words: Sequence[str]) -> int:
-    """Run one part with its options, or all parts, and return the exit status."""
-    if words and words[0] not in PARTS:
-        raise SystemExit(f"{words[0]!r} is no part; accepted: {', '.join(PARTS)}")
-    went_well = [PARTS[words[0]](words[1:])] if words else [part(()) for part in PARTS.values()]
-    return 0 if all(went_well) else 1
+    return mutants.run(chosen.count, chosen.formats)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    went_well = [run(sys.argv[1:])] if sys.argv[1:] else [run(["interrupts"]), run(["mutants"])]
+    sys.exit(not all(went_well))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import cycle, islice, product
 from statistics import median, quantiles
 
@@ -24,9 +24,8 @@ from tests.truth.warm import python
 LARGER = [name for name in MODELS if name != "small"]
 
 
-def main(words: Sequence[str]) -> bool:
+def run_all(options: argparse.Namespace) -> bool:
     """Interrupt, print a table and the faults, and return whether there was none."""
-    options = _options(words)
     if options.lines:
         lines = range(1, options.lines + 1)
         drawn = product(options.model or ["small", "hooked"], options.call or CALLS, SIGNALS, lines)
@@ -42,16 +41,6 @@ def main(words: Sequence[str]) -> bool:
                 print(f"{model}, {number} of {len(instants)}: {outcome}", flush=True)
     print(_table(outcomes))
     return not any(outcome.verdict in FAULTS for found in outcomes.values() for outcome in found)
-
-
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fire interrupts", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000, help="random interrupts (default 1000)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lines", type=int, default=0, help="interrupt each of a call's first lines, such as 2000")
-    parser.add_argument("--model", action="append", choices=MODELS, help="only this one; may be repeated")
-    parser.add_argument("--call", action="append", choices=CALLS, help="only this one; may be repeated")
-    return parser.parse_args(words)
 
 
 def _random_instants(options: argparse.Namespace) -> Iterator[tuple[str, Instant]]:
