@@ -201,7 +201,8 @@ class ModuleTree:
                     is_masked = name == "original" or name.endswith("_orig")
                     pruned = pruned_elements(module, name, p) if is_masked else None
                     parameters.append(keys.spec(name, p, p.requires_grad, pruned))
-            for name, tensor in packed_parameters(module, self.attributes[index]):
+            own = self.attributes[index] if self.attributes else own_attributes(module)  # A copy's tree keeps none.
+            for name, tensor in packed_parameters(module, own):
                 parameters.append(replace(keys.spec(name, tensor, False), registered=registered))
             layer = layer_spec(module, parameters)
             for name, p in self._unregistered_parameters.get(index, ()):
