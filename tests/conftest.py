@@ -1,7 +1,5 @@
 """Fixtures shared by all tests."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator
@@ -22,16 +20,16 @@ SLOWEST = (
     "documents/test_notebooks.py",
     "documents/test_readme.py",
     "documents/test_gpu_truth.py",
-    "ranks/test_ranks_depth.py",
+    "compiled/test_compiled.py",
     "step/test_memory_programs.py",
-    "step/test_memory_optimizers.py",
     "step/test_generation.py",
-    "trace/test_unchanged.py",
-    "ranks/test_ranks.py",
+    "step/test_memory_optimizers.py",
     "ranks/test_ranks_wrappers.py",
-    "trace/test_any_model.py",
     "trace/test_interrupts.py",
+    "trace/test_unchanged.py",
+    "ranks/test_ranks_depth.py",
     "ops/test_kernel_trials.py",
+    "step/test_measure_memory.py",
 )
 """The files to begin with: were they last, one worker would wait for the other."""
 

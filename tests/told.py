@@ -1,7 +1,5 @@
 """What the code of a pass tells a test: passes run on copies, and share files."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
@@ -13,10 +11,8 @@ class Told(io.RawIOBase):
         self._items: list[Any] = []
 
     def put(self, item: Any) -> None:
-        """Add an item."""
         self._items.append(item)
 
     def all(self) -> list[Any]:
-        """Take everything out, in order."""
         items, self._items = self._items, []
         return items

@@ -1,7 +1,5 @@
 """Models whose graphs are not chains, each with its input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -45,29 +43,6 @@ class Inception(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = torch.cat([self.one(x), self.three(x), self.pool(x)], 1).mean((2, 3))
         return self.head(x), self.side(x)
-
-
-class Seq2Seq(nn.Module):
-    """An encoder's states go to a decoder that attends to the encoder's outputs and feeds itself."""
-
-    def __init__(self, steps: int = 3) -> None:
-        super().__init__()
-        self.encoder = nn.LSTM(6, 8, 2, batch_first=True)
-        self.cell = nn.LSTMCell(8, 8)
-        self.score = nn.Linear(8, 8, bias=False)
-        self.out = nn.Linear(16, 8)
-        self.steps = steps
-
-    def forward(self, x: Tensor) -> Tensor:
-        memory, (h, c) = self.encoder(x)
-        hidden, state, token = h[-1], c[-1], memory[:, 0]
-        outs = []
-        for _ in range(self.steps):
-            hidden, state = self.cell(token, (hidden, state))
-            weights = (memory @ self.score(hidden).unsqueeze(2)).softmax(1)
-            token = self.out(torch.cat([hidden, (weights * memory).sum(1)], 1))
-            outs.append(token)
-        return torch.stack(outs, 1)
 
 
 class Mixture(nn.Module):
@@ -124,22 +99,6 @@ class Siamese(nn.Module):
         return self.head(self.branch(left), self.twin(right))
 
 
-class Dense(nn.Module):
-    """Each layer reads all before it; two read halves of one tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Conv2d(2 * (n + 1), 2, 1) for n in range(3))
-        self.left, self.right = nn.Conv2d(4, 2, 1), nn.Conv2d(4, 2, 1)
-        self.drop = nn.Dropout(0.0)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        for layer in self.layers:
-            x = torch.cat([x, self.drop(layer(x))], 1)
-        left, right = x.chunk(2, 1)
-        return {"left": self.left(left), "both": self.left(left) * self.right(right)}
-
-
 def _vectors(*sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
     return tuple(torch.randn(2, *size) for size in sizes)
 
@@ -149,14 +108,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "resnet50": (resnet50, lambda: _vectors((3, 32, 32))),
     "unet": (UNet, lambda: _vectors((3, 16, 16))),
     "inception": (Inception, lambda: _vectors((3, 8, 8))),
-    "seq2seq": (Seq2Seq, lambda: _vectors((5, 6))),
     "gpt2": (lambda: GPT2(Config(32, 3, 4, 50, 16)), lambda: (torch.randint(50, (2, 12)),)),
     "mixture": (Mixture, lambda: _vectors((5, 8))),
     "writes": (Writes, lambda: _vectors((4,))),
     "siamese": (Siamese, lambda: _vectors((4,), (4,))),
-    "dense": (Dense, lambda: _vectors((2, 4, 4))),
-    "transformer": (
-        lambda: nn.Transformer(8, 2, 2, 2, 16, 0.0, batch_first=True),
-        lambda: _vectors((5, 8), (3, 8)),
-    ),
+    "transformer": (lambda: nn.Transformer(8, 2, 2, 2, 16, 0.0, batch_first=True), lambda: _vectors((5, 8), (3, 8))),
 }

@@ -1,7 +1,5 @@
 """A model's edges by its autograd graph: which module reads the output of which."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -120,5 +118,4 @@ def graph_edges(drawing: ModelGraph) -> set[tuple[End, End]]:
 
 
 def leaves(drawing: ModelGraph) -> set[str]:
-    """The paths of the modules with a node of their own."""
     return {node.path for node in drawing.nodes if node.kind == "module"}

@@ -1,7 +1,5 @@
 """Models in training, with the objects that their users hold: what an interrupted call must leave alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +30,6 @@ class Training:
         self.train()
 
     def step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        """Run one training step, as a user writes it."""
         self.optimizer.zero_grad()
         loss = self.loss(model(*args, **kwargs))
         if self.scaler is None:
@@ -45,7 +42,6 @@ class Training:
         return loss
 
     def train(self) -> Tensor:
-        """Run one training step on the model and its data."""
         return self.step(self.model, **self.data) if isinstance(self.data, dict) else self.step(self.model, self.data)
 
     def options(self) -> dict[str, Any]:
@@ -69,7 +65,6 @@ def _square(output: Any) -> Tensor:
 
 
 def cnn() -> Training:
-    """A small convolutional network with batch normalisation and dropout."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -79,13 +74,10 @@ def cnn() -> Training:
 
 
 def resnet() -> Training:
-    """ResNet-18 on small images."""
     return Training(resnet18(num_classes=10), torch.randn(2, 3, 64, 64), _square)
 
 
 class Encoder(nn.Module):
-    """A transformer of tokens and a mask, both by name."""
-
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.embedding = nn.Embedding(100, width)
@@ -99,7 +91,6 @@ class Encoder(nn.Module):
 
 
 def transformer() -> Training:
-    """A transformer whose inputs and outputs are dicts."""
     data = {"tokens": torch.randint(0, 100, (2, 12)), "mask": torch.zeros(2, 12, dtype=torch.bool)}
     data["mask"][:, 10:] = True
     return Training(Encoder(), data, lambda output: output["loss"])
@@ -144,7 +135,6 @@ def hooked() -> Training:
 
 
 def small() -> Training:
-    """Two layers, so that a pass begins within a call's first 2,000 lines."""
     return Training(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(2, 4), _square)
 
 

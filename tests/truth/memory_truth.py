@@ -4,8 +4,6 @@ The step is that of ``estimate_memory``: forward, loss, backward, optimizer, ``z
 the loss is known.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Random models of random names, for laws over summaries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -48,8 +46,6 @@ names = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=12)).fi
 
 
 class Branches(nn.Module):
-    """Runs its children on the same input and adds up what they give."""
-
     def forward(self, x: Any) -> Any:
         return sum((child(x) for child in self.children()), x)
 

@@ -1,7 +1,5 @@
 """Marks for tests that need a later release of torch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

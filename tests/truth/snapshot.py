@@ -4,8 +4,6 @@
 flags, hooks, modes, classes, the states of the random generators, and torch's global switches.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import random

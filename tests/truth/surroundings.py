@@ -1,7 +1,5 @@
 """What a call may change in the interpreter and in torch, beside a user's objects, as one comparable value."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import logging

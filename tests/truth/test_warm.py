@@ -1,7 +1,5 @@
 """Programs forked from a process with torch behave as in an interpreter of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

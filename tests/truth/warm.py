@@ -4,8 +4,6 @@ Each start of an interpreter costs a test seconds for torch's import alone. ``py
 ``sys.executable``: the program is then a fork of one process that has imported torch and nothing of the package.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import subprocess

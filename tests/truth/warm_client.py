@@ -1,7 +1,5 @@
 """``python warm_client.py SOCKET WORDS`` does what ``python WORDS`` does, as a fork of the process at the socket."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -3,8 +3,6 @@
 ``python warm_server.py SOCKET`` waits for clients (``warm_client.py``) at a Unix socket.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

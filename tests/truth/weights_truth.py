@@ -1,7 +1,5 @@
 """The true memory of models with tensor subclasses as weights, by torch's profiler."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -56,10 +54,7 @@ def once(model: nn.Module, x: Any, mode: str, optimizer: torch.optim.Optimizer |
 
 
 def agree(
-    build: Callable[[], nn.Module],
-    data: Callable[[], Any],
-    mode: str,
-    optimizer: OptimizerMaker | None = None,
+    build: Callable[[], nn.Module], data: Callable[[], Any], mode: str, optimizer: OptimizerMaker | None = None
 ) -> int:
     """Estimate and measurement are what the profiler saw, to the byte; returns it.
 
