@@ -1,33 +1,11 @@
 """Optimizers written as libraries write them, to test beside torch's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-
-class Lion(Optimizer):
-    """The sign of a moment, by operators that allocate."""
-
-    def __init__(self, params: Any, lr: float = 1e-4) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(p)
-                update = state["exp_avg"] * 0.9 + p.grad * 0.1
-                p.add_(update.sign_(), alpha=-group["lr"])
-                state["exp_avg"].mul_(0.99).add_(p.grad, alpha=0.01)
 
 
 class SAM(Optimizer):
@@ -64,40 +42,4 @@ class SAM(Optimizer):
         self.second_step()
 
 
-class ScheduleFree(Optimizer):
-    """An average beside the weights, by foreach; it refuses to step before ``train()`` was called."""
-
-    def __init__(self, params: Any, lr: float = 1e-3) -> None:
-        super().__init__(params, {"lr": lr, "count": 0})
-        self.trains = False
-
-    def train(self) -> None:
-        self.trains = True
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        if not self.trains:
-            raise RuntimeError("call train() first")
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            grads = [p.grad for p in params]
-            for p in params:
-                if not self.state[p]:
-                    self.state[p].update(z=p.clone(), v=torch.zeros_like(p))
-            z, v = ([self.state[p][name] for p in params] for name in "zv")
-            torch._foreach_mul_(v, 0.99)
-            torch._foreach_addcmul_(v, grads, grads, value=0.01)
-            scale = torch._foreach_div(v, 0.5)
-            torch._foreach_sqrt_(scale)
-            torch._foreach_add_(scale, 1e-8)
-            torch._foreach_div_(grads, scale)
-            torch._foreach_lerp_(params, z, weight=1 / (group["count"] + 1))
-            torch._foreach_sub_(z, grads, alpha=group["lr"])
-            group["count"] += 1
-
-
-STYLES: dict[str, Callable[[Any], Any]] = {
-    "lion": Lion,
-    "sam": lambda params: SAM(params, torch.optim.SGD, lr=0.1, momentum=0.9),
-    "schedule-free": ScheduleFree,
-}
+STYLES: dict[str, Callable[[Any], Any]] = {"sam": lambda params: SAM(params, torch.optim.SGD, lr=0.1, momentum=0.9)}

@@ -1,7 +1,5 @@
 """Shared by tests of a step's memory: a small model, its input, its loss."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """If a rule fails, the estimate names the operator and widens its range; tests get an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -40,10 +38,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize(
     ("rules", "device", "operator"),
-    [
-        (SCRATCH, "cuda", "aten::native_layer_norm_backward"),
-        (LASTING, "cuda", "aten::addmm"),
-    ],
+    [(SCRATCH, "cuda", "aten::native_layer_norm_backward"), (LASTING, "cuda", "aten::addmm")],
 )
 def test_its_operator_is_unknown_and_the_range_open(
     rules: dict[tuple[str, str], Rule], device: str, operator: str, fail: Fail, monkeypatch: pytest.MonkeyPatch

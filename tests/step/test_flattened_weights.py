@@ -1,13 +1,12 @@
 """Weights of recurrent layers, which lie in one block on a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.parts import of_parts
 from torchsummary_plus import MemoryEstimate, estimate_memory
 from torchsummary_plus.step.runner import flattened
 
@@ -15,13 +14,9 @@ LAYER = 3_158_016
 """The bytes of the weights of two layers of a GRU of width 256."""
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.GRU(256, 256, 2, batch_first=True), nn.Linear(256, 10)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.head(self.layer(x)[0])
+@of_parts(lambda: {"layer": nn.GRU(256, 256, 2, batch_first=True), "head": nn.Linear(256, 10)})
+def Recurrent(self, x: torch.Tensor) -> Any:
+    return self.head(self.layer(x)[0])
 
 
 def estimate(model: nn.Module, **how: Any) -> MemoryEstimate:

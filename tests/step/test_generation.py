@@ -1,9 +1,7 @@
 """Generation: the memory of a transformers model's own ``generate()``, and the longest context that fits."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +21,6 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 ONE_KEY = {**TINY, "num_key_value_heads": 1}
 HEADS = {**ONE_KEY, "head_dim": 8}
-OLD = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 100}
 LATENT = {
     "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4,
     "first_k_dense_replace": 2, "n_routed_experts": 4, "moe_intermediate_size": 8, "n_group": 1, "topk_group": 1,
@@ -35,14 +32,24 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", ONE_KEY),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**HEADS, "sliding_window": 8}),
-    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**HEADS, "sliding_window": 8}),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", ONE_KEY),
     "mixtral": ("MixtralForCausalLM", "MixtralConfig", {**ONE_KEY, "num_local_experts": 4}),
     "deepseek": ("DeepseekV3ForCausalLM", "DeepseekV3Config", {**TINY, "num_key_value_heads": 2, **LATENT}),
     "t5": ("T5ForConditionalGeneration", "T5Config", T5),
-    "mamba": ("MambaForCausalLM", "MambaConfig", {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 100}),
-    "falcon": ("FalconForCausalLM", "FalconConfig", OLD),
-}
+    "lfm2": ("Lfm2ForCausalLM", "Lfm2Config", {**ONE_KEY, "layer_types": ["conv", "full_attention"]}),
+    "jamba": (
+        "JambaForCausalLM", "JambaConfig",
+        {**ONE_KEY, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False, "num_experts": 2},
+    ),
+    "qwen3_next": (
+        "Qwen3NextForCausalLM", "Qwen3NextConfig",
+        {
+            **HEADS, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 2,
+            "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8,
+        },
+    ),
+}  # fmt: skip
 
 
 def built(family: str) -> Any:
@@ -61,7 +68,9 @@ def measured(model: nn.Module, prompt: int, new_tokens: int, cache: str, cache_d
     return measure_memory(model, input_data=options, mode="eval", train_step=step, steps=1)
 
 
-@pytest.mark.parametrize(("family", "cache"), [*((name, "dynamic") for name in FAMILIES), ("gemma2", "static")])
+@pytest.mark.parametrize(
+    ("family", "cache"), [*((name, "dynamic") for name in FAMILIES), ("gemma2", "static"), ("lfm2", "static")]
+)
 def test_the_peak_is_that_of_a_real_generate(family: str, cache: str) -> None:
     model = built(family)
     predicted = estimate_memory(model, mode="generate", prompt=12, new_tokens=5, batch_size=2, cache=cache)
@@ -107,17 +116,9 @@ def test_a_rank_of_tensor_parallelism_has_the_cache_of_its_heads() -> None:
     assert rank.peak_bytes < whole.peak_bytes
 
 
-def test_a_builder_without_a_model_that_generates_says_why() -> None:
-    with pytest.raises(UnsupportedError, match=r"Linear has no generate\(\)"):
-        estimate_memory(lambda: nn.Linear(2, 2), mode="generate", prompt=4, world_size=2)
-    with pytest.raises(InputError, match="or with world_size= its builder, a function"):
-        estimate_memory(two_heads, mode="generate", prompt=4)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_tokens_are_told_and_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two and the last two tokens, with a cache that its own class let grow, against all of them."""
-    ask = partial(estimate_memory, built(family), mode="generate", prompt=4, new_tokens=12, batch_size=2)
+    ask = partial(estimate_memory, built("llama"), mode="generate", prompt=4, new_tokens=12, batch_size=2)
     whole = ask()
     monkeypatch.setattr(generation, "WHOLE", 0)
     skipped = ask()
@@ -128,17 +129,9 @@ def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytes
     assert whole.peak_range == (whole.peak_bytes, whole.peak_bytes)
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Sets the threads of a test: with two, attention's scratch memory on a CPU jumps at prompts of 192 and 768."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_longest_context_fits_and_the_next_does_not(count: int, threads: Callable[[int], None]) -> None:
-    threads(count)
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_the_longest_context_fits_and_the_next_does_not(threads: None) -> None:
+    """With two threads, attention's scratch memory on a CPU jumps at prompts of 192 and 768."""
     model = built("qwen2")
     limit = max_context(model, 1 << 20, device="cpu", new_tokens=2)
     peaks = [
@@ -148,41 +141,6 @@ def test_the_longest_context_fits_and_the_next_does_not(count: int, threads: Cal
     assert peaks[0] <= 1 << 20 < peaks[1]
     assert peaks == [limit.peak_bytes, limit.next_peak_bytes]
     assert str(limit).startswith(f"Longest context: {limit.context:,} tokens")
-
-
-def test_bad_requests_say_what_is_accepted() -> None:
-    with pytest.raises(UnsupportedError, match="Linear has no generate"):
-        estimate_memory(nn.Linear(2, 2), mode="generate", prompt=4)
-    with pytest.raises(InputError, match="prompt is None; accepted: an integer of at least 1"):
-        estimate_memory(built("llama"), mode="generate")
-    with pytest.raises(InputError, match='accepted with mode="generate"'):
-        estimate_memory(nn.Linear(2, 2), (2,), prompt=4)
-
-
-HYBRIDS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "lfm2": ("Lfm2ForCausalLM", "Lfm2Config", {**ONE_KEY, "layer_types": ["conv", "full_attention"]}),
-    "jamba": (
-        "JambaForCausalLM", "JambaConfig",
-        {**ONE_KEY, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False, "num_experts": 2},
-    ),
-    "qwen3_next": (
-        "Qwen3NextForCausalLM", "Qwen3NextConfig",
-        {
-            **HEADS, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 2,
-            "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 4,
-            "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8,
-        },
-    ),
-}  # fmt: skip
-FAMILIES.update(HYBRIDS)
-
-
-@pytest.mark.parametrize(("family", "cache"), [*((name, "dynamic") for name in HYBRIDS), ("lfm2", "static")])
-def test_states_and_keys_of_hybrid_models_are_counted(family: str, cache: str) -> None:
-    model = built(family)
-    predicted = estimate_memory(model, mode="generate", prompt=12, new_tokens=4, batch_size=2, cache=cache)
-    real = measured(model, 12, 4, cache)
-    assert (predicted.peak_bytes, predicted.at_peak["kv_cache"]) == (real.peak_bytes, real.at_peak["kv_cache"])
 
 
 def generated(model: nn.Module, cache: str, cache_dtype: Any = None, prompt: int = 12, new_tokens: int = 5) -> Any:
@@ -205,18 +163,15 @@ def test_a_cache_of_eight_bits_is_transformers_own() -> None:
     assert predicted.assumptions == () and predicted.peak_range[0] == predicted.peak_range[1]
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("int4", 4), ("int2", 2)])
-def test_quantised_groups_are_counted_by_formula(dtype: str, bits: int) -> None:
-    predicted = generated(built("llama"), "quantized", dtype)
+def test_quantised_groups_are_counted_by_formula() -> None:
+    predicted = generated(built("llama"), "quantized", "int4")
     elements = 2 * 12 * 8
-    assert predicted.at_peak["kv_cache"] == 2 * 2 * (elements * bits // 8 + elements // 64 * 2 * 4)
+    assert predicted.at_peak["kv_cache"] == 2 * 2 * (elements // 2 + elements // 64 * 2 * 4)
     assert predicted.assumptions[0] == GROUPS and predicted.peak_range[0] < predicted.peak_bytes
-    assert f"quantized cache of {dtype}" in str(predicted)
+    assert "quantized cache of int4" in str(predicted)
 
 
-@pytest.mark.parametrize(
-    ("family", "cache", "slots"), [("llama", "paged:4", 40), ("llama", "paged:16", 64), ("gemma2", "paged:4", 20 + 12)]
-)
+@pytest.mark.parametrize(("family", "cache", "slots"), [("llama", "paged:16", 64), ("gemma2", "paged:4", 20 + 12)])
 def test_blocks_are_counted_by_formula(family: str, cache: str, slots: int) -> None:
     """17 tokens fill 5 blocks of 4, a window of 8 needs 2 of them and one more."""
     predicted = generated(built(family), cache)
@@ -227,23 +182,11 @@ def test_blocks_are_counted_by_formula(family: str, cache: str, slots: int) -> N
     assert generated(built(family), cache, "fp8").at_peak["kv_cache"] < predicted.at_peak["kv_cache"] / 3
 
 
-@pytest.mark.parametrize(("cache", "dtype"), [("paged:16", None), ("quantized", "int4")])
-def test_skipped_tokens_of_other_caches(cache: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = built("llama")
-    whole = generated(model, cache, dtype, 4, 12)
-    monkeypatch.setattr(generation, "WHOLE", 0)
-    skipped = generated(model, cache, dtype, 4, 12)
-    assert SKIPPED in skipped.assumptions
-    assert skipped.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.03)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"cache": "paged"}, "cache is 'paged'; accepted: 'dynamic', 'static', 'quantized', 'paged:16"),
-        ({"cache": "paged:0"}, "cache is 'paged:0'"),
         ({"cache": "paged:16", "cache_dtype": "int4"}, "accepted: None, 'fp8'"),
-        ({"cache": "quantized", "cache_dtype": "int3"}, "accepted: 'fp8', 'int8', 'int4', 'int2'"),
         ({"cache_dtype": "fp8"}, "has the model's dtype"),
     ],
 )
@@ -252,7 +195,7 @@ def test_other_caches_are_answered_with_what_is_accepted(options: dict[str, Any]
         estimate_memory(built("llama"), mode="generate", prompt=4, **options)
 
 
-@pytest.mark.parametrize(("family", "cache"), [("gemma2", "quantized"), ("t5", "paged:16"), ("mamba", "quantized")])
+@pytest.mark.parametrize(("family", "cache"), [("gemma2", "quantized"), ("t5", "paged:16")])
 def test_a_model_without_such_a_cache_says_so(family: str, cache: str) -> None:
     with pytest.raises(UnsupportedError, match=r"all layers need full attention|makes its own kind of cache"):
         estimate_memory(built(family), mode="generate", prompt=4, cache=cache)

@@ -1,7 +1,5 @@
 """Backwards on a GPU run nodes in the order of numbers that the GPU's own thread assigns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Measured against predicted steps: the same data, byte for byte, by kind, phase and module."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from examples.gpt2 import GPT2, SMALL
 from examples.resnet import resnet18
+from tests.parts import of_parts
 from tests.truth.memory_truth import measure
 from tests.truth.snapshot import snapshot
 from torchsummary_plus import (
@@ -34,8 +33,6 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 class Tied(nn.Module):
-    """Tokens in, tokens out, by one matrix."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(50, 32)
@@ -59,32 +56,15 @@ class Checkpointed(nn.Module):
         return x
 
 
-class Scaled(nn.Module):
-    """Products with Python's numbers, which autograd keeps as tensors of eight bytes; of sums it keeps none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x) * 0.5
-        z = self.second(y) / 3 + 1
-        z = (z * 2).tanh().clone()
-        z *= 3
-        return 2 - z * True
-
-
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 10)), (64,)),
     "resnet18": (resnet18, (3, 64, 64)),
     "tied": (Tied, (12,)),
     "checkpointed": (Checkpointed, (64,)),
     "gpt2": (lambda: GPT2(replace(SMALL, vocabulary=100, context=32, width=48, depth=2, heads=4)), (16,)),
-    "scaled": (Scaled, (16,)),
 }
 WAYS: dict[str, dict[str, Any]] = {
     "eval": {"mode": "eval"},
-    "sgd": {"optimizer": "sgd"},
     "adamw": {"optimizer": "adamw"},
     "kept": {"optimizer": "sgd", "keep_output": True, "steps": 3},
 }
@@ -133,39 +113,13 @@ def test_what_is_measured_is_what_is_predicted(name: str, way: str) -> None:
     assert sum(module.own_bytes for module in measured.by_module) == measured.peak_bytes
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_the_peak_is_that_of_every_allocation(mode: str) -> None:
-    make, size = MODELS["mlp"]
-    model = make()
-    oracle = measure(make(), (torch.rand(3, *size),), mode, torch.optim.SGD)
-    assert measure_memory(model, size, 3, mode=mode, optimizer="sgd").peak_bytes == oracle.peak_bytes
-
-
-def test_a_step_on_a_container_without_a_forward_is_measured() -> None:
-    def step(model: nn.Module, x: torch.Tensor) -> None:
-        model["critic"](model["maker"](x)).mean().backward()
-        model.zero_grad()
-
-    def make() -> nn.Module:
-        return nn.ModuleDict({"maker": nn.Linear(8, 32), "critic": nn.Linear(32, 1)})
-
-    predicted, measured = (call(make(), (8,), 16, train_step=step) for call in (estimate_memory, measure_memory))
-    assert measured.peak_bytes == predicted.peak_bytes
-
-
-class Threaded(nn.Module):
+@of_parts(lambda in_threads: {"branches": nn.ModuleList(nn.Linear(32, 64) for _ in range(2)), "in_threads": in_threads})
+def Threaded(self, x: torch.Tensor) -> torch.Tensor:
     """Two branches, each in a thread of its own or one after the other."""
-
-    def __init__(self, in_threads: bool) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(nn.Linear(32, 64) for _ in range(2))
-        self.in_threads = in_threads
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.in_threads:
-            return torch.cat([branch(x) for branch in self.branches], 1)
-        with ThreadPoolExecutor(1) as executor:
-            return torch.cat(list(executor.map(lambda branch: branch(x), self.branches)), 1)
+    if not self.in_threads:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+    with ThreadPoolExecutor(1) as executor:
+        return torch.cat(list(executor.map(lambda branch: branch(x), self.branches)), 1)
 
 
 def test_layers_that_run_in_threads_are_named_because_the_profiler_sees_none_of_them() -> None:
@@ -222,19 +176,6 @@ def test_predicted_and_measured_side_by_side() -> None:
     assert StepComparison.from_json(both.to_json()) == both
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
-def test_fused_optimizers_copy_gradients_that_are_not_contiguous(optimizer: Any) -> None:
-    model = nn.Sequential(nn.Conv2d(8, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).to(memory_format=torch.channels_last)
-    x = torch.randn(2, 8, 8, 8).to(memory_format=torch.channels_last)
-
-    def fused(parameters: Any) -> Any:
-        return optimizer(parameters, lr=0.01, fused=True)
-
-    steps = [call(model, input_data=x, optimizer=fused) for call in (estimate_memory, measure_memory)]
-    predicted, measured = (step.phase_peaks["optimizer"] for step in steps)
-    assert measured == predicted
-
-
 def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: pytest.CaptureFixture[str]) -> None:
     class Loud(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -246,25 +187,6 @@ def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: p
     with without_notes():
         os.write(2, b"USDT: a note\nand a warning\n")
     assert capfd.readouterr().err == "and a warning\n"
-
-
-class Shrinking(nn.Module):
-    """A buffer whose memory is freed in the first step, before the peak, as that of a quantiser's observer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-        self.register_buffer("table", torch.zeros(1000))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.table.resize_(10).untyped_storage().resize_(40)
-        return self.layer(self.layer(x).tanh())
-
-
-def test_an_earlier_storage_that_shrinks_during_the_steps_is_freed() -> None:
-    predicted, measured = (call(Shrinking(), (64,), 32, optimizer="sgd") for call in (estimate_memory, measure_memory))
-    assert measured.peak_bytes == predicted.peak_bytes
-    assert measured.at_peak == predicted.at_peak and measured.at_peak["buffers"] == 40
 
 
 @pytest.mark.parametrize(

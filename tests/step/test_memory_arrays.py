@@ -1,7 +1,5 @@
 """Steps that read whole tensors as NumPy arrays or lists, as evaluation loops do for their metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +19,8 @@ Read = Callable[[Tensor], Any]
 
 READS: dict[str, Read] = {
     "numpy": lambda y: y.detach().cpu().numpy(),
-    "array of another dtype": lambda y: np.asarray(y.detach().cpu(), dtype=np.float64),
     "tolist": lambda y: np.array(y.tolist()),
     "values one by one": lambda y: np.array([[float(value) for value in row] for row in y[:110]]),
-    "tensors in a list": lambda y: torch.tensor([row.sum() for row in y.cpu()]).long().remainder(CLASSES).numpy(),
 }
 
 

@@ -1,7 +1,5 @@
 """Compiled code: estimated as its source, which an assumption says, in an open range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

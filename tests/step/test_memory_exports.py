@@ -1,7 +1,5 @@
 """Steps that hand a tensor's memory to torch by DLPack, to another library, or to another process."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +15,6 @@ from torchsummary_plus import estimate_memory, measure_memory
 TO_TORCH: dict[str, Callable[[Tensor], Tensor]] = {
     "from_dlpack": torch.from_dlpack,
     "a capsule": lambda y: torch.from_dlpack(torch.to_dlpack(y)),
-    "a device": lambda y: torch.from_dlpack(y, device=y.device),
     "a copy": lambda y: torch.from_dlpack(y, copy=True),
 }
 ELSEWHERE: dict[str, Callable[[Tensor], Any]] = {

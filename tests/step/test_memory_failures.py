@@ -1,7 +1,5 @@
 """Errors of a failing step name the part that failed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,19 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from tests.step.step_parts import WIDTH, block
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError, InputError, StepError
-from torchsummary_plus.step.losses import default_loss
 
 
-class Broken(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise KeyError("no such key")
+@of_parts(lambda: {"linear": nn.Linear(WIDTH, WIDTH)})
+def Broken(self, x: Tensor) -> Tensor:
+    raise KeyError("no such key")
 
 
 class Unlucky(torch.autograd.Function):
@@ -34,13 +28,9 @@ class Unlucky(torch.autograd.Function):
         return grad @ grad.new_zeros(3, 3)
 
 
-class FailsBackward(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return Unlucky.apply(self.inner(x))
+@of_parts(lambda: {"inner": nn.Linear(WIDTH, WIDTH)})
+def FailsBackward(self, x: Tensor) -> Tensor:
+    return Unlucky.apply(self.inner(x))
 
 
 def failing(*_: Any) -> Any:
@@ -80,10 +70,3 @@ def test_a_failure_names_what_failed(name: str) -> None:
     with pytest.raises(kind, match=message):
         estimate_memory(model, (WIDTH,), 2, **options)
     assert all(p.grad is None and type(p) is nn.Parameter for p in model.parameters())
-
-
-def test_the_default_loss_is_the_outputs_own() -> None:
-    class Output:
-        loss = torch.ones((), requires_grad=True)
-
-    assert default_loss(Output()) is Output.loss

@@ -1,9 +1,6 @@
 """Group norm's copies, in the forward and in the backward, depend on layouts and on the release."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from itertools import product
 
 import pytest
 import torch
@@ -17,13 +14,9 @@ GROUPS, CHANNELS = 2, 6
 IMAGES: dict[str, Callable[[], Tensor]] = {
     "row-major": lambda: torch.randn(2, CHANNELS, 5, 3),
     "channels-last": lambda: torch.randn(2, CHANNELS, 5, 3).to(memory_format=torch.channels_last),
-    "large, channels-last": lambda: torch.randn(1, CHANNELS, 40, 40).to(memory_format=torch.channels_last),
-    "volumes, channels-last": lambda: torch.randn(2, CHANNELS, 3, 4, 5).to(memory_format=torch.channels_last_3d),
     "sequences": lambda: torch.randn(2, CHANNELS, 7),
-    "transposed": lambda: torch.randn(2, 7, CHANNELS).transpose(1, 2),
     "every second column": lambda: torch.randn(2, CHANNELS, 5, 8)[..., ::2],
     "expanded": lambda: torch.randn(2, 1, 5, 3).expand(2, CHANNELS, 5, 3),
-    "rows": lambda: torch.randn(4, CHANNELS),
 }
 
 measured_in_half = from_release("2.11", "the release that rules in half precision were measured on")
@@ -57,7 +50,10 @@ class Normed(nn.Module):
 @pytest.mark.parametrize("layout", IMAGES)
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=measured_in_half)], ids=str)
 def test_its_copies_are_those_of_a_real_step(layout: str, dtype: torch.dtype) -> None:
-    for learns, is_strided, then in product((False, True), (False, True), ("expanded", "doubled", "transposed")):
+    for learns, is_strided, then in (
+        *((False, False, "expanded"), (False, True, "doubled")),
+        *((True, False, "transposed"), (True, True, "doubled"), (True, False, "expanded")),
+    ):
         if "channels-last" in layout and not learns and not since("2.14"):
             continue  # torch itself crashes the process.
         x = IMAGES[layout]()

@@ -1,7 +1,5 @@
 """An input passed twice is one tensor, for the model and for its memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.data.memory_records import WITHOUT_GRAPH
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -16,21 +15,14 @@ from torchsummary_plus.results.memory_estimate import MemoryEstimate
 pytestmark = pytest.mark.usefixtures("threads")
 
 
-class Told(nn.Module):
+@of_parts(lambda: {"linear": nn.Linear(16, 64)})
+def Told(self, left: Tensor, right: list[Tensor]) -> Tensor:
     """Its work doubles where its inputs are two tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, 64)
-
-    def forward(self, left: Tensor, right: list[Tensor]) -> Tensor:
-        own = self.linear(left)
-        return own if right[0] is left else torch.cat([own, self.linear(right[0])])
+    own = self.linear(left)
+    return own if right[0] is left else torch.cat([own, self.linear(right[0])])
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize(("mode", "batch_first", "need_weights"), [("train", False, True), ("eval", True, False)])
 def test_attention_of_a_tensor_to_itself(mode: str, batch_first: bool, need_weights: bool) -> None:
     x = torch.rand(2, 16, 32)
     settings: dict[str, Any] = {"query": x, "key": x, "value": x, "need_weights": need_weights}

@@ -1,7 +1,5 @@
 """Steps that cannot run on fake tensors (sparse, nested) are measured in a real step, and the result says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -36,8 +34,6 @@ class Layer(nn.Module):
 
 
 class Graph(Layer):
-    """A layer whose adjacency is a buffer."""
-
     def __init__(self, graph: Tensor) -> None:
         super().__init__()
         self.register_buffer("graph", graph)
@@ -47,8 +43,6 @@ class Graph(Layer):
 
 
 class Pooled(Layer):
-    """A graph that the forward makes, and squares, as a graph U-Net does."""
-
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x)
         graph = torch.eye(ROWS).to_sparse()
@@ -62,39 +56,11 @@ class Ragged(Layer):
         return self.linear(ragged).relu().to_padded_tensor(0.0)
 
 
-class Adapted(Layer):
-    """A weight with a sparse change that learns, as peft's SHiRA has it."""
-
-    places: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.change = nn.Parameter(torch.ones(20))
-        self.register_buffer("places", torch.arange(40).view(2, 20))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.linear.weight.clone()
-        weight += torch.sparse_coo_tensor(self.places, self.change * 2, weight.shape)
-        return nn.functional.linear(x, weight)
-
-
-class Padded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 128, batch_first=True), 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        sentences = x.view(4, 8, WIDTH)
-        return self.encoder(sentences, src_key_padding_mask=sentences[..., 0] > sentences[:, :1, 0])
-
-
 MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "COO with duplicates": (lambda: Graph(duplicated()), "train"),
     "CSR": (lambda: Graph(adjacency().to_sparse_csr()), "eval"),
     "made in the forward": (Pooled, "train"),
-    "an adapter": (Adapted, "train"),
     "jagged": (Ragged, "train"),
-    "padded": (Padded, "eval"),
 }
 
 

@@ -1,7 +1,5 @@
 """Training steps of all kinds of models, against torch's profiler."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
+from tests.parts import of_parts
 from tests.step.step_parts import WIDTH, block, rows, squared
 from tests.truth.memory_truth import measure_run
 from tests.truth.releases import from_release
-from torchsummary_plus import measure_memory
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError
 
@@ -38,18 +36,6 @@ class Checkpointed(nn.Module):
         return x
 
 
-class Adapted(nn.Module):
-    """A frozen layer with a trained low-rank one beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-        self.down, self.up = nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.frozen(x) + self.up(self.down(x)))
-
-
 class Swish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -63,23 +49,9 @@ class Swish(torch.autograd.Function):
         return grad * (gate * (1 + x * (1 - gate)))
 
 
-class OwnFunction(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(Swish.apply(self.first(x)))
-
-
-class Packed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.GRU(WIDTH, 32, batch_first=True)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+@of_parts(lambda: {"first": nn.Linear(WIDTH, WIDTH), "second": nn.Linear(WIDTH, WIDTH)})
+def OwnFunction(self, x: Tensor) -> Tensor:
+    return self.second(Swish.apply(self.first(x)))
 
 
 def hooked() -> nn.Module:
@@ -96,64 +68,21 @@ def partly_frozen() -> nn.Module:
     return model
 
 
-class Pictured(nn.Module):
-    """A convolution, and the mean over each image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.second(x))
-        return self.first(x.view(-1, 1, 8, 8)).relu().mean(1)
-
-
-class Maxima(nn.Module):
-    """The mean of maxima over bags of indices that the forward computes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bag = nn.EmbeddingBag(WIDTH, WIDTH, mode="max")
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bag(x.argsort(-1)[:, :4]).mean(0)  # type: ignore[no-any-return]
-
-
 def scripted(build: Callable[[], nn.Module]) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.jit.script(build())  # type: ignore[no-any-return]
 
 
-def traced(build: Callable[[], nn.Module]) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.trace(build(), rows())  # type: ignore[no-any-return]
-
-
-def kept_by_trace(model: nn.Module) -> tuple[Tensor, ...]:
-    """Return the inputs that a model was traced with, which it keeps."""
-    if not isinstance(model, torch.jit.TopLevelTracedModule):
-        return ()
-    return tuple(x for _, inputs in model._c._retrieve_traced_inputs().items() for x in inputs)
-
-
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] = {
     "checkpointed": (lambda: Checkpointed(False), lambda: (rows(),)),
     "checkpointed, reentrant": (lambda: Checkpointed(True), lambda: (rows(),)),
-    "adapters": (lambda: nn.Sequential(Adapted(), Adapted()), lambda: (rows(),)),
     "partly frozen": (partly_frozen, lambda: (rows(),)),
     "spectral norm": (lambda: nn.Sequential(spectral_norm(nn.Linear(WIDTH, 8)), nn.ReLU()), lambda: (rows(),)),
     "own autograd function": (OwnFunction, lambda: (rows(),)),
     "hooks": (hooked, lambda: (rows(),)),
-    "data parallel": (lambda: nn.DataParallel(block()), lambda: (rows(),)),
     "bfloat16": (lambda: block().bfloat16(), lambda: (rows().bfloat16(),)),
-    "packed sequences": (Packed, lambda: (torch.randn(4, 10, WIDTH), torch.tensor([10, 7, 3, 5]))),
     "scripted": (lambda: scripted(block), lambda: (rows(),)),
-    "scripted convolution": (lambda: scripted(Pictured), lambda: (rows(),)),
-    "traced": (lambda: traced(block), lambda: (rows(),)),
-    "traced convolution": (lambda: traced(Pictured), lambda: (rows(),)),
-    "maxima of bags": (Maxima, lambda: (torch.randn(400, WIDTH),)),
 }
 
 
@@ -178,7 +107,7 @@ def test_a_model_of_any_kind(name: str) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs, *kept_by_trace(model)])
+    measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs])
     if predicted.unknown:
         assert dict(predicted.unknown).keys() == {"torch::jit::DifferentiableGraphBackward"}
         assert predicted.peak_range[0] <= measured <= predicted.peak_range[1]
@@ -193,23 +122,6 @@ def test_a_wrapped_model_takes_what_the_one_inside_takes(wrap: Callable[[nn.Modu
     assert wrapped.log.events == inside.log.events and wrapped.at_peak == inside.at_peak
     is_said = any("torch.compile" in line for line in wrapped.assumptions)
     assert is_said == (wrap is torch.compile) == (wrapped.peak_range != inside.peak_range)
-
-
-def hooked(model: nn.Module) -> tuple[nn.Module, list[Tensor]]:
-    """Return the model with a hook that keeps its outputs, and where it keeps them."""
-    seen: list[Tensor] = []
-    model.register_forward_hook(lambda module, args, output: seen.append(output.detach().clone()))
-    return model, seen
-
-
-def test_hooks_of_a_data_parallel_model_run() -> None:
-    inside, wrapped = hooked(block()), hooked(nn.DataParallel(block()))
-    expected, result, measured = (
-        call(model, (WIDTH,), 8, optimizer="sgd").peak_bytes
-        for call, (model, _) in ((estimate_memory, inside), (estimate_memory, wrapped), (measure_memory, wrapped))
-    )
-    assert result == expected == measured > estimate_memory(block(), (WIDTH,), 8, optimizer="sgd").peak_bytes
-    assert not wrapped[1]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("FullyShardedDataParallel", "FlatParameter"), ("fully_shard", "DTensor")])
@@ -235,9 +147,3 @@ def test_a_lazy_model_takes_what_it_is_going_to_take() -> None:
         == estimate_memory(shaped, (WIDTH,), 8, optimizer="adamw").log
     )
     assert nn.parameter.is_lazy(lazy[0].weight)
-
-
-def test_sparse_gradients_are_of_the_rows_that_were_used() -> None:
-    model = nn.Embedding(1000, WIDTH, sparse=True)
-    estimate = estimate_memory(model, input_data=torch.arange(6), optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
-    assert estimate.peak_bytes < 1.1 * 1000 * WIDTH * 4

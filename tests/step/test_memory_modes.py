@@ -1,7 +1,5 @@
 """Modules whose own ``train()`` rejects the step's mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import InputError, estimate_memory, max_batch_size, measure_memory, summary
+from torchsummary_plus import estimate_memory, measure_memory, summary
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -58,9 +56,3 @@ def test_the_root_of_an_exported_module_has_one_row() -> None:
     table = summary(exported(), input_data=torch.randn(8, 16), verbose=0)
     assert [row.path for row in table.rows if row.called and row.class_name == "GraphModule"] == [""]
     assert table.total_mult_adds == 8 * (16 * 64 + 64 * 4)
-
-
-def test_a_mode_that_a_table_asks_for_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"mode='eval' cannot be set: 0 \(GraphModule\) stays.*pass mode='same'"):
-        summary(MODELS["with a head"](), input_data=torch.randn(8, 16), mode="eval", verbose=0)
-    assert max_batch_size(Agent(), (16,), "1MiB", device="cpu").batch_size > 1

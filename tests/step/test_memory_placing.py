@@ -1,21 +1,18 @@
 """The order in which a model's tensors are placed on a GPU before the steps."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.fakes import new_fake
 from torchsummary_plus.table.modules import ModuleTree
 
 
 class Scaled(nn.Module):
-    """A module with parameters and buffers of its own beside its children."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1000))
@@ -72,29 +69,6 @@ def test_what_a_model_does_not_move_is_on_the_gpu_if_it_is_used_there() -> None:
     assert (there(Placeholders(False), "cuda"), there(Placeholders(True), "cuda")) == (0, 4000 + 32)
 
 
-class Looked(nn.Module):
-    """Rows of a table, which are worked on on a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(1000, 128)
-
-    def forward(self, indices: Tensor) -> Tensor:
-        return torch.relu(self.table(indices).to("cuda"))
-
-
-@pytest.mark.parametrize("is_split", [False, True])
-def test_what_is_on_the_cpu_beside_a_gpu_stays_there(is_split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No build without CUDA has such a model, so the question is answered for it."""
-    monkeypatch.setattr(ModuleTree, "is_split", lambda _: is_split)
-    indices = torch.randint(0, 1000, (8, 32))
-    estimate = estimate_memory(Looked(), input_data=indices, device="cuda", optimizer="adam", progress=False)
-    kinds = {kind for kind, nbytes in estimate.at_peak.items() if nbytes}
-    assert ({"parameters", "gradients", "optimizer_state"} <= kinds) != is_split
-    assert not (kinds & {"parameters", "gradients", "optimizer_state", "inputs"}) or not is_split
-    assert estimate.phase_peaks["forward"] >= 2 * 4 * 8 * 32 * 128
-
-
 @pytest.mark.parametrize("is_there", [False, True])
 def test_what_is_besides_a_model_on_a_gpu_stays_on_the_cpu(is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set of which a step moves a batch, and weight averages; no build without CUDA has such a model."""
@@ -117,15 +91,10 @@ def test_what_is_besides_a_model_on_a_gpu_stays_on_the_cpu(is_there: bool, monke
     assert bool(copied) == is_there
 
 
-class OnTwoGpus(nn.Module):
+@of_parts(lambda second: {"first": nn.Linear(8, 64), "last": nn.Linear(64, 4), "second": second})
+def OnTwoGpus(self, x: Tensor) -> Tensor:
     """Split by hand; the second half runs on the GPU of this number."""
-
-    def __init__(self, second: int) -> None:
-        super().__init__()
-        self.first, self.last, self.second = nn.Linear(8, 64), nn.Linear(64, 4), second
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.first(x.to("cuda:0")).to(f"cuda:{self.second}"))
+    return self.last(self.first(x.to("cuda:0")).to(f"cuda:{self.second}"))
 
 
 def test_a_step_on_two_gpus_says_that_they_are_counted_together() -> None:

@@ -1,7 +1,5 @@
 """What a step does that is not followed, and said: tensors that it prints, reflectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +14,6 @@ TEXTS: tuple[Callable[[Tensor], str], ...] = (str, repr, lambda y: f"{y}" if y.d
 
 
 class Printing(nn.Linear):
-    """Formats a tensor as text in its forward."""
-
     def __init__(self, width: int, text: Callable[[Tensor], Any]) -> None:
         super().__init__(1, width)
         self.text = text

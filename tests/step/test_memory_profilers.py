@@ -1,7 +1,5 @@
 """Steps that start one of torch's profilers, of which torch runs one at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +21,6 @@ PROFILERS: dict[str, Callable[[], Any]] = {
 
 
 class Profiled(nn.Linear):
-    """A layer that is profiled in its forward."""
-
     def __init__(self, start: Callable[[], Any]) -> None:
         super().__init__(64, 64)
         self.start = start

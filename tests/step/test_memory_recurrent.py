@@ -1,7 +1,5 @@
 """Recurrent layers with their options, and offloaded saved tensors, predicted against real steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import graph
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from tests.parts import of_parts
 from tests.step.step_parts import WIDTH, block, rows
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -18,8 +17,6 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 class Recurrent(nn.Module):
-    """A layer on sequences of several lengths, packed or padded."""
-
     def __init__(self, kind: str, lengths: list[int] | None, **options: Any) -> None:
         super().__init__()
         self.layer = getattr(nn, kind)(24, 20, **options)
@@ -64,20 +61,13 @@ def as_half(tensor: Tensor) -> Tensor:
 HOOKS: dict[str, Callable[[], Any]] = {
     "not pinned": graph.save_on_cpu,
     "half": lambda: graph.saved_tensors_hooks(as_half, lambda packed: packed.float()),
-    "copied": lambda: graph.saved_tensors_hooks(torch.clone, lambda packed: packed * 1.0),
 }
 
 
-class Hooked(nn.Module):
-    """A block whose saved tensors go through hooks."""
-
-    def __init__(self, hooks: Callable[[], Any]) -> None:
-        super().__init__()
-        self.layers, self.hooks = block(), hooks
-
-    def forward(self, x: Tensor) -> Tensor:
-        with self.hooks():
-            return self.layers(x)
+@of_parts(lambda hooks: {"layers": block(), "hooks": hooks})
+def Hooked(self, x: Tensor) -> Tensor:
+    with self.hooks():
+        return self.layers(x)
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -87,13 +77,3 @@ def test_saved_tensors_that_go_through_hooks(name: str) -> None:
     predicted, measured = (call(model, input_data=x, optimizer="sgd") for call in (estimate_memory, measure_memory))
     assert predicted.phase_peaks == measured.phase_peaks
     assert predicted.peak_bytes == measured.peak_bytes
-
-
-def test_a_half_precision_layer_tried_on_zeros() -> None:
-    """With tiles, a training forward's scratchpad is another than that of a forward without gradients."""
-    torch.manual_seed(0)
-    model, x = nn.LSTM(16, 24, num_layers=2, batch_first=True), torch.randn(1, 16, 16)
-    calls = (estimate_memory, measure_memory)
-    predicted, measured = (call(model, input_data=x, autocast=torch.bfloat16) for call in calls)
-    low, high = predicted.peak_range
-    assert low <= measured.peak_bytes <= high

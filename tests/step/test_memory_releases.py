@@ -1,24 +1,19 @@
 """Rules on a release that they were not measured on: the range is wider, and the operators are named."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.step import step_copy, workspace
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells = nn.ModuleList([nn.GRUCell(16, 16), nn.LSTMCell(16, 16)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.cells[0](x)
-        return self.cells[1](h)[0]
+@of_parts(lambda: {"cells": nn.ModuleList([nn.GRUCell(16, 16), nn.LSTMCell(16, 16)])})
+def Recurrent(self, x: Tensor) -> Tensor:
+    h = self.cells[0](x)
+    return self.cells[1](h)[0]
 
 
 class Selecting(nn.Module):

@@ -1,9 +1,6 @@
 """One entry per storage, for tensors that a forward creates and writes to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.parts import of_parts
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus import estimate_memory
 
@@ -19,11 +17,6 @@ ROWS, WIDTH = 96, 64
 pytestmark = pytest.mark.usefixtures("threads")
 
 Layer = Callable[[Tensor], Tensor]
-
-
-def added(layer: Layer, x: Tensor) -> Tensor:
-    z = torch.zeros(ROWS, WIDTH)
-    return z.add_(layer(x)).div_(3)
 
 
 def sliced(layer: Layer, x: Tensor) -> Tensor:
@@ -41,25 +34,6 @@ def routed(layer: Layer, x: Tensor) -> Tensor:
     return z
 
 
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.shape = x.shape
-        return x.gather(1, index)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        return torch.zeros(ctx.shape).scatter_(1, index, gradients[0]), None
-
-
-def scattered(layer: Layer, x: Tensor) -> Tensor:
-    index = torch.zeros(ROWS, WIDTH, dtype=torch.long)
-    y: Tensor = Gather.apply(layer(x), index)
-    return y.tanh()
-
-
 def from_elsewhere(layer: Layer, x: Tensor) -> Tensor:
     array = torch.from_numpy(np.ones((ROWS, WIDTH), dtype=np.float32))
     numbers = torch.tensor([[1.0] * WIDTH] * ROWS)
@@ -75,34 +49,11 @@ def viewed_before(layer: Layer, x: Tensor) -> Tensor:
     return z + view.sum()
 
 
-def dies_with_its_view(layer: Layer, x: Tensor) -> Tensor:
-    z = torch.zeros(2 * ROWS, WIDTH)
-    view = z[:ROWS].add_(layer(x).detach())
-    del z
-    w = view * 1
-    del view
-    return layer(x) * w
-
-
-def moved(layer: Layer, x: Tensor) -> Tensor:
-    z = torch.zeros(1, WIDTH, ROWS).squeeze_(0).t_().add_(layer(x))
-    grown = torch.zeros(0).resize_(ROWS, WIDTH).copy_(layer(x).detach()).resize_(2 * ROWS, WIDTH)
-    return z.unsqueeze_(0)[0] * grown[:ROWS]
-
-
 def given_data(layer: Layer, x: Tensor) -> Tensor:
     first, second, out = torch.zeros(ROWS, WIDTH), layer(x).detach(), torch.empty(0)
     first.data, second.data = second * 2, torch.ones(ROWS, WIDTH)
     torch.mul(first, 2, out=out)
     return layer(x) * first + second * out
-
-
-def given_storages(layer: Layer, x: Tensor) -> Tensor:
-    y, target = layer(x).detach(), torch.ones(ROWS, WIDTH)
-    first = torch.zeros(1).set_(y.untyped_storage(), 0, (ROWS, WIDTH))  # type: ignore[call-overload]
-    second = (y * 2).set_(target.untyped_storage(), 0, (ROWS, WIDTH))
-    del y, target
-    return layer(x) * first + second
 
 
 def emptied(layer: Layer, x: Tensor) -> Tensor:
@@ -126,27 +77,12 @@ def run_again(layer: Layer, x: Tensor) -> Tensor:
     return checkpoint(part, x, places, use_reentrant=False) + checkpoint(part, layer(x), places, use_reentrant=True)
 
 
-def without_gradient(layer: Layer, x: Tensor) -> Tensor:
-    z = torch.zeros(ROWS, WIDTH)
-    with torch.no_grad():
-        z.copy_(layer(x))[3:9].add_(1)
-    with torch.inference_mode():
-        seen = torch.zeros(ROWS, WIDTH).add_(layer(x))
-        seen = seen * 2
-    return layer(x) * z
+FORWARDS = (sliced, routed, from_elsewhere, viewed_before, given_data, emptied, run_again)
 
 
-FORWARDS = (added, sliced, routed, scattered, from_elsewhere, viewed_before, dies_with_its_view, moved, given_data)
-FORWARDS += (given_storages, emptied, run_again, without_gradient)
-
-
-class Model(nn.Module):
-    def __init__(self, run: Callable[[Layer, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layer, self.run = nn.Linear(WIDTH, WIDTH), run
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self.layer, x).pow(2).mean()
+@of_parts(lambda run: {"layer": nn.Linear(WIDTH, WIDTH), "run": run})
+def Model(self, x: Tensor) -> Tensor:
+    return self.run(self.layer, x).pow(2).mean()
 
 
 def peak_of_two_steps(model: nn.Module, *there: Tensor) -> int:

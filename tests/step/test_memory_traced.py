@@ -1,7 +1,5 @@
 """Steps that torch partly compiles or traces, and steps that a gradient scaler may skip."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import linearize
 
+from tests.parts import of_parts
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
@@ -21,64 +20,26 @@ ROWS = 32
 needs_compiler = pytest.mark.skipif(not since("2.13"), reason="torch compiles these operators itself since 2.13")
 
 
-class Branching(nn.Module):
+@of_parts(lambda: {"first": nn.Linear(WIDTH, WIDTH), "second": nn.Linear(WIDTH, WIDTH)})
+def Branching(self, x: Tensor) -> Tensor:
     """Has the gradients of a branch, whose parameters are not the operator's operands."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.second = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x)
-        out: Tensor = torch.cond(h.sum() > 1e9, lambda y: self.second(y).sin(), lambda y: y.sin().cos() * 2, (h,))
-        return out
+    h = self.first(x)
+    out: Tensor = torch.cond(h.sum() > 1e9, lambda y: self.second(y).sin(), lambda y: y.sin().cos() * 2, (h,))
+    return out
 
 
-class Looping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        from torch._higher_order_ops.while_loop import while_loop
-
-        start = torch.tensor(0), self.linear(x)
-        return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, torch.tanh(y)), start)[1]
-
-
-class Unused(nn.Module):
-    """The branch's result is not used, so that no backward frees what its operand's graph has saved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.linear(x).exp()
-        torch.cond(h.sum() > 1e9, lambda y: y.sin(), lambda y: y.cos(), (torch.einsum("ij,ij->j", h.tanh(), h.exp()),))
-        return h
-
-
-class Linearised(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out, tangent = linearize(lambda y: self.linear(y).tanh(), x)
-        return out + tangent(torch.ones_like(x))
+@of_parts(lambda: {"linear": nn.Linear(WIDTH, WIDTH)})
+def Linearised(self, x: Tensor) -> Tensor:
+    out, tangent = linearize(lambda y: self.linear(y).tanh(), x)
+    return out + tangent(torch.ones_like(x))
 
 
 @needs_compiler
-@pytest.mark.parametrize(("kind", "mode"), [(Branching, "train"), (Looping, "eval"), (Unused, "train")])
-def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.Module], mode: str) -> None:
-    model = kind()
-    adam = torch.optim.Adam if mode == "train" else None
-    x = torch.randn(ROWS, WIDTH)
-    estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, mode=mode, optimizer=adam)
+def test_what_torch_compiles_itself_is_the_real_step_or_in_range() -> None:
+    model, adam, x = Branching(), torch.optim.Adam, torch.randn(ROWS, WIDTH)
+    estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, optimizer=adam)
     torch._dynamo.reset()
-    first, again = (measure(model, (x,), mode, adam).peak_bytes for _ in range(2))
+    first, again = (measure(model, (x,), "train", adam).peak_bytes for _ in range(2))
     assert estimate.peak_bytes == again <= first <= estimate.peak_range[1]
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 

@@ -1,7 +1,5 @@
 """Weights of tensor subclasses: wrappers of other tensors, and subclasses with a storage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 
+from tests.parts import of_parts
 from tests.step.wrapped_tensors import Both, Scaled, Scaling, Tagged
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.weights_truth import agree, everything, rows
@@ -22,21 +21,12 @@ WIDTH = 96
 pytestmark = pytest.mark.usefixtures("threads")
 
 
-class Times(nn.Module):
-    """The input through a plain layer, and times a weight."""
-
-    def __init__(self, weight: Tensor, trained: bool) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.weight = nn.Parameter(weight, trained)
-
-    def forward(self, x: Tensor) -> Any:
-        return F.linear(self.first(x).relu(), self.weight)
+@of_parts(lambda weight, trained: {"first": nn.Linear(WIDTH, WIDTH), "weight": nn.Parameter(weight, trained)})
+def Times(self, x: Tensor) -> Any:
+    return F.linear(self.first(x).relu(), self.weight)
 
 
 class Bias(nn.Module):
-    """A buffer of a class of its own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(WIDTH, WIDTH)

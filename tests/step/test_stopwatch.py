@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.parts import of_parts
 from torchsummary_plus import InputError, compare, estimate_memory, measure_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import stopwatch
@@ -17,8 +18,6 @@ CLOCK = [0.0]
 
 
 class Wait(torch.autograd.Function):
-    """The identity, whose forward and backward take some seconds."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: float, backward: float) -> Tensor:  # type: ignore[override]
         ctx.backward_seconds = backward
@@ -36,26 +35,17 @@ def wait(x: Tensor, forward: float, backward: float) -> Tensor:
     return out
 
 
-class Slow(nn.Module):
-    def __init__(self, forward: float, backward: float) -> None:
-        super().__init__()
-        self.linear, self.seconds = nn.Linear(4, 4), (forward, backward)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(wait(self.linear(x), *self.seconds))  # type: ignore[no-any-return]
+@of_parts(lambda forward, backward: {"linear": nn.Linear(4, 4), "seconds": (forward, backward)})
+def Slow(self, x: Tensor) -> Tensor:
+    return self.linear(wait(self.linear(x), *self.seconds))  # type: ignore[no-any-return]
 
 
-class Net(nn.Module):
+@of_parts(lambda: {"first": Slow(1, 2), "second": nn.Sequential(Slow(4, 8), nn.ReLU()), "again": Slow(16, 32)})
+def Net(self, x: Tensor) -> Tensor:
     """Waits before, between and after its children, in a residual branch, and in a call that is checkpointed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.again = Slow(1, 2), nn.Sequential(Slow(4, 8), nn.ReLU()), Slow(16, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = wait(self.first(wait(x, 64, 0)), 128, 256)
-        x = x + self.second(x)
-        return wait(checkpoint(self.again, x, use_reentrant=False), 512, 1024)
+    x = wait(self.first(wait(x, 64, 0)), 128, 256)
+    x = x + self.second(x)
+    return wait(checkpoint(self.again, x, use_reentrant=False), 512, 1024)
 
 
 class SlowSGD(torch.optim.SGD):

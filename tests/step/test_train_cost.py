@@ -1,7 +1,5 @@
 """Multiply-adds of a training step: the usual ratio of 2:1, torch's own counter, frozen layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Estimates with an optimizer do not import torch's compiler, and leave torch's optimizers unchanged."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -80,8 +80,6 @@ class Tagged(Tensor):
 
 
 class Scaling(nn.Parameter):
-    """A parameter whose class knows a tensor beside it."""
-
     scale: Tensor
 
     def scaled(self) -> Tensor:
