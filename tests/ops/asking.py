@@ -1,7 +1,5 @@
 """Whether this torch has a cuDNN that can be queried."""
 
-from __future__ import annotations
-
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, cudnn_library
 
 

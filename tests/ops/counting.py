@@ -1,7 +1,5 @@
 """Helpers for tests of multiply-adds: a mode that checks every operator, torch's own counter, small tensors."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,11 +15,7 @@ from torchsummary_plus.ops.macs import multiply_adds
 Run = Callable[[], Any]
 Context = Callable[[], AbstractContextManager[Any]]
 
-CONTEXTS: dict[str, Context] = {
-    "grad": torch.enable_grad,
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-}
+CONTEXTS: dict[str, Context] = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 """In the last, and only there, composite operators such as linear or einsum are seen whole."""
 
 

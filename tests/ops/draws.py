@@ -1,9 +1,7 @@
 """Random arguments for operators: mostly valid ones in many layouts, some invalid."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,14 +9,8 @@ from torch import Tensor
 
 FLOATS = (torch.float32, torch.float32, torch.bfloat16)
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
-
 Draw = random.Random
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-CALLS: dict[str, Callable[[Draw], Call]] = {}
-"""What draws the arguments of an operator, where its schema does not say enough: mostly right ones, some wrong."""
-
-
-# Drawing
+Drawn = tuple[Sequence[Any], dict[str, Any]]
 
 
 def meta(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -59,11 +51,6 @@ def a_part_of(draw: Draw, shape: Sequence[int]) -> list[int]:
     return part
 
 
-def near(draw: Draw, *sizes: int) -> list[int]:
-    """The sizes, or, now and then, wrong ones."""
-    return [size + (draw.random() < 0.03) for size in sizes]
-
-
 def an_axis(draw: Draw, x: Tensor) -> int:
     return draw.randint(-x.dim() - (draw.random() < 0.05), max(x.dim() - 1, 0))
 
@@ -78,58 +65,77 @@ def operator(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
 
 
-def a_call_by_schema(name: str) -> Callable[[Draw], Call]:
-    """Operands that broadcast, and numbers for scalars; what has a default is left out."""
-
-    def draw_call(draw: Draw) -> Call:
-        shape, dtype, odd = a_shape(draw), draw.choice(DTYPES), draw.choice([0.0, 0.4])
-        args: list[Any] = []
-        options: dict[str, Any] = {}
-        for argument in operator(name)._schema.arguments:
-            kind = str(argument.type)
-            if kind == "Tensor" or (kind == "Optional[Tensor]" and draw.random() < 0.5):
-                own = a_part_of(draw, shape) if args else shape
-                value: Any = laid(draw, own, dtype if draw.random() < 0.8 else draw.choice(DTYPES), odd)
-            elif argument.name == "memory_format" and draw.random() < 0.5:
-                value = draw.choice([torch.preserve_format, torch.contiguous_format, torch.channels_last])
-            elif argument.name == "dtype" and argument.kwarg_only and draw.random() < 0.5:
-                value = draw.choice(DTYPES)
-            elif argument.has_default_value():
-                continue
-            else:
-                value = draw.choice([2, 0.5, 3, 1.0, True, None] if "Optional" in kind else [2, 0.5, 3, 1.0, True])
-            if argument.kwarg_only:
-                options[argument.name] = value
-            else:
-                args.append(value)
-        return tuple(args), options
-
-    return draw_call
-
-
-def calls(*names: str) -> Callable[[Callable[[Draw], Sequence[Any]]], None]:
-    """Register what draws the arguments of operators: a sequence of them, at the end a dict of the named ones."""
-
-    def register(make: Callable[[Draw], Sequence[Any]]) -> None:
-        def draw_call(draw: Draw) -> Call:
-            args = tuple(make(draw))
-            return (args[:-1], args[-1]) if args and isinstance(args[-1], dict) else (args, {})
-
-        CALLS.update(dict.fromkeys(names, draw_call))
-
-    return register
+def by_schema(draw: Draw, name: str) -> Drawn:
+    """Operands that broadcast, lists that mostly agree, and numbers; what has a default is mostly left out."""
+    shape, dtype, odd = a_shape(draw), draw.choice(DTYPES), draw.choice([0.0, 0.4])
+    shapes = [a_shape(draw, most=4) for _ in range(draw.randint(1, 3))]
+    args: list[Any] = []
+    options: dict[str, Any] = {}
+    for argument in operator(name)._schema.arguments:
+        kind = str(argument.type)
+        if kind == "Tensor" or (kind == "Optional[Tensor]" and draw.random() < 0.5):
+            own = a_part_of(draw, shape) if args else shape
+            is_mask = argument.name in ("mask", "condition")
+            kind_of = torch.bool if is_mask else dtype if draw.random() < 0.8 else draw.choice(DTYPES)
+            value: Any = laid(draw, own, kind_of, odd)
+        elif kind == "List[Tensor]":
+            value = [laid(draw, size, dtype if draw.random() < 0.95 else draw.choice(DTYPES), odd) for size in shapes]
+        elif argument.name == "memory_format" and draw.random() < 0.5:
+            value = draw.choice([torch.preserve_format, torch.contiguous_format, torch.channels_last])
+        elif argument.name == "dtype" and argument.kwarg_only and draw.random() < 0.5:
+            value = draw.choice(DTYPES)
+        elif argument.name == "rounding_mode":
+            value = draw.choice([None, "floor", "trunc"])
+        elif argument.has_default_value():
+            continue
+        else:
+            numbers = [
+                draw.choice([2, 0.5, 3, 1.0, True, None] if "Optional" in kind else [2, 0.5, 3, 1.0, True])
+                for _ in shapes
+            ]
+            value = numbers if kind.startswith("List") else numbers[0]
+        if argument.kwarg_only:
+            options[argument.name] = value
+        else:
+            args.append(value)
+    return args, options
 
 
-def of_any(make: Callable[[Draw, Tensor], Sequence[Any]]) -> Callable[[Draw], Sequence[Any]]:
-    """Arguments that depend on a tensor of any shape, dtype and layout."""
-    return lambda d: make(d, laid(d, a_shape(d), d.choice(DTYPES)))
+def of_axes(draw: Draw, name: str) -> Drawn:
+    """A tensor, one of its axes or several, and whether they stay."""
+    x, args, options = laid(draw, a_shape(draw), draw.choice(DTYPES)), [], {}
+    for argument in operator(name)._schema.arguments[1:]:
+        kind = str(argument.type)
+        value: Any = draw.random() < 0.5
+        if argument.name.startswith("dim"):
+            value = some_axes(draw, x) if "List" in kind else an_axis(draw, x)
+        elif argument.name in ("k", "ord", "correction"):
+            value = draw.choice([1, 2])
+        elif kind != "bool" and kind != "Optional[bool]":
+            continue
+        if argument.kwarg_only:
+            options[argument.name] = value
+        else:
+            args.append(value)
+    return [x, *args], options
 
 
-@calls("_grouped_mm")
-def _grouped_products(draw: Draw) -> Sequence[Any]:
-    """In bfloat16, the one dtype for which torch has a meta kernel."""
-    groups, rows, inner, columns = draw.randint(1, 3), *(8 * draw.randint(1, 3) for _ in range(3))
-    batch = [groups] * (draw.random() < 0.5), [groups] * (draw.random() < 0.5)
-    x, y = meta((*batch[0], rows, inner), torch.bfloat16), meta((*batch[1], inner, columns), torch.bfloat16)
-    offsets = [] if batch == ([groups], [groups]) else [meta((groups,), torch.int32)]
-    return x, y, *offsets, {}
+def varied(draw: Draw, value: Any, dtype: torch.dtype | None, wild: float, odd: float) -> Any:
+    """An argument in another layout, of a dtype if it is of floats, and, now and then, of another size or number."""
+    if isinstance(value, (list, tuple)):
+        return [varied(draw, item, dtype, wild, odd) for item in value]
+    if isinstance(value, Tensor):
+        size = [size + (draw.random() < 0.3 * wild) for size in value.shape]
+        is_cast = dtype and value.is_floating_point() and draw.random() < 1 - wild / 2
+        return laid(draw, size, dtype if is_cast else value.dtype, odd)
+    if isinstance(value, bool):
+        return value != (draw.random() < wild)
+    return value + draw.choice([-1, 1]) if type(value) is int and draw.random() < wild else value
+
+
+def filled(x: Any, like: Any) -> Any:
+    """A real tensor laid as another, with the numbers of a third one, where it can have them."""
+    if not isinstance(x, Tensor):
+        return [filled(*pair) for pair in zip(x, like)] if isinstance(x, (list, tuple)) else x
+    y = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    return y.copy_(like) if 0 not in x.stride() else y.fill_(like.flatten()[0].item())

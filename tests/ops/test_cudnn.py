@@ -3,8 +3,6 @@
 benchmarks/data/cudnn_answers.json.xz holds what the real cuDNN answered.
 """
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys
@@ -15,14 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.cuda.cudnn_table import (
-    ANSWERS,
-    NUMBERS,
-    columns,
-    name_of,
-    question_of,
-    read,
-)
+from benchmarks.cuda.cudnn_table import ANSWERS, NUMBERS, columns, name_of, question_of, read
 from tests.ops.asking import has_cudnn
 from tests.truth.releases import from_release
 from torchsummary_plus import InputError, estimate_memory
@@ -31,23 +22,15 @@ from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
 from torchsummary_plus.ops.scratch.cuda.cudnn import stand_ins, worker_client
-from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, cudnn_library, missing_kernels
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, cudnn_library
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import (
-    DOWN_CONVERT,
-    NONDETERMINISTIC,
-    TENSOR_CORE,
-    Question,
-)
+from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE, Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Plans, Settings, plans
 
 RECORDED = read(ANSWERS)
 
 
 needs_cudnn = pytest.mark.skipif(not has_cudnn(), reason="torch brings no cuDNN that can be asked")
-
-
-# Asking
 
 
 @needs_cudnn
@@ -99,25 +82,6 @@ def test_the_worker_ends_with_an_error_and_not_with_the_process() -> None:
     with pytest.raises(CudnnError):
         plans(impossible, known_cards()["h100"], Settings(), worker_client.workspaces)
     assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), worker_client.workspaces).tried
-
-
-@needs_cudnn
-def test_answers_do_not_depend_on_the_gpu_that_was_asked_about_before() -> None:
-    def answers_for(name: str) -> list[Plans]:
-        plans.cache_clear()
-        return [plans(question, known_cards()[name], Settings(), worker_client.workspaces) for question in questions]
-
-    sizes = ((64, 112), (64, 56), (128, 28), (256, 14), (512, 7))
-    questions = [
-        Question(kind, "float32", False, (32, c, side, side), (c, c, 3, 3), (32, c, side, side), (1, 1), (1, 1), (1, 1))
-        for c, side in sizes
-        for kind in (Kind.FORWARD, Kind.BACKWARD_DATA, Kind.BACKWARD_FILTER)
-    ]
-    worker_client._worker.cache_clear()
-    first = answers_for("a100")
-    worker_client._worker.cache_clear()
-    answers_for("t4")
-    assert answers_for("a100") == first
 
 
 IN_PROCESS = """
@@ -176,19 +140,6 @@ def test_a_shared_library_without_code_calls_python() -> None:
 
 
 @needs_cudnn
-def test_a_gpu_without_kernels_is_not_asked_about() -> None:
-    """cuDNN 9.11 and later answer for a V100, but with the plans of other kernels than it runs."""
-    if not missing_kernels((7, 0)):
-        pytest.skip("this cuDNN has the V100's kernels")
-    model = nn.Conv2d(64, 64, 3, padding=1)
-    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="V100 16GB", progress=False)
-    assert any("has no kernels for compute capability 7.0" in said for said in estimate.assumptions)
-    assert dict(estimate.unknown) == {"aten::convolution": 2, "aten::convolution_backward": 2}
-    with pytest.raises(InputError, match="no kernels for compute capability 7"):
-        estimate_memory(model, (64, 56, 56), 8, gpu="V100 16GB", cudnn="ask", progress=False)
-
-
-@needs_cudnn
 @from_release("2.11", "the release that CUDA rules were measured on")
 def test_what_was_asked_is_exact_and_needs_no_cuda() -> None:
     model = nn.Conv2d(64, 64, 3, padding=1)
@@ -204,14 +155,6 @@ def test_cudnn_that_must_be_asked_and_is_not_there_is_an_error() -> None:
     why = r"cuDNN [\d.]+ cannot be queried" if torch.backends.cuda.is_built() else "this torch is a CPU build"
     with pytest.raises(InputError, match=f"cudnn is 'ask', but {why}"):
         estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, gpu="A100 80GB", cudnn="ask", progress=False)
-
-
-def test_the_ways_to_know_are_three() -> None:
-    with pytest.raises(InputError, match="cudnn is 'guess'; accepted: 'auto', 'ask', 'rule'"):
-        estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, cudnn="guess", progress=False)
-
-
-# What torch does with the answers
 
 
 def test_engines_that_torch_leaves_out() -> None:

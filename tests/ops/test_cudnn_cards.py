@@ -1,7 +1,5 @@
 """GPU properties for cuDNN's heuristics: exact ones, or those of a similar GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

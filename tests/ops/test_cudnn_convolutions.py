@@ -1,7 +1,5 @@
 """How torch routes convolutions and uses cuDNN's workspaces: copies, their order, and cudnn.benchmark's trials."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The table used without cuDNN, on held-out recordings."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from math import prod

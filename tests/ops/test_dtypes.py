@@ -1,7 +1,5 @@
 """Type promotion equals torch's, and so does its memory on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

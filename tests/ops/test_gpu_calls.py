@@ -1,7 +1,5 @@
 """Single operators on a GPU: predictions against the requests recorded on the no-op runtime."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +19,7 @@ EXACT = {
     **dict.fromkeys(("attention", "image_call", "looked_up", "loss_call", "formula_call"), 1.0),
 }
 """The least share of a kind's calls whose peak is predicted to the byte; how much some select depends on values."""
-EVERY = 2
+EVERY = 4
 """Of the calls, one in so many is predicted here; ``python -m benchmarks.gpu_calls --compare`` does all."""
 
 

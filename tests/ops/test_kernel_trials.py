@@ -1,7 +1,6 @@
 """A CPU kernel's memory by its trial on zeros is what torch's profiler sees, in whatever size it was tried."""
 
-from __future__ import annotations
-
+import ast
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.cpu.calls import Call, Kernels, wrong
+from tests.parts import of_parts
 from tests.truth.memory_truth import measure
 from tests.truth.warm import python
 from torchsummary_plus import estimate_memory, measure_memory
@@ -21,15 +21,9 @@ Make = Callable[[], nn.Module]
 R = torch.randn
 
 
-class Applied(nn.Module):
-    """A function of the input."""
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
+@of_parts(lambda function: {"function": function})
+def Applied(self, x: Tensor) -> Any:
+    return self.function(x)
 
 
 def square(x: Tensor) -> Tensor:
@@ -95,9 +89,11 @@ def disagreeing(model: nn.Module, x: Tensor) -> list[str]:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize(
+    ("threads", "is_last", "dtype"),
+    [(1, False, torch.float32), (2, True, torch.float32), (2, False, torch.bfloat16), (1, True, torch.float64)],
+    indirect=["threads"],
+)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str, is_last: bool, dtype: torch.dtype) -> None:
     make, shape = CONVOLUTIONS[name]
@@ -109,8 +105,7 @@ def test_convolutions(name: str, is_last: bool, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("threads", "dtype"), [(1, torch.bfloat16), (2, torch.float32)], indirect=["threads"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name: str, dtype: torch.dtype) -> None:
     make, shape = LAYERS[name]
@@ -187,22 +182,21 @@ def test_a_view_in_place_allocates_nothing() -> None:
 
 
 SHAPED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "batch norm": (lambda: nn.BatchNorm2d(128), (128, 56, 56)),
-    "group norm": (lambda: nn.GroupNorm(8, 128), (128, 56, 56)),
-    "instance norm": (lambda: nn.InstanceNorm2d(128, affine=True), (128, 56, 56)),
-    "convolution": (lambda: nn.Conv2d(128, 128, 1), (128, 28, 28)),
+    "batch norm": (lambda: nn.BatchNorm2d(128), (128, 14, 14)),
+    "group norm": (lambda: nn.GroupNorm(8, 128), (128, 14, 14)),
+    "instance norm": (lambda: nn.InstanceNorm2d(128, affine=True), (128, 14, 14)),
+    "convolution": (lambda: nn.Conv2d(128, 128, 1), (128, 14, 14)),
     "linear": (lambda: nn.Linear(128, 128), (600, 128)),
 }
 
 
-@pytest.mark.parametrize("name", SHAPED)
-def test_a_batch_as_large_as_the_channels(name: str) -> None:
+def test_a_batch_as_large_as_the_channels() -> None:
     """Where both were made smaller in some arguments alone, kernels wrote beyond them, and the process died."""
-    code = f"from tests.ops.test_kernel_trials import SHAPED, peaks; print(peaks(*SHAPED[{name!r}]))"
+    code = "from tests.ops.test_kernel_trials import SHAPED, peaks; print([peaks(*case) for case in SHAPED.values()])"
     done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    low, truth, high = map(int, done.stdout.strip("()\n").split(", "))
-    assert low <= truth <= high
+    for low, truth, high in ast.literal_eval(done.stdout):
+        assert low <= truth <= high
 
 
 def peaks(build: Callable[[], nn.Module], size: tuple[int, ...]) -> tuple[int, int, int]:

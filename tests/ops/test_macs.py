@@ -1,7 +1,5 @@
 """Multiply-adds of products, convolutions and recurrent layers, against torch's counter where that is right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +53,6 @@ def test_torchs_counter_agrees(run: Run, context: Context) -> None:
 
 
 def matrices(module: nn.Module) -> int:
-    """Elements of all weights but the biases."""
     return sum(p.numel() for p in module.parameters() if p.dim() > 1)
 
 

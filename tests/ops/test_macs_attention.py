@@ -1,7 +1,5 @@
 """Multiply-adds of attention in all of torch's forms: decomposed, fused, as a whole layer, ragged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +23,7 @@ def square(batch: int, heads: int, queries: int, keys: int, width: int, values: 
     return batch * heads * queries * keys * (width + (width if values is None else values))
 
 
-BACKENDS = {
-    "math": SDPBackend.MATH,
-    "flash": SDPBackend.FLASH_ATTENTION,
-}
+BACKENDS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -1,7 +1,5 @@
 """Operators that are free by convention and operators that are unknown are never confused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +15,7 @@ from torchsummary_plus.ops.macs.registry import FORMULAS, base_name
 
 IDS, IMAGE, SIGNAL, VOLUME = torch.tensor([[1, 2], [3, 4]]), rand(2, 4, 8, 8), rand(2, 4, 8), rand(1, 2, 4, 4, 4)
 ROWS, TARGET, SIGNS = rand(6, 5) - 0.5, torch.arange(6) % 5, torch.tensor([1.0, -1.0] * 3)
+ZEROS = torch.zeros(6, 2, dtype=torch.long)
 
 ACTIVATIONS = """
     celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 rrelu selu sigmoid
@@ -33,63 +32,43 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {"topk": (2,), "kthvalue": (2,), "quanti
 
 
 def reduced(name: str) -> Run:
-    """A function of a tensor along its last axis."""
     return lambda: getattr(torch, name)(ROWS, *ARGUMENTS.get(name, ()), dim=1)
 
 
 FREE: dict[str, Run] = {
     **{name: lambda name=name: getattr(F, name)(ROWS) for name in ACTIVATIONS.split()},
     **{name: reduced(name) for name in REDUCED.split()},
-    "glu": lambda: F.glu(SIGNAL),
-    "prelu": lambda: F.prelu(IMAGE, rand(4)),
-    "dropout": lambda: F.dropout(IMAGE),
-    "batch_norm": lambda: nn.BatchNorm2d(4)(IMAGE),
-    "group_norm": lambda: nn.GroupNorm(2, 4)(IMAGE),
-    "layer_norm": lambda: nn.LayerNorm(8)(IMAGE),
+    "more activations": lambda: (F.glu(SIGNAL), F.prelu(IMAGE, rand(4)), F.dropout(IMAGE)),
+    "norms": lambda: [norm(IMAGE) for norm in (nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm(8))],
     "weight_norm": lambda: torch._weight_norm(rand(3, 4), rand(3, 1)),
-    **{f"avg_pool{d}d": lambda d=d: getattr(F, f"avg_pool{d}d")((SIGNAL, IMAGE, VOLUME)[d - 1], 2) for d in (1, 2, 3)},
-    **{f"max_pool{d}d": lambda d=d: getattr(F, f"max_pool{d}d")((SIGNAL, IMAGE, VOLUME)[d - 1], 2) for d in (1, 2, 3)},
     **{
-        f"adaptive_{kind}_pool{d}d": lambda d=d, kind=kind: getattr(F, f"adaptive_{kind}_pool{d}d")(
-            (SIGNAL, IMAGE, VOLUME)[d - 1], 3
-        )
+        f"{kind}_pool{d}d": lambda kind=kind, d=d: getattr(F, f"{kind}_pool{d}d")((SIGNAL, IMAGE, VOLUME)[d - 1], 2)
+        for kind in ("avg", "max", "adaptive_avg", "adaptive_max")
         for d in (1, 2, 3)
-        for kind in ("avg", "max")
     },
     "max_unpool2d": lambda: F.max_unpool2d(*F.max_pool2d(IMAGE, 2, return_indices=True), 2),
-    "mse_loss": lambda: F.mse_loss(ROWS, ROWS),
-    "cross_entropy": lambda: F.cross_entropy(ROWS, TARGET, label_smoothing=0.1),
-    "binary_cross_entropy_with_logits": lambda: F.binary_cross_entropy_with_logits(rand(6), rand(6)),
-    "cosine_embedding_loss": lambda: F.cosine_embedding_loss(ROWS, ROWS, SIGNS),
+    "losses": lambda: (F.mse_loss(ROWS, ROWS), F.cosine_embedding_loss(ROWS, ROWS, SIGNS)),
+    "losses of classes": lambda: F.cross_entropy(ROWS, TARGET, label_smoothing=0.1),
+    "losses of bits": lambda: F.binary_cross_entropy_with_logits(rand(6), rand(6)),
     "ctc_loss": lambda: F.ctc_loss(rand(5, 2, 6).log_softmax(-1), torch.ones(2, 3, dtype=torch.long), [5, 5], [3, 3]),
     "cosine_similarity": lambda: F.cosine_similarity(ROWS, ROWS),
-    **{
-        f"pad {mode}": lambda mode=mode: F.pad(IMAGE, (1, 1, 1, 1), mode)
-        for mode in ("reflect", "replicate", "circular")
-    },
+    "pad": lambda: [F.pad(IMAGE, (1, 1, 1, 1), mode) for mode in ("reflect", "replicate", "circular")],
     **{
         f"interpolate {mode}": lambda mode=mode: F.interpolate(IMAGE, scale_factor=2, mode=mode)
         for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
     },
     "interpolate antialiased": lambda: F.interpolate(IMAGE, size=5, mode="bicubic", antialias=True),
     "grid_sample": lambda: F.grid_sample(IMAGE, rand(2, 3, 3, 2), align_corners=False),
-    "pixel_shuffle": lambda: F.pixel_unshuffle(F.pixel_shuffle(IMAGE, 2), 2),
-    "channel_shuffle": lambda: F.channel_shuffle(IMAGE, 2),
+    "shuffles": lambda: F.channel_shuffle(F.pixel_unshuffle(F.pixel_shuffle(IMAGE, 2), 2), 2),
     "unfold and fold": lambda: F.fold(F.unfold(IMAGE, 2, stride=2), (8, 8), 2, stride=2),
     "embedding": lambda: F.embedding(IDS, rand(9, 3), padding_idx=0),
     "embedding_bag": lambda: F.embedding_bag(IDS, rand(9, 3), per_sample_weights=rand(2, 2), mode="sum"),
-    "one_hot": lambda: F.one_hot(IDS),
-    "index": lambda: ROWS[torch.tensor([0, 2]), 1:3],
-    "index by mask": lambda: ROWS[ROWS > 0],
-    "index_select": lambda: ROWS.index_select(0, torch.tensor([0, 2])),
-    "gather": lambda: ROWS.gather(1, torch.zeros(6, 2, dtype=torch.long)),
-    "scatter_reduce": lambda: ROWS.scatter_reduce(1, torch.zeros(6, 2, dtype=torch.long), rand(6, 2), "amax"),
+    "index": lambda: (ROWS[torch.tensor([0, 2]), 1:3], ROWS[ROWS > 0], F.one_hot(IDS), ROWS.nonzero()),
+    "select": lambda: (ROWS.index_select(0, torch.tensor([0, 2])), ROWS.gather(1, ZEROS)),
+    "scatter_reduce": lambda: ROWS.scatter_reduce(1, ZEROS, rand(6, 2), "amax"),
     "masked": lambda: ROWS.masked_fill(ROWS > 0, 0).masked_scatter(ROWS > 0, rand(40)).masked_select(ROWS > 0),
-    "where": lambda: torch.where(ROWS > 0, ROWS, 0.0),
-    "nonzero": lambda: ROWS.nonzero(),
-    "unique": lambda: torch.unique(TARGET, return_counts=True),
-    "searchsorted": lambda: torch.searchsorted(torch.arange(5.0), rand(3)),
-    "bincount": lambda: torch.bincount(TARGET),
+    "counting": lambda: (torch.unique(TARGET, return_counts=True), torch.bincount(TARGET)),
+    "searchsorted": lambda: torch.where(torch.searchsorted(torch.arange(5.0), rand(3)) > 0, 1, 0),
     "arithmetic": lambda: (ROWS + 1) * 2 / 3 - ROWS**2 // 1 % 2,
     "in place": lambda: rand(3).add_(1).mul_(2).clamp_(0, 1).exp_().neg_().pow_(2).sub_(1).div_(2).copy_(rand(3)),
     "addcmul": lambda: torch.addcdiv(torch.addcmul(ROWS, ROWS, ROWS), ROWS, ROWS),
@@ -106,27 +85,10 @@ FREE: dict[str, Run] = {
     "triangles": lambda: ROWS.tril().triu(),
     "diagonals": lambda: (ROWS.diag(), torch.diag_embed(ROWS), torch.block_diag(ROWS, ROWS), SQUARE.trace()),
     "copies": lambda: ROWS.clone().contiguous().to(torch.half).float().detach().type_as(IDS).long().cpu(),
-    "factories": lambda: (
-        torch.zeros(2),
-        torch.ones_like(ROWS),
-        ROWS.new_full((2,), 1.0),
-        torch.arange(3),
-        torch.eye(2),
-    ),
+    "factories": lambda: (torch.zeros(2), torch.ones_like(ROWS), ROWS.new_full((2,), 1.0), torch.eye(2)),
     "windows": lambda: (torch.hann_window(4), torch.linspace(0, 1, 3), torch.tril_indices(3, 3), torch.tensor([1.0])),
-    "random": lambda: (
-        torch.randn(2),
-        torch.rand_like(ROWS),
-        torch.randint(3, (2,)),
-        torch.randperm(3),
-        rand(2).normal_(),
-    ),
-    "distributions": lambda: (
-        rand(2).bernoulli(),
-        torch.poisson(rand(2)),
-        rand(3).multinomial(1),
-        rand(2).exponential_(),
-    ),
+    "random": lambda: (torch.randn(2), torch.rand_like(ROWS), torch.randint(3, (2,)), torch.randperm(3)),
+    "distributions": lambda: (rand(2).bernoulli(), torch.poisson(rand(2)), rand(3).multinomial(1), rand(2).normal_()),
     "packing": lambda: nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_sequence([rand(3, 2), rand(1, 2)])),
     "questions": lambda: (ROWS.sum().item(), ROWS.is_contiguous(), bool(ROWS.any()), ROWS.tolist()),
     "sparse layouts": lambda: ROWS.to_sparse().coalesce().to_dense().to_sparse_csr().to_dense(),

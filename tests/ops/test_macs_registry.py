@@ -1,7 +1,5 @@
 """The registry of formulas: each fits its operator, users can add theirs, and mistakes are rejected on registration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_fl
 
 from tests.ops.counting import count, rand, unknown
 from torchsummary_plus.data.errors import InputError
-from torchsummary_plus.ops.macs import register_mult_adds, user_flop_formula
+from torchsummary_plus.ops.macs import register_mult_adds
 from torchsummary_plus.ops.macs import registry as macs_registry
 
 
@@ -63,24 +61,12 @@ def test_a_formula_may_say_that_it_does_not_know() -> None:
 @pytest.mark.usefixtures("forget")
 @pytest.mark.parametrize(
     "ops",
-    [
-        ("aten::mm",),
-        (torch.ops.aten.mm,),
-        ("aten::addmm_",),
-        ("macs_test::thrice", torch.ops.macs_test.thrice),
-    ],
+    [("aten::mm",), (torch.ops.aten.mm,), ("aten::addmm_",), ("macs_test::thrice", torch.ops.macs_test.thrice)],
     ids=["a name", "a packet", "an in-place form", "twice at once"],
 )
 def test_duplicates_are_refused(ops: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="already has a formula"):
         register_mult_adds(*ops)(lambda result, *args, **kwargs: 0)
-
-
-@pytest.mark.usefixtures("forget")
-@pytest.mark.parametrize("op", ["mm", "aten.mm", "aten::mm.default", torch.ops.aten.mm.default, 3], ids=str)
-def test_other_names_are_refused(op: Any) -> None:
-    with pytest.raises(InputError, match="accepted"):
-        register_mult_adds(op)(lambda result, *args, **kwargs: 0)
 
 
 @pytest.mark.usefixtures("forget")
@@ -143,10 +129,3 @@ def test_formulas_of_torchs_own_counter_are_used() -> None:
 def forget_five_times() -> None:
     for registered in (torch.ops.macs_test.five_times, torch.ops.macs_test.five_times.default):
         flop_registry.pop(registered, None)
-
-
-def test_torchs_own_formulas_change_nothing() -> None:
-    """They are there only once something has imported torch's counter: a figure must not depend on that."""
-    run = lambda: torch.ops.aten._flash_attention_backward  # noqa: E731
-    assert run() in flop_registry and "aten::_flash_attention_backward" not in macs_registry.FORMULAS
-    assert user_flop_formula(run().default) is None

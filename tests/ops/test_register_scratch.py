@@ -1,7 +1,5 @@
 """User-defined scratch rules: they enter estimates, and mistakes are rejected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,44 +1,158 @@
 """Shape rules agree with torch's kernels where they answer, and decline where those raise."""
 
-from __future__ import annotations
-
+import re
 import subprocess
 import zlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from benchmarks.cpu.calls import Call, Kernels, calls, operators
+from benchmarks.cpu.layouts import ImageDrawing, is_complex, misplaced
 from tests.truth.releases import without_compiler
 from tests.truth.warm import python
 from torchsummary_plus import ForwardError, summary
+from torchsummary_plus.live.fakes import fake_like
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.pointwise import writes_alike
 from torchsummary_plus.ops.shapes.registry import RULES, rule_in
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
+from torchsummary_plus.table.forward import Pass
+from torchsummary_plus.table.modules import ModuleTree
+from torchsummary_plus.trace.kernels import FakeKernels
 
-from . import calls_layers, calls_lists, calls_losses, calls_moves  # noqa: F401  (they register)
-from .calls_layers import a_convolution
-from .draws import (
-    CALLS,
-    Draw,
-    a_call_by_schema,
-    meta,
-    operator,
-)
+from .draws import FLOATS, Draw, Drawn, by_schema, filled, meta, of_axes, operator, varied
+from .test_kernel_trials import CONVOLUTIONS, LAYERS
+from .test_macs_free import DIFFERENTIABLE, FREE
 
+aten, CUDA, R = torch.ops.aten, torch.device("cuda"), torch.rand
 CASES = 40
+SIGNAL, IMAGE, VOLUME, CLASSES = R(2, 4, 9), R(2, 8, 8, 8), R(1, 2, 4, 6, 4), torch.tensor([1, 0])
+LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"]
+W, B, QKV = R(8, 8), R(8), (R(24, 8), R(24))
+MORE: dict[str, Callable[[], Any]] = {
+    **{
+        f"{mode} {x.dim()}": lambda x=x, mode=mode: F.interpolate(x * GAIN, scale_factor=2, mode=mode)
+        for x, modes in ((SIGNAL, "linear"), (IMAGE, "bilinear"), (VOLUME, "trilinear"))
+        for mode in (modes, "nearest", "nearest-exact")
+    },
+    "antialias": lambda: F.interpolate(IMAGE, size=5, mode="bilinear", antialias=True),
+    **{
+        f"{mode} {x.dim()}": lambda x=x, mode=mode: F.pad(x * GAIN, (1, 2) * (x.dim() - 2), mode)
+        for x in (SIGNAL, IMAGE, VOLUME)
+        for mode in ("constant", "reflect", "replicate")
+    },
+    **{
+        f"{name} {kind}": lambda name=name, kind=kind: getattr(F, name)(R(3, 4) * GAIN, R(3, 4), reduction=kind)
+        for name in LOSSES
+        for kind in ("none", "mean")
+    },
+    "cross entropy": lambda: F.cross_entropy(R(2, 3) * GAIN, CLASSES, weight=R(3)),
+    "of images": lambda: F.cross_entropy(R(2, 3, 4, 4) * GAIN, torch.ones(2, 4, 4).long()),
+    "margin": lambda: F.multi_margin_loss(R(2, 3) * GAIN, CLASSES),
+    "margins": lambda: F.multilabel_margin_loss(R(2, 3) * GAIN, torch.zeros(2, 3).long()),
+    "dropout": lambda: F.dropout(IMAGE * GAIN).softmax(1).log_softmax(2),
+    "glu": lambda: F.glu(IMAGE * GAIN, 1),
+    "cell": lambda: nn.GRUCell(3, 5)(R(2, 3)),
+    "embedding": lambda: F.embedding(CLASSES, R(5, 3) * GAIN),
+    "bag": lambda: F.embedding_bag(CLASSES, R(5, 3), torch.tensor([0, 1])),
+    "algebra": lambda: (aten.geqrf(R(4, 3)), aten._linalg_svd(R(4, 3)), aten.linalg_eig(R(3, 3))),
+    "views": lambda: (R(4, 6).split(2, 1), aten.alias(R(3)), R(4, 6).split([1, 3])),
+    "unsafe": lambda: (aten.unsafe_split(R(4, 6), 2), aten.unsafe_split_with_sizes(R(4, 6), [1, 3])),
+    "made": lambda: (torch.randn_like(R(3)), torch.full_like(R(3), 2), R(3, 4).prod(), R(3).all()),
+    "filled": lambda: R(3).masked_fill_(R(3) > 0.5, R(())).fill_(R(())),
+    "cut": lambda: (R(3).clamp(R(3), R(3)).clamp_(R(3), R(3)).clamp_max_(1.0), R(3).logit(0.1)),
+    "heads": lambda: aten._native_multi_head_attention(*[R(2, 3, 8)] * 3, 8, 2, *QKV, W, B),
+    "encoder": lambda: aten._transformer_encoder_layer_fwd(
+        R(2, 3, 8), 8, 2, *QKV, W, B, True, False, 1e-5, *[B] * 4, *[W, B] * 2
+    ),
+    "convolution": lambda: aten._convolution(IMAGE, R(4, 8, 3, 3), None, *[[1]] * 3, False, [0], 1, *[True] * 4),
+}
+"""Further kernels that rules answer for, each in an ordinary call."""
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "mm": (R(2, 3), R(3, 5)),
+    "addmm": (R(1, 5), R(2, 3), R(3, 5)),
+    "bmm": (R(2, 4, 3), R(2, 3, 5)),
+    "baddbmm": (R(4, 1), R(2, 4, 3), R(2, 3, 5)),
+    "_grouped_mm": (R(2, 8, 16).bfloat16(), R(2, 16, 24).bfloat16()),
+    "_fused_rms_norm": (R(2, 3, 4), [4], R(4), 1e-5),
+    "exponential_": (R(2, 3),),
+    "normal_": (R(2, 3),),
+    "native_dropout": (R(3, 4), 0.5, True),
+    "native_dropout_backward": (R(3, 4), R(3, 4) > 0.5, 2.0),
+    "_thnn_fused_gru_cell_backward": (R(2, 5), R(2, 25), True),
+    "arange": (7,),
+    "arange.start": (2, 7),
+    "arange.start_step": (1, 9, 2),
+    "squeeze.dims": (R(1, 3, 1, 4, 1), [0, 2]),
+    "clamp": (R(2, 3), -1.0, 6),
+    "clamp_": (R(2, 3), 0, None),
+    "_scaled_dot_product_flash_attention_for_cpu": (R(2, 4, 5, 8), R(2, 4, 7, 8), R(2, 4, 7, 8), 0.0, True),
+}
+"""... and those whose arguments neither schemas nor recorded calls tell."""
+GAIN = torch.ones(1, requires_grad=True)
 
+
+@cache
+def recorded() -> dict[str, list[Call]]:
+    """Ordinary calls of kernels, by operator: of functions, layers and losses, forward and backward."""
+    torch.manual_seed(0)
+    with Kernels() as seen:
+        for name, run in FREE.items():
+            if "sparse" not in name and "quantisation" not in name:
+                run()
+        ends = [apply(IMAGE[:, :4] * GAIN) for apply in DIFFERENTIABLE.values()]
+        ends += [make()(R(shape) * GAIN) for make, shape in (*LAYERS.values(), *CONVOLUTIONS.values())]
+        for end in [*ends, *(run() for run in MORE.values())]:
+            if isinstance(end, Tensor) and end.requires_grad:
+                end.sum().backward()
+    found: dict[str, dict[str, Call]] = defaultdict(dict)
+    for call in seen.calls:
+        found[call.operator.name()][call.text] = call
+    given = {f"aten::{name}": [Call(operator(name), args, {})] for name, args in GIVEN.items() if operator(name)}
+    return {name: list(alike.values()) for name, alike in found.items()} | given
+
+
+PLAIN = {"Tensor", "Optional[Tensor]", "List[Tensor]", "number", "Optional[number]", "List[number]", "Optional[str]"}
+AXES = re.compile("dim|k$|ord$|correction$|keepdim$|half_to_float$|stable$")
+
+
+def drawn(name: str, is_real: bool) -> Iterator[Drawn]:
+    """Calls of an operator: by its schema, along axes, or recorded ones with changes; some wrong, unless real."""
+    draw, alike = Draw(zlib.crc32(name.encode())), recorded().get(name, [])
+    needed = [a for a in operator(name)._schema.arguments if not a.has_default_value() or AXES.match(a.name)]
+    kinds, is_given = [str(argument.type) for argument in needed], name.removeprefix("aten::") in GIVEN
+    is_sized = is_real or name in UNCHECKED
+    for place in range(CASES):
+        if set(kinds) <= PLAIN and not is_given:
+            args, options = by_schema(draw, name)
+        elif kinds[0] == "Tensor" and all(AXES.match(argument.name) for argument in needed[1:]) and not is_given:
+            args, options = of_axes(draw, name)
+        else:
+            call = alike[place % len(alike)]
+            dtype = draw.choice((None, *FLOATS)) if not is_given else None
+            args = varied(draw, call.args, dtype, 0.0 if is_sized else 0.1, 0.3 * ("_grouped" not in name))
+            args = filled(args, call.args) if is_real else args
+            options = {key: value if key != "device" else torch.device("meta") for key, value in call.kwargs.items()}
+        yield tree_map(on_the_cpu, (args, options)) if is_real else (args, options)
+
+
+UNCHECKED = {"aten::convolution_backward", "aten::mkldnn_rnn_layer_backward", "aten::_grouped_mm"}
+"""Their meta kernels take sizes that do not fit."""
 ODD_META_KERNELS = {
     *("native_batch_norm_backward", "convolution", "_convolution", "floor_divide", "nan_to_num"),
     *("logical_and", "logical_or", "logical_xor", "xlogy.Tensor", "roll", "masked_fill.Scalar", "masked_fill.Tensor"),
     *("_softmax_backward_data", "_log_softmax_backward_data", "elu_backward", "pow.Scalar"),
-    *("pixel_shuffle", "pixel_unshuffle"),
+    *("pixel_shuffle", "pixel_unshuffle", "hardsigmoid_backward", "nll_loss2d_forward"),
     *(f"{kind}_pad{axes}d" for kind in ("reflection", "replication") for axes in (1, 2, 3)),
 }
 """Their meta kernels leave out what the kernels do with layouts. The rules follow the kernels: the CPU's are asked."""
@@ -58,7 +172,9 @@ def in_words(out: Any, tensors: Sequence[Tensor]) -> Any:
 
 def on_the_cpu(x: Any) -> Any:
     """A real tensor in the place of a meta tensor."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).fill_(1) if isinstance(x, Tensor) else x
+    return (
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).fill_(1) if isinstance(x, Tensor) and x.is_meta else x
+    )
 
 
 def answers(func: OpOverload, args: Any, options: Any) -> bool:
@@ -98,7 +214,7 @@ def told(answer: Any, exact: bool) -> Any:
 BY_KERNEL = "_embedding_bag native_batch_norm glu_backward native_dropout_backward native_group_norm_backward"
 BY_KERNEL += " native_layer_norm_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward"
 BY_KERNEL += " multi_margin_loss_backward multilabel_margin_loss_backward _linalg_svd linalg_eig"
-"""Compared with the CPU's kernels in ``test_rules_kernels.py``."""
+"""Compared with the CPU's kernels below."""
 
 ELSEWHERE = {f"aten::{name}" for name in BY_KERNEL.split()}
 ELSEWHERE |= {name for name in RULES if "cudnn" in name or name.startswith("aten::batch_norm_")}
@@ -116,12 +232,25 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
         pytest.skip("earlier releases have no meta kernel of it")
     if name == "aten::mkldnn_rnn_layer_backward" and not since("2.13"):
         pytest.skip("before torch 2.13 the meta kernel returns gradients in the tensors' own dtypes")
-    short = name.removeprefix("aten::")
-    draw, make = Draw(zlib.crc32(name.encode())), CALLS.get(short) or a_call_by_schema(name)
-    drawn = [make(draw) for _ in range(CASES)]
-    if short in ODD_META_KERNELS:
-        drawn = tree_map(on_the_cpu, drawn)
-    assert sum(answers(func, *call) for call in drawn) >= CASES // 20
+    drawn_calls = drawn(name, name.removeprefix("aten::") in ODD_META_KERNELS)
+    assert sum(answers(func, *call) for call in drawn_calls) >= CASES // 20
+
+
+@pytest.mark.parametrize("name", BY_KERNEL.split())
+def test_a_result_lies_as_the_kernel_lays_it(name: str) -> None:
+    func = operator(name)
+    with torch.no_grad():
+        assert not [
+            f"{call.text}: {difference}"
+            for call, difference in misplaced(Call(func, *c) for c in drawn(f"aten::{name}", True))
+        ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["add", "maximum", "lt"])
+def test_results_of_images_in_any_layout_lie_as_the_kernels_lay_them(name: str) -> None:
+    images = [call for call in calls(operators(f"^{name}$"), 40, 3, ImageDrawing) if not is_complex(call)]
+    assert images and not [f"{call.text}: {difference}" for call, difference in misplaced(images)]
 
 
 def test_every_ruled_operator_is_one_of_torchs() -> None:
@@ -130,19 +259,10 @@ def test_every_ruled_operator_is_one_of_torchs() -> None:
     assert set(missing) <= newer
 
 
-def test_a_convolution_says_what_the_meta_kernel_says() -> None:
-    """... of row-major tensors: for others the meta kernel of torch 2.13 leaves the layout out."""
-    draw, func, answered = Draw(0), torch.ops.aten.convolution.default, 0
-    for _ in range(CASES):
-        answered += answers(func, tuple(a_convolution(draw, draw.choice([1, 2, 3]), 0.0)), {})
-    assert answered > CASES // 10
-
-
 @pytest.mark.parametrize("name", sorted(VIEWS))
 def test_a_view_is_where_the_meta_kernel_looks(name: str) -> None:
-    draw, func, answered = Draw(zlib.crc32(name.encode())), operator(name), 0
-    for _ in range(5 * CASES):
-        args, options = CALLS[name.removeprefix("aten::")](draw)
+    func, answered = operator(name), 0
+    for args, options in drawn(name, False):
         views = viewed(func, args, options)
         if views is not None:
             answered += 1
@@ -150,10 +270,39 @@ def test_a_view_is_where_the_meta_kernel_looks(name: str) -> None:
             truth = [View(o.shape, o.stride(), o.storage_offset() - x.storage_offset()) for o in tree_leaves(out)]
             views = views if isinstance(views, list) else [views]
             assert views == truth, f"{func} of {tuple(x.shape)}, {x.stride()}, {args[1:]}"
-    assert answered > CASES
+    assert answered > CASES // 5
 
 
-# Silence
+SIZE = (4, 6, 5, 7)
+LAST, FLAT = (210, 1, 42, 6), (210, 35, 7, 1)
+
+
+def in_last(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(SIZE, dtype=dtype).contiguous(memory_format=torch.channels_last)
+
+
+def batch_norm_backward(training: bool) -> tuple[Any, ...]:
+    statistics, image = [torch.zeros(6) for _ in range(5)], in_last(torch.bfloat16)
+    return aten.native_batch_norm_backward.default, image, image, *statistics, training, 1e-5, [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("call", "strides"),
+    [
+        ((aten.glu_backward.default, torch.zeros(4, 3, 5, 7), in_last(), 1), FLAT),
+        ((aten._log_softmax_backward_data.default, in_last(), torch.zeros(SIZE), 1, torch.float32), FLAT),
+        (batch_norm_backward(training=True), LAST),
+        (batch_norm_backward(training=False), FLAT),
+    ],
+    ids=lambda value: value[0].name() if isinstance(value[0], torch._ops.OpOverload) else "",
+)
+def test_results_on_cuda_lie_as_its_kernels_lay_them(call: tuple[Any, ...], strides: tuple[int, ...]) -> None:
+    """As ``benchmarks.cpu.layouts`` sees them on the no-op runtime."""
+    operator, *args = tree_map_only(Tensor, lambda tensor: fake_like(tensor, CUDA), call)
+    with Pass(ModuleTree(nn.Identity()), FakeKernels(CUDA), []), torch.no_grad():
+        out = operator(*args)
+    assert (out if isinstance(out, Tensor) else out[0]).stride() == strides
+
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -216,3 +365,11 @@ def test_an_operator_has_one_rule_in_each_table(table: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{name} already has a rule"):
         rule_in(table, name.removeprefix("aten::"))(lambda: None)
     assert table[name] is own
+
+
+def test_an_axis_of_one_element_keeps_its_stride_of_0() -> None:
+    """Such a gradient is copied when it is accumulated; the meta kernel of torch 2.11 gives it a stride of 1."""
+    one, index = torch.rand(()).expand(1), torch.zeros(1, dtype=torch.int64)
+    with Pass(ModuleTree(nn.Identity()), FakeKernels(torch.device("cpu")), []):
+        one, index = fake_like(one, torch.device("cpu")), fake_like(index, torch.device("cpu"))
+        assert one.index_fill(0, index, 0.0).stride() == one.index_fill(0, index, torch.zeros(())).stride() == (0,)

@@ -1,7 +1,5 @@
 """Scratch memory of CUDA kernels: each rule against a formula by hand, and within an estimate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -41,8 +39,6 @@ def recorded(
 
 
 class PlainAttention(nn.Module):
-    """Attention of an input with itself."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(x, x, x)
 
@@ -74,20 +70,15 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
 
 
 def workspaces(log: MemoryLog) -> list[int]:
-    """What is taken for good beside tensors."""
     freed = {storage for _, storage, size in log.events if not size}
     kinds = enumerate(log.storages)
     return [spec.nbytes for number, spec in kinds if spec.kind == "workspace" and number not in freed]
 
 
 def scratches(log: MemoryLog) -> list[int]:
-    """What kernels take and give back."""
     freed = {storage for _, storage, size in log.events if not size}
     kinds = enumerate(log.storages)
     return [spec.nbytes for number, spec in kinds if spec.kind == "workspace" and number in freed]
-
-
-# cuBLAS
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -129,9 +120,7 @@ def test_a_product_without_elements_asks_for_no_workspace(name: str, factors: An
 
 @pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("by_triton", [True, False])
-def test_triton_multiplies_columns_by_rows_without_cublas_or_copies(
-    monkeypatch: pytest.MonkeyPatch, by_triton: bool
-) -> None:
+def test_triton_multiplies_columns_by_rows_without_cublas(monkeypatch: pytest.MonkeyPatch, by_triton: bool) -> None:
     """Measured on the no-op runtime with torch 2.13; releases without the kernel use cuBLAS."""
     monkeypatch.setattr(blas, "_has_outer_products", lambda: by_triton)
     out, column, row = meta(8, 64, 32), meta(8, 64, 1), meta(8, 1, 64)[:, :, ::2]
@@ -152,9 +141,6 @@ def test_the_environment_sets_the_cublas_workspace(monkeypatch: pytest.MonkeyPat
     assert workspace_bytes(AMPERE) == nbytes
 
 
-# Convolutions; more in test_cudnn.py
-
-
 def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
     estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", cudnn="rule", mode="eval")
     scratch = estimate.at_peak["workspace"]
@@ -163,9 +149,6 @@ def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
     without = estimate.reserved_bytes - scratch + context
     assert estimate.fits(without)
     assert not estimate.fits(without - (32 << 20))
-
-
-# Attention
 
 
 def kernel(
@@ -215,23 +198,6 @@ def test_flags_and_the_environment_choose_the_attention_kernel(monkeypatch: pyte
     assert kernel(HOPPER) == "flash"
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
         assert kernel(HOPPER) == "math"
-
-
-# Recurrent layers
-
-
-def test_a_packed_sequence_runs_by_cudnn_too() -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.LSTM(8, 16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            packed = nn.utils.rnn.PackedSequence(x.reshape(28, 8)[:16], torch.tensor([4, 4, 3, 3, 2]))
-            return self.layer(packed)[0].data
-
-    log = recorded(Packed(), (7, 8))
-    assert "aten::_cudnn_rnn" in [moment.operator for moment in log.moments]
 
 
 def test_a_sum_in_thousands_of_parts_is_recorded_in_a_moment() -> None:

@@ -1,7 +1,5 @@
 """Allocations of CUDA's comparisons and transfers, in order, as on the no-op runtime (A100)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

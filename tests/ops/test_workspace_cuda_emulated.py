@@ -1,7 +1,5 @@
 """bfloat16 on GPUs below capability 8.0, where torch emulates it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

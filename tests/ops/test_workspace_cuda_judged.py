@@ -1,7 +1,5 @@
 """Whole forwards on CUDA against peaks that torch 2.13 measured on the no-op runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +16,6 @@ pytestmark = from_release("2.13", "the order in which the measured allocator cho
 
 
 class Of(torch.nn.Module):
-    """A function of the input, each element of which depends on a parameter."""
-
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function

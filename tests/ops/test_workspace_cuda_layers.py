@@ -1,7 +1,5 @@
 """Allocations of CUDA's recurrent layers, normalisations and rolls, in order, as on the no-op runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -35,9 +33,6 @@ def course(name: str, args: tuple[Any, ...], out: Any, capability: Capability = 
     return told
 
 
-# Recurrent layers
-
-
 @pytest.mark.parametrize(("mode", "gates", "nbytes"), [(2, 4, 736_000_000), (3, 3, 864_000_000)])
 def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int, gates: int, nbytes: int) -> None:
     """pytorch/pytorch#2895: four layers of 320 units at 25,000 steps of 123 numbers; cuDNN 9 adds its state."""
@@ -58,7 +53,7 @@ def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int,
         ((300, 8, 64), (2, 96, 32, 2, 0.0, True), 48_456_000, 48_456_000, 25_190_656),
     ],
 )
-def test_the_sizes_of_a_recurrent_layer_are_cudnns(
+def test_sizes_of_recurrent_layers(
     shape: tuple[int, ...], settings: Any, infers: int, trains: int, reserve: int
 ) -> None:
     """As cuDNN 9.20 printed them for an input (steps, batch, width) in fp32."""
@@ -82,9 +77,6 @@ def test_packed_sequences_need_no_copies_in_cudnn(settings: Any, infers: int, tr
     assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
 
 
-# Normalisation
-
-
 @from_release("2.13", "statistics in float32 besides those that are returned")
 @pytest.mark.parametrize(("width", "buffers"), [(1, [256, 256]), (9, [256, 256, 1024, 1024])])
 def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: int, buffers: list[int]) -> None:
@@ -93,32 +85,6 @@ def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: in
     x, row, stats = meta(16, 16, width, dtype=half), meta(16, dtype=half), meta(16, 4, dtype=half)
     forward = course("aten::native_group_norm", (x, row, row, 16, 16, width, 4, 1e-5), (x, stats, stats))
     assert forward == ["result 0", "result 1", "result 2", *buffers]
-
-
-@from_release("2.14", "no sums of each channel with one place per channel")
-def test_group_norm_of_vectors_has_no_sums_of_each_channel() -> None:
-    """As on the no-op runtime with torch 2.14 and 2.15; an empty batch needs nothing besides its results."""
-    x, row, stats = meta(16, 8), meta(8), meta(16, 4)
-    args = (x, x, stats, stats, row, 16, 8, 1, 4, [True] * 3)
-    assert course("aten::native_group_norm_backward", args, (x, row, row))[3:] == [256, 256]
-    turned = meta(8, 16).t()
-    forward = course("aten::native_group_norm", (turned, row, row, 16, 8, 1, 4, 1e-5), (x, stats, stats))
-    assert forward == ["result 0", "result 1", "result 2", 512]
-    none, columns = meta(0, 8), meta(16)[::2]
-    empty = course("aten::native_group_norm", (none, columns, columns, 0, 8, 1, 4, 1e-5), (none, stats, stats))
-    assert empty == ["result 0", "result 1", "result 2"]
-
-
-@from_release("2.15", "kernels of its own for channels-last images")
-def test_group_norm_reads_channels_last_images_as_they_lie() -> None:
-    """As on the no-op runtime: factors and sums also without weights, and with one place per channel."""
-    for shape in ((2, 4, 6, 6), (2, 4, 1, 1)):
-        x, stats = meta(*shape).to(memory_format=torch.channels_last), meta(2, 2)
-        places = shape[2] * shape[3]
-        forward = course("aten::native_group_norm", (x, None, None, 2, 4, places, 2, 1e-5), (x, stats, stats))
-        assert forward[3:] == [32, 32]
-        args = (x, x, stats, stats, None, 2, 4, places, 2, [True, False, False])
-        assert course("aten::native_group_norm_backward", args, (x, None, None))[-4:] == [32, 32, 16, 16]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +111,7 @@ def test_batch_norms_backward_computes_the_statistics_that_cudnn_left_empty(
 
 
 @pytest.mark.parametrize("has_cudnn", [True, False])
-def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward_in_any_build(
+def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward(
     monkeypatch: pytest.MonkeyPatch, has_cudnn: bool
 ) -> None:
     """Without cuDNN, the operator of a CPU build stands for cuDNN's, which saves no statistics in evaluation."""
@@ -188,12 +154,6 @@ def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_pre
     assert result == ["result 0", "result 1", "result 2", *buffers]
 
 
-@pytest.mark.parametrize(("dims", "buffers"), [((1,), []), ((1, 2), [400]), ((0, 1, 2), [400, 400, -400]), ((), [])])
-def test_a_roll_along_several_axes_goes_axis_by_axis(dims: tuple[int, ...], buffers: list[int]) -> None:
-    x = meta(4, 5, 5)
-    assert course("aten::roll", (x, [1] * max(1, len(dims)), dims), x) == [*buffers, "result 0"]
-
-
 def image(channels: int, kind: str) -> torch.Tensor:
     """An image of 16 x 16 in fp32, or a slice of the channels of a larger one."""
     plain = meta(2, channels, 16, 16)
@@ -207,9 +167,6 @@ def image(channels: int, kind: str) -> torch.Tensor:
     }[kind]
 
 
-# Batch norm with statistics from all ranks
-
-
 @pytest.mark.parametrize(
     ("shape", "in_last", "stats", "backward"),
     [
@@ -221,9 +178,7 @@ def image(channels: int, kind: str) -> torch.Tensor:
         ((4, 8, 6, 6), True, 0, 0),
     ],
 )
-def test_the_buffers_of_synchronised_statistics(
-    shape: tuple[int, ...], in_last: bool, stats: int, backward: int
-) -> None:
+def test_buffers_of_synchronised_statistics(shape: tuple[int, ...], in_last: bool, stats: int, backward: int) -> None:
     """In blocks of 512 bytes, as torch's CUDA build allocates them in double precision (benchmarks/nocuda)."""
     x = meta(*shape, dtype=torch.float64)
     if in_last:

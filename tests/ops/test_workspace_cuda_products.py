@@ -1,7 +1,5 @@
 """Scratch memory of CUDA's matrix products."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -42,7 +40,7 @@ def factors(which: str, groups: int, dtype: torch.dtype) -> tuple[torch.Tensor, 
 
 @pytest.mark.parametrize("which", GROUPS)
 @pytest.mark.parametrize(("groups", "arguments", "scaled"), [(4, 240, 304), (9, 564, 724), (3, 204, 268)])
-def test_groups_that_one_kernel_multiplies_need_addresses_and_descriptors(
+def test_groups_of_one_kernel_need_addresses_and_descriptors(
     which: str, groups: int, arguments: int, scaled: int
 ) -> None:
     """As the allocator recorded on the no-op runtime (H100): in bfloat16, and in float8 with two scales."""
@@ -78,9 +76,7 @@ def test_a_group_kernel_that_was_not_measured_has_a_bound() -> None:
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize(("capability", "is_cublas"), [(ADA, False), (HOPPER, True)])
-def test_rows_with_scales_of_their_own_are_multiplied_by_cublas_on_hopper_alone(
-    capability: Capability, is_cublas: bool
-) -> None:
+def test_rows_with_scales_are_multiplied_by_cublas_on_hopper_alone(capability: Capability, is_cublas: bool) -> None:
     """CUTLASS took 65,664 bytes on the no-op runtime (RTX 4090), which assumes how many blocks run at once."""
     a, b, out = meta(64, 128, dtype=FP8), meta(128, 256, dtype=FP8), meta(64, 256, dtype=BF16)
     rows, columns = meta(64, 1), meta(1, 256)

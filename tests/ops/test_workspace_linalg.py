@@ -1,13 +1,12 @@
 """Steps through linear algebra on the CPU: their peaks are those of torch's profiler, or in the range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from tests.truth.memory_truth import measure
 from torchsummary_plus.api.memory import estimate_memory
 
@@ -15,40 +14,13 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 def positive(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Symmetric matrices of positive eigenvalues."""
     x = torch.randn(*shape, dtype=dtype)
     return x @ x.mT + 2 * shape[-1] * torch.eye(shape[-1], dtype=dtype)
 
 
-class Applied(nn.Module):
-    """A function of a parameter."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor], *shape: int) -> None:
-        super().__init__()
-        self.function, self.weight = function, nn.Parameter(positive(*shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.weight) * x
-
-
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "inverse": torch.linalg.inv,
-    "Cholesky": torch.linalg.cholesky,
-    "singular values": torch.linalg.svdvals,
-    "eigenvalues": torch.linalg.eigvalsh,
-    "rank": lambda w: w * torch.linalg.matrix_rank(input=w.detach()),
-    "nuclear norm": lambda w: torch.linalg.norm(w, "nuc"),
-    "distances": lambda w: torch.cdist(w, w.detach()),
-}
-
-
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_step_through_it(name: str, mode: str) -> None:
-    model, x = Applied(FUNCTIONS[name], 30, 30), torch.ones(1)
-    estimate = estimate_memory(model, input_data=x, mode=mode)
-    assert abs(estimate.peak_bytes - measure(model, (x,), mode).peak_bytes) <= 16
-    assert not estimate.unknown
+@of_parts(lambda function, *shape: {"function": function, "weight": nn.Parameter(positive(*shape))})
+def Applied(self, x: Tensor) -> Tensor:
+    return self.function(self.weight) * x
 
 
 @pytest.mark.parametrize("shape", [(12, 12), (6, 8, 8)])
@@ -61,15 +33,9 @@ def test_an_exponential_depends_on_norms_and_is_named(scale: float, shape: tuple
     assert estimate.unknown == (("aten::linalg_matrix_exp", 1),)
 
 
-class Multiplied(nn.Module):
-    """A product of elements of a parameter and an input."""
-
-    def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.product, self.weight = product, nn.Parameter(torch.rand(40, 30) + 0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.product(x * self.weight)
+@of_parts(lambda product: {"product": product, "weight": nn.Parameter(torch.rand(40, 30) + 0.5)})
+def Multiplied(self, x: Tensor) -> Tensor:
+    return self.product(x * self.weight)
 
 
 PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {

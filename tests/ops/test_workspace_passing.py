@@ -1,7 +1,5 @@
 """Workspaces of cuBLAS that torch frees after each product, as it does from 2.15 on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
