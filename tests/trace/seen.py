@@ -1,7 +1,5 @@
 """What plain torch reports of a model: the oracle for the zoo."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -18,8 +16,6 @@ Shape = tuple[int, ...]
 
 @dataclass
 class SeenCall:
-    """A call of a module: the class, and the shapes of the tensors that came out."""
-
     class_name: str
     outputs: list[Shape] | None = None
 
@@ -41,10 +37,7 @@ def calls_seen(model: nn.Module, case: Case, batch_size: int = 2) -> list[SeenCa
         call.class_name = module._get_name()
         call.outputs = [tuple(t.shape) for t in tensors_in(output)]
 
-    handles = [
-        torch_module.register_module_forward_pre_hook(begin),
-        torch_module.register_module_forward_hook(end),
-    ]
+    handles = [torch_module.register_module_forward_pre_hook(begin), torch_module.register_module_forward_hook(end)]
     try:
         args, kwargs = case.arguments(batch_size)
         torch.manual_seed(2)

@@ -1,21 +1,17 @@
 """Every model of the zoo can be read, its printed parameters add up, and its calls are those that torch sees."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import re
 from functools import cache
-from itertools import product
 from typing import Any
 
 import pytest
-from torch import nn
 
 from tests.trace.seen import calls_seen, parameter_counts
 from tests.trace.zoo import ZOO, Case
 from torchsummary_plus import ModelSummary, summary
-from torchsummary_plus.data.records import TensorSpec, tensors
+from torchsummary_plus.data.records import tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -85,7 +81,7 @@ def test_rows_are_a_tree_in_call_order_and_the_total_is_the_sum_over_distinct_te
 def test_printed_parameters_add_up_at_every_depth(name: str) -> None:
     s = summarise(name)
     deepest = max(row.depth for row in s.rows)
-    for style, depth in product(("torchsummary", "tree"), {*range(min(deepest, 4) + 1), deepest, None}):
+    for style, depth in (("torchsummary", None), ("torchsummary", 1), *(("tree", d) for d in (0, 1, deepest))):
         text = s.render(style=style, depth=depth, col_names=("num_params",))
         assert sum(printed_counts(text)) == printed_total(text) == s.total_params, f"depth {depth}\n{text}"
 
@@ -97,13 +93,6 @@ def test_fake_and_real_pass_give_the_same_table(name: str) -> None:
     if not ZOO[name].volatile:
         assert fake.rows == real.rows
         assert str(fake) == str(real)
-
-
-@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.fake_only or case.real_only])
-def test_auto_takes_the_pass_that_can(name: str) -> None:
-    s = summarise(name)
-    assert s.run.kind == ("fake" if ZOO[name].fake_only else "real")
-    assert s.run.reason
 
 
 @pytest.mark.parametrize("name", comparable)
@@ -153,9 +142,6 @@ def test_result_is_frozen_plain_data(name: str) -> None:
     check(s.inputs)
     check(s.run)
     assert pickle.loads(pickle.dumps(s)).rows == s.rows
-
-
-# --- cases that say more than the laws above ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["PlainList", "Unregistered"])
@@ -214,11 +200,3 @@ def test_bytes_by_dtype_and_storage() -> None:
 def test_unknown_operators_are_named_never_counted_as_nothing() -> None:
     s = summarise("FourierAndInverse")
     assert any("fft" in name for name, _ in s.unknown_ops) and any("inv" in name for name, _ in s.unknown_ops)
-
-
-def test_thousands_of_modules() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), *[nn.Identity() for _ in range(2_998)])
-    s = summary(model, (4,), batch_size=1, verbose=0)
-    assert len(s.rows) == 3_000
-    assert s.total_params == 20
-    assert isinstance(next(tensors(s.rows[-1].outputs)), TensorSpec)

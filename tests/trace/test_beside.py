@@ -1,7 +1,5 @@
 """Threads beside a call: one that trains the model goes on as if there were no call."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,21 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory, summary
 
 
-class Noisy(nn.Module):
+@of_parts(lambda: {"linear": nn.Linear(16, 16), "norm": nn.BatchNorm1d(16), "dropout": nn.Dropout(), "seen": []})
+def Noisy(self, x: Tensor) -> Tensor:
     """A model that draws, and notes in its own attributes what it has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm, self.dropout = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout()
-        self.seen: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.dropout(self.norm(self.linear(x))) + torch.rand(16)
-        self.seen = [y.detach()]
-        return y
+    y: Tensor = self.dropout(self.norm(self.linear(x))) + torch.rand(16)
+    self.seen = [y.detach()]
+    return y
 
 
 CALLS: dict[str, Callable[[nn.Module], Any]] = {

@@ -1,13 +1,12 @@
 """Models whose modules refer to each other in a circle, as a layer that keeps its model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory, graph, max_batch_size, measure_memory, summary
 
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
@@ -19,14 +18,9 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-class Layer(nn.Module):
-    def __init__(self, *around: nn.Module) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.around = nn.ModuleList(around)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+@of_parts(lambda *around: {"linear": nn.Linear(4, 4), "around": nn.ModuleList(around)})
+def Layer(self, x: Tensor) -> Tensor:
+    return self.linear(x)
 
 
 class Model(nn.Module):

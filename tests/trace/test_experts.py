@@ -1,13 +1,12 @@
 """Experts and adapters: active and trained parameters, against closed formulas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.parts import of_parts
 from tests.truth.releases import from_release
 from torchsummary_plus import ModelSummary, summary
 
@@ -97,8 +96,6 @@ def test_a_plain_loop_is_told_by_its_topk(chosen: int) -> None:
 
 
 class Stacked(nn.Module):
-    """Experts in one tensor, with the router's matrix beside them in the same module."""
-
     def __init__(self) -> None:
         super().__init__()
         self.router = nn.Parameter(torch.randn(4, 8))
@@ -115,30 +112,20 @@ def test_experts_in_one_tensor_beside_their_router() -> None:
     assert ran.active_params == 4 * 8 + 8 * 8 + 8
 
 
-class Dense(nn.Module):
+@of_parts(lambda: {"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(4)), "head": Loop(4, 1, 4)})
+def Dense(self, x: torch.Tensor) -> torch.Tensor:
     """Equal layers one after the other, and a topk of as many of something else, in a module of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
-        self.head = Loop(4, 1, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
+    for layer in self.layers:
+        x = layer(x)
+    return self.head(x)
 
 
 def test_equal_layers_are_no_experts() -> None:
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                x = layer(x)
-            return x.topk(2).values
+    @of_parts(lambda: {"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(3))})
+    def Plain(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.topk(2).values
 
     ran = summary(Plain(), (4,), verbose=0)
     assert ran.experts == () and ran.active_params == ran.total_params and "Active" not in str(ran)
@@ -163,12 +150,3 @@ def test_adapters_have_their_own_parameters(kind: str) -> None:
     assert (adapter.name, adapter.trainable_params, result.total_params) == ("default", trained, total)
     line = f"Adapter default: {adapter.params:,} params, {trained:,} trained ({100 * trained / total:.2f}% of all)\n"
     assert line in str(result) and ModelSummary.from_json(result.to_json()) == result
-
-
-def test_an_inactive_adapter_is_said_to_be() -> None:
-    peft: Any = pytest.importorskip("peft")
-    base = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["0"]))
-    model.add_adapter("other", peft.LoraConfig(r=4, target_modules=["1"]))
-    told = {adapter.name: (adapter.params, adapter.is_active) for adapter in summary(model, verbose=0).adapters}
-    assert told == {"default": (2 * 16, True), "other": (4 * 16, False)}

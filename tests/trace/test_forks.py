@@ -1,7 +1,5 @@
 """Processes that are forked while a call runs, or after one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -1,7 +1,5 @@
 """Threads and passes of this package that a forward starts."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +36,6 @@ def in_a_pool(left: nn.Module, right: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 class Branches(nn.Module):
-    """Two branches, one of them nested, by whatever means, and a layer after them."""
-
     def __init__(self, both: Both, hooked: bool = False) -> None:
         super().__init__()
         self.both = both
@@ -67,9 +63,7 @@ def table(result: ModelSummary) -> list[Any]:
 
 @pytest.mark.parametrize(("run", "hooked"), [("fake", False), ("real", False), ("real", True)])
 @pytest.mark.parametrize("both", [in_threads, in_a_pool])
-def test_a_branch_in_a_thread_counts_as_any_other(
-    both: Both, run: str, hooked: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_branch_in_a_thread_counts(both: Both, run: str, hooked: bool, capfd: pytest.CaptureFixture[str]) -> None:
     result = unchanged(Branches(both, hooked), run)
     assert result.run.kind == run
     assert table(result) == table(unchanged(Branches(in_turn, hooked), run))

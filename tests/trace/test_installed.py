@@ -1,7 +1,5 @@
 """Globals, classes and closures of installed packages are left unchanged."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -27,7 +25,7 @@ LIBRARY = """
 import torch
 from torch import nn
 from installed_library import store
-STATE, BOX, TABLE = None, {}, torch.eye(8)
+STATE, TABLE = None, torch.eye(8)
 def closure():
     memo = {}
     def put(y):
@@ -35,9 +33,6 @@ def closure():
         return memo["y"]
     return put
 put = closure()
-def note(y, memo={}):
-    memo["y"] = y.detach()
-    return memo["y"]
 class Base(nn.Module):
     shared, last = {}, None
     def __init__(self):
@@ -51,10 +46,6 @@ class Global(Base):
         global STATE
         STATE = y.detach() if STATE is None else STATE * 0.9 + y.detach()
         return STATE
-class Box(Base):
-    def kept(self, y):
-        BOX["y"] = BOX.get("y", 0) * 0.9 + y.detach()
-        return BOX["y"]
 class Shared(Base):
     def kept(self, y):
         self.shared["y"] = self.shared.get("y", 0) * 0.9 + y.detach()
@@ -63,9 +54,6 @@ class Attribute(Base):
     def kept(self, y):
         type(self).last = y.detach() if self.last is None else self.last * 0.9 + y.detach()
         return self.last
-class Default(Base):
-    def kept(self, y):
-        return note(y)
 class Closure(Base):
     def kept(self, y):
         return put(y)
@@ -75,15 +63,12 @@ class Elsewhere(Base):
 class Table(Base):
     def kept(self, y):
         return y @ TABLE
-class Slices(Base):
-    def kept(self, y):
-        return y[:, :2] @ TABLE[:2] + TABLE[2:3, :].to(y.device)
 class Unused(Base):
     def kept(self, y):
         return y @ TABLE if y.dim() > 5 else y
 """
 
-NAMES = ["Global", "Box", "Shared", "Attribute", "Default", "Closure", "Elsewhere", "Table", "Slices", "Unused"]
+NAMES = ["Global", "Shared", "Attribute", "Closure", "Elsewhere", "Table", "Unused"]
 
 
 @pytest.fixture(scope="module", params=["site-packages", "target"])
@@ -104,8 +89,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 def tensors_of(library: Any) -> list[Any]:
-    """Everything that the package's code keeps."""
-    holders = [library.STATE, library.BOX, library.Base.shared, library.note.__defaults__[0]]
+    holders = [library.STATE, library.Base.shared]
     holders += [library.put.__closure__[0].cell_contents, library.store.LAST, library.store.STORE]
     return [*map(repr, holders), *(repr(vars(getattr(library, name)).get("last")) for name in NAMES)]
 
@@ -127,7 +111,7 @@ def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: A
         assert type(model(x)) is Tensor
 
 
-SIZES = {"Table": (256, 512), "Slices": (256, 512), "Unused": (0, 0)}
+SIZES = {"Table": (256, 512), "Unused": (0, 0)}
 """Bytes that the package holds from before the steps and that count: on the CPU, and on a GPU."""
 
 

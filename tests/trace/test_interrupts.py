@@ -1,7 +1,5 @@
 """A call that a signal interrupts, at whatever line, leaves everything as if it had not been made."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -20,10 +18,10 @@ from tests.truth.surroundings import fakes_reachable_from, surroundings
 from tests.truth.warm import python
 from torchsummary_plus.live.fakes import new_fake
 
-FIRST, STEP = 2000, 661
+FIRST, STEP = 2000, 997
 """One in so many of a call's first lines is tried; ``python -m benchmarks.fire interrupts --lines 2000`` tries all."""
 
-SPREAD = {"summary": 12, "graph": 8, "estimate_memory": 4, "measure_memory": 2, "max_batch_size": 2}
+SPREAD = {"summary": 6, "graph": 4, "estimate_memory": 2, "measure_memory": 1, "max_batch_size": 1}
 """How many instants are spread over all lines of each call: more for those that take milliseconds."""
 
 

@@ -1,11 +1,10 @@
 """Integer inputs given by size are zeros, and errors that depend on their values say so."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
 
+from tests.parts import of_parts
 from tests.told import Told
 from torchsummary_plus import estimate_memory, summary
 
@@ -14,20 +13,14 @@ def loss(output: torch.Tensor) -> torch.Tensor:
     return output.square().sum()
 
 
-class Kept(nn.Module):
+@of_parts(lambda is_packed: {"embedding": nn.Embedding(10, 16), "is_packed": is_packed})
+def Kept(self, tokens: torch.Tensor) -> torch.Tensor:
     """Embeds tokens and keeps those above a number, or packs them by lengths that the tokens give."""
-
-    def __init__(self, is_packed: bool) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(10, 16)
-        self.is_packed = is_packed
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        inner = self.embedding(tokens)
-        if self.is_packed:
-            lengths = tokens.clamp(1, 5).amax(1)
-            return nn.utils.rnn.pack_padded_sequence(inner, lengths, batch_first=True, enforce_sorted=False).data
-        return inner[tokens > 4]
+    inner = self.embedding(tokens)
+    if self.is_packed:
+        lengths = tokens.clamp(1, 5).amax(1)
+        return nn.utils.rnn.pack_padded_sequence(inner, lengths, batch_first=True, enforce_sorted=False).data
+    return inner[tokens > 4]
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -40,19 +33,14 @@ def test_sizes_that_come_from_made_up_inputs_are_said(is_packed: bool) -> None:
     assert estimate.peak_bytes > made_up.peak_bytes
 
 
-class Unwritten(nn.Module):
+@of_parts(lambda told: {"told": told})
+def Unwritten(self, x: torch.Tensor) -> torch.Tensor:
     """Reads tensors that nothing has written to, after others have left their values in that memory."""
-
-    def __init__(self, told: Told) -> None:
-        super().__init__()
-        self.told = told
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        used = [torch.full((1000,), 7) for _ in range(50)]
-        del used
-        for fresh in (torch.empty(1000, dtype=torch.long), torch.ones(1000, dtype=torch.long).new_empty(1000)):
-            self.told.put(fresh.abs().sum().item())
-        return x
+    used = [torch.full((1000,), 7) for _ in range(50)]
+    del used
+    for fresh in (torch.empty(1000, dtype=torch.long), torch.ones(1000, dtype=torch.long).new_empty(1000)):
+        self.told.put(fresh.abs().sum().item())
+    return x
 
 
 def test_what_nothing_has_written_to_is_zero() -> None:

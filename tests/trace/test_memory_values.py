@@ -1,7 +1,5 @@
 """Data-dependent values: small tensors keep theirs; others come from a real pass, or are assumed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from tests.told import Told
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError
-from torchsummary_plus.live.real_inputs import real_input
 from torchsummary_plus.step import real_steps
 
 WIDTH = 64
@@ -30,21 +28,15 @@ class Layer(nn.Module):
         self.linear = nn.Linear(WIDTH, WIDTH)
 
 
-class Experts(nn.Module):
+@of_parts(lambda: {"gate": nn.Linear(WIDTH, 4), "experts": nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))})
+def Experts(self, x: Tensor) -> Tensor:
     """Each row goes to one of four experts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(WIDTH, 4)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight, chosen = self.gate(x).softmax(-1).max(-1)
-        y = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            mine = torch.where(chosen == number)[0]
-            y = y.index_add(0, mine, expert(x[mine]) * weight[mine, None])
-        return y
+    weight, chosen = self.gate(x).softmax(-1).max(-1)
+    y = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        mine = torch.where(chosen == number)[0]
+        y = y.index_add(0, mine, expert(x[mine]) * weight[mine, None])
+    return y
 
 
 class Masked(Layer):
@@ -54,8 +46,6 @@ class Masked(Layer):
 
 
 class Steered(Layer):
-    """As many layers as a value says."""
-
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x)
         for _ in range(int(10 * y.abs().mean().item()) + y.argmax(-1)[:2].tolist()[0] % 2):
@@ -63,13 +53,9 @@ class Steered(Layer):
         return y if bool((y > -9).all()) else y.exp()
 
 
-class Inner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.part = Steered()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.part(x)
+@of_parts(lambda: {"part": Steered()})
+def Inner(self, x: Tensor) -> Tensor:
+    return self.part(x)
 
 
 def peak_of_two_steps(model: nn.Module, x: Tensor) -> int:
@@ -151,28 +137,12 @@ def test_masked_writes_take_the_places_that_are_selected(mode: str) -> None:
     assert estimate.peak_bytes == measure_memory(model, input_data=x, mode=mode, loss=loss).peak_bytes
 
 
-def test_places_that_nothing_tells_are_named() -> None:
-    class Chosen(Layer):
-        def forward(self, x: Tensor) -> Tensor:
-            y = torch.zeros_like(x)
-            y[x.sum(-1) > 0] = self.linear.bias
-            return y
-
-    model, x = Chosen(), torch.randn(4096, WIDTH)
-    estimate = estimate_memory(model, input_data=x, mode="eval")
-    low, high = estimate.peak_range
-    assert dict(estimate.unknown).keys() == {"aten::index_put_"}
-    assert low <= measure_memory(model, input_data=x, mode="eval").peak_bytes <= high
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("build", "assumed"),
     [(Experts, "the same number of tokens, on every rank"), (Masked, "assumed to return its maximum size")],
 )
-def test_without_values_the_largest_sizes_are_possible(
-    build: Callable[[], nn.Module], assumed: str, device: str
-) -> None:
+def test_without_values_largest_sizes_are_possible(build: Callable[[], nn.Module], assumed: str, device: str) -> None:
     torch.manual_seed(0)
     real = estimate_memory(build(), input_data=rows(), device=device, loss=loss)
     with torch.device("meta"):
@@ -181,14 +151,6 @@ def test_without_values_the_largest_sizes_are_possible(
     assert estimate.peak_range[1] >= real.peak_bytes
     assert estimate.assumptions
     assert all(assumption.endswith(assumed) for assumption in estimate.assumptions)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_value_that_nothing_tells_is_an_error_with_its_place_and_cause(device: str) -> None:
-    with torch.device("meta"):
-        model = Inner()
-    with pytest.raises(ForwardError, match=r"part \(Steered\) failed (.|\n)*on the meta device and has no values"):
-        estimate_memory(model, (WIDTH,), 8, device)
 
 
 def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,72 +191,3 @@ def test_small_tensors_of_no_floats_keep_their_values_on_every_device() -> None:
         )
         assert estimate.assumptions == ()
     assert set(shapes.all()) == {tuple(model(x, mask).shape)} == {(5, WIDTH)}
-
-
-def test_outside_the_forward_a_real_step_tells_or_a_value_is_taken_to_be_one() -> None:
-    seen = Told()
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        loss = model(x).sum()
-        loss.backward()
-        model.zero_grad()
-        seen.put((loss.item(), bool(loss > 3), int(x.long().max())))
-
-    torch.manual_seed(0)
-    model = nn.Linear(WIDTH, 1)
-    estimate = estimate_memory(model, (WIDTH,), 4, train_step=step)
-    told = seen.all()[-1]
-    step(model, real_input((4, WIDTH), torch.float32, torch.device("cpu")))
-    assert told == seen.all()[-1]
-    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value taken from a real step",)
-    estimate = estimate_memory(model.to("meta"), (WIDTH,), 4, train_step=step)
-    assert (1.0, False, 1) in seen.all()
-    places = [assumption.partition(" in step (test_memory_values.py:")[0] for assumption in estimate.assumptions]
-    assert places == [f"_local_scalar_dense in the step, 2 times: value assumed to be {v}" for v in (1.0, False, 1)]
-
-
-def test_a_value_that_is_only_told_needs_no_real_step() -> None:
-    def step(model: nn.Module, x: Tensor) -> None:
-        assert type(x) is not Tensor
-        loss = model(x).sum()
-        loss.backward()
-        print(f"{loss:.2f} {loss.item() / 2:.3f}", loss.item())
-
-    estimate = estimate_memory(nn.Linear(WIDTH, 1), (WIDTH,), 4, train_step=step)
-    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value assumed to be 1",)
-
-
-SELECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "elements": lambda x, mask: x[mask],
-    "masked_select": lambda x, mask: x.masked_select(mask),
-    "put": lambda x, mask: x.index_put_((mask[:, 0],), x[: int(mask[:, 0].sum())].exp()),
-}
-
-
-@pytest.mark.parametrize("name", SELECTIONS)
-def test_what_selecting_by_a_mask_takes(name: str) -> None:
-    select = SELECTIONS[name]
-    mask = rows() > 0
-
-    class Selecting(Layer):
-        def forward(self, x: Tensor) -> Tensor:
-            return select(x.double(), mask)
-
-    x = rows()
-    model = Selecting()
-    estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
-    with torch.no_grad():
-        measured = measure_run(lambda: model(x), [*model.parameters(), x, mask])
-    assert estimate.peak_bytes == measured
-    assert estimate.assumptions == ()
-
-
-def test_a_failing_real_forward_is_named() -> None:
-    class OnlyFake(Steered):
-        def forward(self, x: Tensor) -> Tensor:
-            if type(x) is Tensor:
-                raise OSError("no real pass today")
-            return super().forward(x)
-
-    with pytest.raises(ForwardError, match="OSError: no real pass today"):
-        estimate_memory(OnlyFake(), (WIDTH,), 8)

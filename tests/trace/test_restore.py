@@ -1,7 +1,5 @@
 """Whatever hooks and forwards write to outside the model is restored after a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,24 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory, graph, summary
 
 SEEN: list[Tensor] = []
 LAST: Tensor | None = None
 
 
-class Noting(nn.Module):
-    """Notes what it computes in globals."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        global LAST
-        LAST = self.linear(x)
-        SEEN.append(LAST)
-        return LAST
+@of_parts(lambda: {"linear": nn.Linear(4, 4)})
+def Noting(self, x: Tensor) -> Tensor:
+    global LAST
+    LAST = self.linear(x)
+    SEEN.append(LAST)
+    return LAST
 
 
 class Extractor:

@@ -1,7 +1,5 @@
 """A summary changes nothing in the model, its inputs or the process, even if it fails."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 PASSES = ["fake", "real"]
 
-STATEFUL = ["CountsItsCalls", "RemembersOutputs", "KeepsAnObject", "KeepsCollections", "OwnGenerators"]
-STATEFUL += ["ChangesItself", "SwapsItsData", "mixed_modes"]
+STATEFUL = ["RemembersOutputs", "KeepsCollections", "OwnGenerators", "ChangesItself", "SwapsItsData", "mixed_modes"]
 
 
 class Planned(Exception):
@@ -81,10 +78,6 @@ def _hook_fails(layer: nn.Module, kind: type[BaseException]) -> None:
     layer.register_forward_hook(_raises(kind))
 
 
-def _pre_hook_fails(layer: nn.Module, kind: type[BaseException]) -> None:
-    layer.register_forward_pre_hook(_raises(kind))
-
-
 def _raises(kind: type[BaseException]) -> Callable[..., None]:
     def hook(module: nn.Module, *_: Any) -> None:
         raise kind("planned")
@@ -112,15 +105,6 @@ def test_after_a_failure_in_any_layer(name: str) -> None:
             assert isinstance(caught.__cause__, Planned)
             if make_fail is _forward_fails:
                 assert model.get_submodule(caught.path) is layer, f"{caught.path!r} named, {path!r} failed"
-
-
-@pytest.mark.parametrize("run", PASSES)
-@pytest.mark.parametrize("make_fail", [_pre_hook_fails, _hook_fails])
-def test_a_failing_hook_is_named_by_its_module(make_fail: Callable[..., None], run: str) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    make_fail(model[1][0], Planned)
-    caught = leaves_all_unchanged(model, {"input_size": (4,)}, run=run)
-    assert isinstance(caught, ForwardError) and caught.path == "1.0"
 
 
 def _fail_at(model: nn.Module, nth: int) -> None:
@@ -151,7 +135,7 @@ def _disturb(model: nn.Module, dice: random.Random) -> None:
                 parameter.grad = torch.rand_like(parameter)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+@settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(
     name=st.sampled_from([name for name, case in ZOO.items() if not case.needs]),
     run=st.sampled_from(["auto", "fake", "real"]),
@@ -160,9 +144,7 @@ def _disturb(model: nn.Module, dice: random.Random) -> None:
     seed=st.integers(0, 2**32 - 1),
     grad=st.booleans(),
 )
-def test_whatever_state_whatever_failure(
-    name: str, run: str, mode: str, nth: int | None, seed: int, grad: bool
-) -> None:
+def test_whatever_state_and_failure(name: str, run: str, mode: str, nth: int | None, seed: int, grad: bool) -> None:
     case = ZOO[name]
     dice = random.Random(seed)
     model, call = case.build(), case.call(batch_size=dice.choice([-1, 1, 3]))

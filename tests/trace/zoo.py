@@ -4,14 +4,7 @@
 them, the others what modules are made of and how they are called.
 """
 
-from tests.trace import (  # noqa: F401 - importing them fills ZOO
-    zoo_calls,
-    zoo_decisions,
-    zoo_parameters,
-    zoo_tensors,
-    zoo_values,
-    zoo_wrappers,
-)
+from tests.trace import zoo_calls, zoo_decisions, zoo_parameters, zoo_tensors, zoo_values, zoo_wrappers  # noqa: F401 - importing them fills ZOO
 from tests.trace.zoo_case import ZOO, Case
 
 __all__ = ["ZOO", "Case"]

@@ -1,27 +1,19 @@
 """The zoo: how modules are called, and tensors that are neither parameters nor buffers."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from tests.trace.zoo_case import Fc, case
 from tests.trace.zoo_wrappers import _small
 
-# --- how modules are called ---------------------------------------------------------------------------------
-
 
 @case((4,))
-class CalledThroughForward(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out.forward(self.fc.forward(x).relu())
+@of_parts(lambda: {"fc": nn.Linear(4, 4), "out": nn.Linear(4, 2)})
+def CalledThroughForward(self, x: Tensor) -> Tensor:
+    return self.out.forward(self.fc.forward(x).relu())
 
 
 @case((4,))
@@ -31,18 +23,12 @@ class CallsItself(Fc):
 
 
 @case((4,))
-class PlainList(nn.Module):
+@of_parts(lambda: {"fc": nn.Linear(4, 4), "layers": [nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4))]})
+def PlainList(self, x: Tensor) -> Tensor:
     """Modules in a Python list: torch does not register them, the forward runs them all the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-        self.layers = [nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4))]
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return self.fc(x)
+    for layer in self.layers:
+        x = layer(x)
+    return self.fc(x)
 
 
 @case((4,))
@@ -67,33 +53,8 @@ class Unregistered(nn.Module):
         return self.block(x) * self.scales[0] + self.shifts["one"] + self.shifts["fixed"]
 
 
-class Leaf(nn.Module):
-    """Knows its parent, through a plain list: a cycle that `modules()` does not see."""
-
-    def __init__(self, parent: nn.Module) -> None:
-        super().__init__()
-        self.parents = [parent]
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x) * self.parents[0].scale
-
-
-@case((4,))
-class KnowsItsParent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.rand(4))
-        self.leaf = Leaf(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leaf(x)
-
-
 @case((4,), opaque="torchsummary gives no row to a module that no module holds")
 class MadeInForward(Fc):
-    """Each forward creates a new ReLU, which is never in the module tree."""
-
     def forward(self, x: Tensor) -> Tensor:
         return nn.ReLU()(self.fc(x))
 
@@ -131,14 +92,6 @@ class OddModule(nn.Module):
 
 
 @case((4,))
-def deep_nesting() -> nn.Module:
-    model: nn.Module = nn.Linear(4, 4)
-    for _ in range(60):
-        model = nn.Sequential(model)
-    return model
-
-
-@case((4,))
 def user_hooks() -> nn.Module:
     """The user's own hooks change what goes in and what comes out."""
     model = _small()
@@ -149,38 +102,19 @@ def user_hooks() -> nn.Module:
 
 
 @case((4,))
-class Checkpointed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = _small()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False)
+@of_parts(lambda: {"body": _small()})
+def Checkpointed(self, x: Tensor) -> Tensor:
+    return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False)
 
 
 @case((4,))
-class GradientInForward(nn.Module):
+@of_parts(lambda: {"energy": nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))})
+def GradientInForward(self, x: Tensor) -> Tensor:
     """A force is minus the gradient of an energy, taken inside `forward`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.energy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
-        return -gradient
-
-
-class _Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * 2
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
+    return -gradient
 
 
 @case((4,))
@@ -190,33 +124,13 @@ class FunctionalCall(Fc):
         return torch.func.functional_call(self.fc, doubled, (x,))
 
 
-# --- tensors that are neither parameters nor buffers --------------------------------------------------------
-
 _CONSTANT = torch.arange(4.0)
 
 
 @case((4,))
-class LooseTensors(nn.Module):
+@of_parts(lambda: {"fc": nn.Linear(4, 4), "mean": torch.rand(4), "anchors": [torch.rand(4), {"deep": torch.rand(4)}]})
+def LooseTensors(self, x: Tensor) -> Tensor:
     """Tensors in plain attributes, in lists, in the module's globals, and made on the spot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-        self.mean, self.anchors = torch.rand(4), [torch.rand(4), {"deep": torch.rand(4)}]
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = (x - self.mean) * self.anchors[0] + self.anchors[1]["deep"] + _CONSTANT
-        x = x + torch.tensor([1.0, 2, 3, 4]) + torch.arange(4, device=x.device) + x.new_zeros(4)
-        return self.fc(x) * torch.linspace(0, 1, x.size(1)) + torch.rand(4)
-
-
-@case((4,))
-class AsksQuestions(Fc):
-    """Reads dtypes, devices and types, as careful code does."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = next(self.parameters())
-        assert isinstance(weight, nn.Parameter) and isinstance(self.fc.weight, Tensor) and torch.is_tensor(x)
-        assert x.device == weight.device and not x.is_cuda and x.dtype == weight.dtype and x.is_floating_point()
-        x = x.to(weight.device).type_as(weight).contiguous().cpu()
-        return self.fc(x) if x.dim() == 2 and len(x) else self.fc(x[None])
+    x = (x - self.mean) * self.anchors[0] + self.anchors[1]["deep"] + _CONSTANT
+    x = x + torch.tensor([1.0, 2, 3, 4]) + torch.arange(4, device=x.device) + x.new_zeros(4)
+    return self.fc(x) * torch.linspace(0, 1, x.size(1)) + torch.rand(4)

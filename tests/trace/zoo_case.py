@@ -1,7 +1,5 @@
 """A case of the zoo: a model, its call of `summary`, and its known properties."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -82,16 +80,12 @@ def case(*sizes: tuple[int, ...], **known: Any) -> Callable[[Any], Any]:
 
 
 class Fc(nn.Module):
-    """The base of cases with one layer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(4, 4)
 
 
 class Narrow(nn.Module):
-    """The base of cases with one layer of two outputs."""
-
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(4, 2)

@@ -1,51 +1,23 @@
 """The zoo: where parameters live, how they are computed, stored and initialised."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch
 import torch.nn.utils.parametrizations as P
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
+from tests.parts import of_parts
 from tests.trace.zoo_case import case
 
-# --- where parameters live ----------------------------------------------------------------------------------
-
 
 @case((4,))
-class RootParameter(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.fc = nn.Parameter(torch.rand(4)), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x * self.scale)
-
-
-@case((4,))
-def parameters_on_every_floor() -> nn.Module:
-    block = RootParameter()
-    block.fc = RootParameter()
-    return nn.Sequential(block, nn.ReLU())
-
-
-@case((4,))
-class ParameterLists(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.listed = nn.ParameterList([torch.rand(4, 4), torch.rand(4)])
-        self.named = nn.ParameterDict({"w": torch.rand(4, 3), "b": torch.rand(3)})
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.listed[0] + self.listed[1]) @ self.named["w"] + self.named["b"]
+@of_parts(lambda: {"scale": nn.Parameter(torch.rand(4)), "fc": nn.Linear(4, 2)})
+def RootParameter(self, x: Tensor) -> Tensor:
+    return self.fc(x * self.scale)
 
 
 @case((4,))
 class Unused(nn.Module):
-    """A parameter that nothing reads, and modules that nothing calls."""
-
     def __init__(self) -> None:
         super().__init__()
         self.fc, self.idle = nn.Linear(4, 2), nn.Linear(4, 7)
@@ -130,47 +102,11 @@ def empty_sequential() -> nn.Module:
     return nn.Sequential()
 
 
-# --- parameters computed from others ------------------------------------------------------------------------
-
-
 @case((4,))
-def weight_norm_by_hook() -> nn.Module:
+def parametrized() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)), nn.ReLU())
-
-
-@case((3, 6, 6))
-def spectral_norm_by_hook() -> nn.Module:
-    return nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 4, 3)), nn.Flatten())
-
-
-@case((4,))
-def orthogonal() -> nn.Module:
-    return nn.Sequential(P.orthogonal(nn.Linear(4, 4)), nn.ReLU())
-
-
-@case((4,))
-def pruned() -> nn.Module:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    prune.l1_unstructured(model[0], "weight", amount=0.5)
-    prune.random_unstructured(model[0], "bias", amount=1)
-    prune.remove(prune.ln_structured(model[1], "weight", amount=0.5, n=2, dim=0), "weight")
-    return model
-
-
-# --- quantized modules --------------------------------------------------------------------------------------
-
-
-def _quantized(model: nn.Module, kinds: set[type]) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.ao.quantization.quantize_dynamic(model.eval(), kinds, dtype=torch.qint8)
-
-
-@case((4,), params=(4 * 6 + 6) + (6 * 2 + 2), real_only="quantized kernels compute for real only")
-def dynamically_quantized_linear() -> nn.Module:
-    return _quantized(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), {nn.Linear})
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)), P.orthogonal(nn.Linear(4, 4)), nn.ReLU())
 
 
 @case((3, 6, 6), params=3 * 4 * 9 + 4, real_only="quantized kernels compute for real only")
@@ -185,9 +121,6 @@ def statically_quantized() -> nn.Module:
         return quantization.convert(prepared)
 
 
-# --- lazy and on meta ---------------------------------------------------------------------------------------
-
-
 @case((3, 8, 8), params=(3 * 4 * 9 + 4) + 2 * 4 + (4 * 36 * 5 + 5))
 def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(5))
@@ -197,10 +130,3 @@ def lazy() -> nn.Module:
 def on_meta() -> nn.Module:
     with torch.device("meta"):
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
-
-
-@case((4,), fake_only="nothing to compute with")
-def enormous_on_meta() -> nn.Module:
-    """A quarter of a trillion parameters."""
-    with torch.device("meta"):
-        return nn.Sequential(nn.Linear(4, 500_000), nn.Linear(500_000, 500_000))

@@ -1,7 +1,5 @@
 """The zoo: kinds of tensors, and dtypes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,73 +7,46 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
+from tests.parts import of_parts
 from tests.trace.zoo_case import Narrow, case
-from tests.trace.zoo_values import _ids
-
-# --- kinds of tensors ---------------------------------------------------------------------------------------
 
 
 @case((4,))
-class ScalarLoss(nn.Module):
+@of_parts(lambda: {"fc": nn.Linear(4, 4), "loss": nn.MSELoss()})
+def ScalarLoss(self, x: Tensor) -> Tensor:
     """A 0-d tensor comes out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.loss = nn.Linear(4, 4), nn.MSELoss()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.loss(self.fc(x), x)
+    return self.loss(self.fc(x), x)
 
 
 @case((4,))
-class EmptyTensors(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.keep = nn.Linear(4, 4), nn.Identity()
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.fc(x[:0]), self.keep(x[:, 4:])
+@of_parts(lambda: {"fc": nn.Linear(4, 4), "keep": nn.Identity()})
+def EmptyTensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    return self.fc(x[:0]), self.keep(x[:, 4:])
 
 
 @case((5, 4), real_only="the lengths of a packed sequence are numbers on the CPU")
-class PacksInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.fc = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x, [5] * x.size(0), batch_first=True)
-        out, _ = self.rnn(packed)
-        return self.fc(pad_packed_sequence(out, batch_first=True)[0])
+@of_parts(lambda: {"rnn": nn.LSTM(4, 6, batch_first=True), "fc": nn.Linear(6, 2)})
+def PacksInside(self, x: Tensor) -> Tensor:
+    packed = pack_padded_sequence(x, [5] * x.size(0), batch_first=True)
+    out, _ = self.rnn(packed)
+    return self.fc(pad_packed_sequence(out, batch_first=True)[0])
 
 
-@case(
-    data=lambda: (pack_sequence([torch.rand(4, 4), torch.rand(2, 4)]),),
-)
-class PackedInput(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.GRU(4, 6)
-
-    def forward(self, x: PackedSequence) -> Any:
-        return self.rnn(x)
+@case(data=lambda: (pack_sequence([torch.rand(4, 4), torch.rand(2, 4)]),))
+@of_parts(lambda: {"rnn": nn.GRU(4, 6)})
+def PackedInput(self, x: PackedSequence) -> Any:
+    return self.rnn(x)
 
 
 @case((4,), real_only="nested tensors are real only")
-class NestedTensorInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        ragged = torch.nested.as_nested_tensor([x, x[:1]])
-        return self.fc(ragged).to_padded_tensor(0.0)
+@of_parts(lambda: {"fc": nn.Linear(4, 3)})
+def NestedTensorInside(self, x: Tensor) -> Tensor:
+    ragged = torch.nested.as_nested_tensor([x, x[:1]])
+    return self.fc(ragged).to_padded_tensor(0.0)
 
 
 @case((4,), real_only="sparse kernels are real only")
 class SparseGraph(nn.Module):
-    """A sparse adjacency matrix as a buffer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("adjacency", torch.eye(4).to_sparse())
@@ -83,14 +54,6 @@ class SparseGraph(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(torch.sparse.mm(self.adjacency, x.T).T)
-
-
-@case(data=lambda: (_ids(7), torch.tensor([0, 3])))
-def embedding_bag() -> nn.Module:
-    return nn.EmbeddingBag(11, 4, mode="mean")
-
-
-# --- dtypes -------------------------------------------------------------------------------------------------
 
 
 @case((4,), dtypes=[torch.complex64])
@@ -104,39 +67,17 @@ def bfloat16() -> nn.Module:
 
 
 @case((4,))
-class Float8Weights(nn.Module):
+@of_parts(lambda: {"w": nn.Parameter(torch.rand(3, 4).to(torch.float8_e4m3fn), requires_grad=False)})
+def Float8Weights(self, x: Tensor) -> Tensor:
     """Weights kept in one byte each, widened to be used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(3, 4).to(torch.float8_e4m3fn), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.w.to(x.dtype))
-
-
-@case((3, 6, 6), dtypes=[torch.uint8])
-class ByteImages(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x.float() / 255)
+    return F.linear(x, self.w.to(x.dtype))
 
 
 @case((8,))
-class Autocast(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.fc(x)
-
-
-# --- axes ---------------------------------------------------------------------------------------------------
+@of_parts(lambda: {"fc": nn.Linear(8, 4)})
+def Autocast(self, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return self.fc(x)
 
 
 @case((5, 4))
@@ -148,34 +89,18 @@ class BatchFoldedIntoTime(Narrow):
 
 
 @case((5, 4))
-class BatchMoves(nn.Module):
+@of_parts(lambda: {"rnn": nn.GRU(4, 6)})
+def BatchMoves(self, x: Tensor) -> Tensor:
     """The batch is the second axis inside, and the last one of the output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.GRU(4, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.rnn(x.transpose(0, 1))[0].permute(0, 2, 1)
+    return self.rnn(x.transpose(0, 1))[0].permute(0, 2, 1)
 
 
 @case((4,))
-class PairwiseBatch(nn.Module):
+@of_parts(lambda: {"fc": nn.Linear(4, 3), "keep": nn.Identity()})
+def PairwiseBatch(self, x: Tensor) -> Tensor:
     """Two axes grow: every item of the batch is compared with every other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.keep = nn.Linear(4, 3), nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.fc(x)
-        return self.keep(y @ y.T)
-
-
-@case((1, 4))
-class Squeezes(Narrow):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x.squeeze())
+    y = self.fc(x)
+    return self.keep(y @ y.T)
 
 
 @case((3, 8, 8))

@@ -1,39 +1,19 @@
 """The zoo: attention, and modules inside wrappers."""
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from tests.trace.zoo_case import case
-from tests.trace.zoo_parameters import RootParameter
-
-# --- attention ----------------------------------------------------------------------------------------------
 
 
 @case((6, 8))
-class SelfAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x, x, x, need_weights=False)[0]
-
-
-@case((6, 8), (3, 5))
-class CrossAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, kdim=5, vdim=5, add_bias_kv=True, batch_first=True)
-
-    def forward(self, x: Tensor, memory: Tensor) -> Any:
-        return self.attention(x, memory, memory)
+@of_parts(lambda: {"attention": nn.MultiheadAttention(8, 2, batch_first=True)})
+def SelfAttention(self, x: Tensor) -> Tensor:
+    return self.attention(x, x, x, need_weights=False)[0]
 
 
 def _encoder() -> nn.TransformerEncoder:
@@ -59,26 +39,12 @@ def encoder_with_padding() -> nn.Module:
     return _encoder().eval()
 
 
-@case((2, 6, 8))
-class FunctionalAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).chunk(3, -1)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 @case(data=lambda: {"input_ids": torch.arange(10).reshape(2, 5)}, needs="transformers")
 def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
     return GPT2LMHeadModel(GPT2Config(vocab_size=11, bos_token_id=0, eos_token_id=0, **sizes))
-
-
-# --- wrappers -----------------------------------------------------------------------------------------------
 
 
 def _small() -> nn.Sequential:
@@ -95,13 +61,6 @@ def compiled() -> nn.Module:
     return torch.compile(_small(), backend="eager")
 
 
-@case((4,), opaque="dynamo runs the frames")
-def compiled_in_place() -> nn.Module:
-    model = nn.Sequential(_small(), nn.ReLU())
-    model[0].compile(backend="eager")
-    return model
-
-
 @case((4,), opaque="the interpreter runs the calls")
 def scripted() -> nn.Module:
     return _script(_small())
@@ -111,11 +70,6 @@ def _script(model: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.jit.script(model)
-
-
-@case((4,))
-def fx_graph() -> nn.Module:
-    return torch.fx.symbolic_trace(RootParameter())
 
 
 def _one_process_group() -> None:
