@@ -1,7 +1,5 @@
 """Events of blocks, run through an allocator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

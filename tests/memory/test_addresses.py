@@ -1,7 +1,5 @@
 """Laws of the addresses that CUDA's driver hands out; tests/documents replays the histories of a real GPU."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

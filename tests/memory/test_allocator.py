@@ -1,7 +1,5 @@
 """The model of the caching allocator: hand-worked traces, published figures, limits, errors, speed."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -30,9 +28,6 @@ def filled(*sizes: int, options: str = "", limit: int | None = None) -> CachingA
     for block, nbytes in enumerate(sizes):
         assert allocator.allocate(block, nbytes) == 0
     return allocator
-
-
-# --- by hand ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,15 +63,7 @@ def test_the_published_snapshot() -> None:
     assert allocator.reserved_bytes == mib(22)
 
 
-# --- a limit ---------------------------------------------------------------------------------------------------------
-
-
-# --- expandable segments ---------------------------------------------------------------------------------------------
-
 EXPANDABLE = "expandable_segments:True"
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allocator", [CachingAllocator, CpuAllocator])
@@ -93,9 +80,6 @@ def test_impossible_events(allocator: type[Allocator], events: list[Event], what
         replay_in(allocator(), events)
 
 
-# --- the CPU ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_cpu_counts_exact_bytes() -> None:
     result = replay_in(CpuAllocator(), [(0, 1001), (1, 7), (0, 0), (2, 3)])
     assert result.allocated == result.reserved == (1001, 1008, 7, 10)
@@ -110,9 +94,6 @@ def test_the_cpu_counts_as_torchs_profiler(numel: int) -> None:
     cpu = CpuAllocator()
     cpu.allocate(0, block.nbytes)
     assert cpu.allocated_bytes == sum(event.self_cpu_memory_usage for event in profiled.key_averages())
-
-
-# --- speed -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", ["", EXPANDABLE])

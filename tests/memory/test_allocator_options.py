@@ -1,7 +1,5 @@
 """The caching allocator's options: rounding, torch's own parser, and the environment."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 
@@ -13,8 +11,6 @@ from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.data.errors import InputError, SummaryError
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
-
-# --- rounding and options --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

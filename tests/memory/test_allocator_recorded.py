@@ -1,7 +1,5 @@
 """The model of the caching allocator against recordings of torch's own, for each of its settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.cuda.allocator import ROOM_MIB, SETTINGS, differences, program, read

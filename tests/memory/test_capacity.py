@@ -1,9 +1,5 @@
 """The search for the largest batch, on logs whose bytes grow in many ways with the batch."""
 
-from __future__ import annotations
-
-import random
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -59,7 +55,7 @@ LAWS: dict[str, tuple[Law, int]] = {
 }
 
 
-@pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
+@pytest.mark.parametrize("memory", [10_007, 10_000_019])
 @pytest.mark.parametrize("law", LAWS)
 def test_the_largest_batch_is_proved_by_its_trace_and_the_next(law: str, memory: int) -> None:
     bytes_of, most = LAWS[law]
@@ -69,22 +65,7 @@ def test_the_largest_batch_is_proved_by_its_trace_and_the_next(law: str, memory:
     assert len(done.logs) <= most
 
 
-@settings(deadline=None, max_examples=200)
-@given(
-    fixed=st.integers(0, 10**6),
-    slopes=st.lists(st.integers(1, 10**5), min_size=1, max_size=6),
-    memory=st.integers(1, 10**9),
-)
-def test_a_line_takes_at_most_four_traces(fixed: int, slopes: list[int], memory: int) -> None:
-    def law(batch: int) -> list[int]:
-        return [fixed + 1, *(slope * batch for slope in slopes)]
-
-    answer, done = search(law, memory)
-    assert answer == min(truth(law, memory), LARGEST_BATCH)
-    assert len(done.logs) <= 4
-
-
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     jumps=st.lists(st.tuples(st.integers(2, 2000), st.integers(1, 10**4)), max_size=12),
     slope=st.integers(1, 1000),
@@ -114,18 +95,6 @@ def test_a_search_that_proves_goes_on_where_the_traces_are_not_enough(memory: in
     assert {answer, answer + 1} <= set(done.logs)
 
 
-@pytest.mark.parametrize("memory", [10_007, 100_003])
-@pytest.mark.parametrize("change", [0, 1, -1])
-def test_peaks_of_small_batches_that_hardly_change_say_nothing_of_large_ones(memory: int, change: int) -> None:
-    def law(batch: int) -> list[int]:
-        kernels = min(batch, 50)  # Small batches run in other kernels.
-        return [max(5_000 + change * kernels, 7 * batch) - kernels, *([1] * kernels)]
-
-    answer, done = search(law, memory)
-    assert sum(law(answer)) <= memory < sum(law(answer + 1))
-    assert max(done.logs) <= 64 * answer
-
-
 def test_a_batch_of_one_is_traced_where_two_do_not_fit() -> None:
     for memory, expected in ((15, 1), (9, 0)):
         answer, done = search(lambda batch: [10 * batch], memory)
@@ -151,28 +120,3 @@ def test_only_a_limit_that_was_reached_blames_fragmentation() -> None:
     assert "more than 16,777,216" in str(capped) and "fragmentation" not in str(capped)
     reached = max_batch_size(nn.Linear(3, 3), (3,), 1 << 20, device="cpu", progress=False)
     assert reached.next_peak_bytes > 1 << 20 and "fragmentation" not in str(reached)
-
-
-def kernels_by_batch(draw: random.Random) -> Law:
-    """A law with other scratch memory, in other blocks, from each of some batches on, as cuDNN's kernels have."""
-    starts = sorted(draw.randrange(2, 3000) for _ in range(draw.randrange(1, 6)))
-    spaces = [(draw.randrange(2_000_000), draw.randrange(1, 4)) for _ in range(len(starts) + 1)]
-    slope = draw.randrange(500, 5000)
-
-    def law(batch: int) -> list[int]:
-        nbytes, blocks = spaces[sum(batch >= start for start in starts)]
-        return [10**6, slope * batch, *([nbytes // blocks + 1] * blocks)]
-
-    return law
-
-
-def test_kernels_that_change_with_the_batch_leave_few_answers_open() -> None:
-    draw = random.Random(1)
-    counts: Counter[str] = Counter()
-    for _ in range(400):
-        law, memory = kernels_by_batch(draw), draw.randrange(4 * 10**6, 10**7)
-        answer, done = search(law, memory)
-        counts["proved"] += {answer, answer + 1} <= set(done.logs)
-        counts["fits"] += sum(law(answer)) <= memory
-        assert len(done.logs) <= MOST_BISECTED
-    assert counts["proved"] > 375 and counts["fits"] == 400

@@ -1,7 +1,5 @@
 """If an estimate names an operator without a rule, its range is wider and contains the measured peak."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -16,11 +14,9 @@ from torch import Tensor, nn
 
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
-from torchsummary_plus import MemoryEstimate
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory.attribution import run_log
-from torchsummary_plus.memory.estimate import least
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, AtMost, Rule, Workspace
 from torchsummary_plus.step import kernel_trials, real_steps
 from torchsummary_plus.step.workspace import LARGEST_LASTING
@@ -29,8 +25,6 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 class Applied(nn.Module):
-    """A function of a square parameter, after an input has been added."""
-
     def __init__(self, function: Callable[[Tensor], object], side: int) -> None:
         super().__init__()
         self.function = function
@@ -50,10 +44,9 @@ WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("side", [2, 60])
 @pytest.mark.parametrize("name", WITHOUT_A_RULE)
-def test_rare_operators_are_tried(name: str, side: int) -> None:
-    model, x = Applied(WITHOUT_A_RULE[name], side), torch.ones(1)
+def test_rare_operators_are_tried(name: str) -> None:
+    model, x = Applied(WITHOUT_A_RULE[name], 60), torch.ones(1)
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
     assert not estimate.unknown
     assert estimate.peak_bytes == measure(model, (x,), "eval", steps=1).peak_bytes
@@ -68,12 +61,11 @@ OF_ROWS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 """Optimizers that take sparse gradients."""
 
 
-@pytest.mark.parametrize("tokens", [8, 256])
 @pytest.mark.parametrize("optimizer", OF_ROWS.values(), ids=OF_ROWS)
 def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
-    optimizer: Callable[..., torch.optim.Optimizer], tokens: int, monkeypatch: pytest.MonkeyPatch
+    optimizer: Callable[..., torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = torch.arange(tokens) % 100
+    ids = torch.arange(256) % 100
     for kind, padding in itertools.product((nn.Embedding, nn.EmbeddingBag), (None, 1)):
         model = kind(100, 32, sparse=True, padding_idx=padding)
         options: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
@@ -88,17 +80,14 @@ def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
 
 
 def early(x: Tensor) -> Tensor:
-    """Something small long before the peak."""
     return (x[:1, :1].cos() + x) @ x
 
 
 @pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=from_release("2.11", "the release that CUDA rules were measured on"))]
 )
-@pytest.mark.parametrize("name", ["aten::cos", "aten::mm", "aten::add.Tensor", "aten::sum"])
-def test_the_range_is_open_whichever_operator_has_no_rule(
-    name: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["aten::cos", "aten::mm"])
+def test_the_range_is_open_whichever_rule_is_missing(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Applied(early, 40), torch.ones(1)
     sure = estimate_memory(model, input_data=x, device=device)
     monkeypatch.delitem(SCRATCH, (device, name), raising=False)
@@ -129,9 +118,7 @@ def test_an_operator_that_no_table_knows_is_named_on_cuda(unstudied: str) -> Non
 @pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("is_late", [False, True])
-def test_an_operator_without_a_rule_may_keep_a_workspace_of_cublas(
-    is_late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operator_without_a_rule_may_keep_cublas_workspace(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the forward's thread, unless something before it has."""
 
     def forward(x: Tensor) -> Tensor:
@@ -142,31 +129,6 @@ def test_an_operator_without_a_rule_may_keep_a_workspace_of_cublas(
     estimate = estimate_memory(Applied(forward, 40), input_data=torch.ones(1), device="cuda", mode="eval")
     assert dict(estimate.unknown).keys() == {"aten::cos"}
     assert (estimate.peak_range[1] >= estimate.peak_bytes + LARGEST_LASTING) == (not is_late)
-
-
-def test_the_views_show_the_range() -> None:
-    model = Applied(torch.linalg.matrix_exp, 40)
-    estimate = estimate_memory(model, input_data=torch.ones(1), mode="eval")
-    why = "the scratch memory of aten::linalg_matrix_exp is not known"
-    for text in (" ".join(str(estimate).split()), estimate.to_html(), estimate.to_markdown()):
-        assert "At most" in text and why in text
-    back = MemoryEstimate.from_json(estimate.to_json())
-    assert back == estimate
-    assert back.peak_range == estimate.peak_range
-
-
-def test_a_doubt_stays_with_its_operator_where_scratch_is_spared() -> None:
-    model = nn.Sequential(nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3))
-    log = estimate_memory(model, (32, 64, 64), 2, device="cuda", cudnn="rule").log
-    spared = least(log)
-    assert len(spared.events) < len(log.events)
-    assert log.doubts
-    for before, after in zip(log.doubts, spared.doubts):
-        level, less = (
-            run_log(replace(recorded, events=recorded.events[: doubt.event]), "cpu").final_bytes
-            for recorded, doubt in ((log, before), (spared, after))
-        )
-        assert level == less
 
 
 def test_a_bound_comes_on_top_of_known_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:

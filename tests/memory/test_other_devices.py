@@ -1,14 +1,12 @@
 """Amounts of memory as people write them, current GPUs, and devices whose kernels are not modelled."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 
 from torchsummary_plus import InputError, MemoryEstimate, estimate_memory, max_batch_size
 from torchsummary_plus.memory.estimate import tensors_peak
 from torchsummary_plus.memory.gpus import GPUS, find_gpu, parse_memory
-from torchsummary_plus.memory.other_devices import AMD, INTEL, NotModelledWarning, other_device
+from torchsummary_plus.memory.other_devices import NotModelledWarning
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +32,8 @@ def test_amounts_as_people_write_them(written: float | str, nbytes: int, step: M
 @pytest.mark.parametrize(
     ("written", "gb"),
     [
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", 16), ("RTX 4060 Mobile", 8), ("RTX 3060 Laptop", 6), ("RTX 3060 8GB", 8),
-        ("RTX 3060", 12), ("3070 Ti", 8), ("NVIDIA GeForce RTX 3070 Ti", 8), ("GTX 1650", 4), ("Tesla K80", 12),
-        ("GB200", 186), ("NVIDIA B300", 288), ("Jetson AGX Orin 64GB", 64), ("Jetson Orin Nano 8GB", 8),
-        ("RTX 4070 SUPER", 12), ("RTX 5090 Laptop", 24), ("RTX 2060", 6), ("GTX 1060", 6),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 16), ("RTX 4060 Mobile", 8), ("RTX 3060", 12), ("3070 Ti", 8),
+        ("Tesla K80", 12), ("GB200", 186), ("Jetson AGX Orin 64GB", 64),
     ],
 )  # fmt: skip
 def test_cards_as_people_write_them(written: str, gb: int, step: MemoryEstimate) -> None:
@@ -77,21 +73,3 @@ def test_the_largest_batch_on_a_mac() -> None:
         limit = max_batch_size(nn.Linear(4096, 4096), (4096,), gpu="M2 16GB")
     assert {warning.filename for warning in told} == {__file__}
     assert limit.is_proved and limit.peak_bytes <= parse_memory("M2 16GB") < limit.next_peak_bytes
-
-
-def test_a_mac_without_its_memory_asks_for_it(step: MemoryEstimate) -> None:
-    with pytest.raises(InputError, match="comes in several sizes; add yours, as in 'M2 Max 32GB'"):
-        step.fits("M2 Max")
-
-
-@pytest.mark.parametrize("written", ["MI300X", "M2 Max 32GB", "Arc A770"])
-def test_a_device_without_kernels_is_no_gpu_to_run_on(written: str) -> None:
-    with pytest.raises(InputError, match=r"its kernels are not modelled; leave out gpu="):
-        estimate_memory(nn.Linear(8, 8), (8,), gpu=written)
-
-
-def test_no_other_device_is_spelled_as_a_card() -> None:
-    for name in (*AMD, *INTEL):
-        with pytest.raises(InputError):
-            find_gpu(name)
-    assert all(other_device(name) is None for name in GPUS)

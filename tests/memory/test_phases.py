@@ -1,7 +1,5 @@
 """The phases of a step, predicted and measured, in figures and in reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any
@@ -18,7 +16,6 @@ def net() -> nn.Module:
 
 
 def phases(estimate: MemoryEstimate, step: int = 1) -> list[str]:
-    """The phases of a step's events, each stretch of one once."""
     return [phase for phase, _ in groupby(point.phase for point in estimate.timeline if point.step == step)]
 
 
