@@ -1,8 +1,5 @@
 """The call: the signature of `summary`, sizes, dtypes, modes, and the returned value."""
 
-from __future__ import annotations
-
-import dataclasses
 import inspect
 import re
 from typing import Any
@@ -12,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchsummary_plus
+from tests.parts import of_parts
 from torchsummary_plus import ForwardError, ModelSummary, summary, summary_string
 from torchsummary_plus.data.records import TensorSpec, tensors
 
@@ -33,9 +31,6 @@ def cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.Sequential(nn.BatchNorm2d(6), nn.Flatten()), nn.Linear(6 * 36, 3)
     )
-
-
-# --- the signature ------------------------------------------------------------------------------------------
 
 
 def test_signature_is_the_contract() -> None:
@@ -63,16 +58,6 @@ def test_summary_string_is_the_text_and_two_ints(capsys: pytest.CaptureFixture[s
     assert text == str(quiet(model, (4, 8, 8), 7))
 
 
-# --- sizes, batch, device, dtypes ---------------------------------------------------------------------------
-
-
-def test_sizes_leave_the_batch_out() -> None:
-    result = quiet(nn.Linear(4, 2), (4,))
-    assert quiet(nn.Linear(4, 2), [(4,)]).rows == result.rows
-    assert result.inputs == TensorSpec((1, 4), "float32", 16, batch_axes=(0,))
-    assert quiet(nn.Linear(4, 2), (4,), 5).inputs == TensorSpec((5, 4), "float32", 80)
-
-
 def test_batch_size_scales_bytes_and_not_parameters() -> None:
     single, many = quiet(cnn(), (4, 8, 8)), quiet(cnn(), (4, 8, 8), batch_size=32)
     assert many.input_bytes == 32 * single.input_bytes == 32 * 4 * 4 * 64
@@ -82,16 +67,11 @@ def test_batch_size_scales_bytes_and_not_parameters() -> None:
     assert single.total_bytes == single.input_bytes + single.forward_backward_bytes + single.param_bytes
 
 
-class Asks(nn.Module):
+@of_parts(lambda: {"keep": nn.Identity()})
+def Asks(self, x: Tensor) -> Any:
     """Has two outputs on CUDA, one elsewhere; half as wide for a single byte each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keep = nn.Identity()
-
-    def forward(self, x: Tensor) -> Any:
-        assert torch.zeros(2, device=x.device).device == x.device
-        return self.keep([x, x] if x.is_cuda and x.device.type == "cuda" else x)
+    assert torch.zeros(2, device=x.device).device == x.device
+    return self.keep([x, x] if x.is_cuda and x.device.type == "cuda" else x)
 
 
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 7)])
@@ -141,9 +121,6 @@ def test_inputs_take_the_models_own_dtype() -> None:
     assert next(tensors(quiet(nn.Linear(4, 2).double(), (4,)).inputs)).dtype == "float64"
 
 
-# --- mode ---------------------------------------------------------------------------------------------------
-
-
 class TellsMode(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, :1] if self.training else x[:, :2]
@@ -153,13 +130,9 @@ class TellsMode(nn.Module):
 def test_mode_of_the_pass(run: str) -> None:
     model = nn.ModuleDict({"a": TellsMode(), "b": TellsMode().eval()})
 
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts = model
-
-        def forward(self, x: Tensor) -> list[Tensor]:
-            return [part(x) for part in self.parts.values()]
+    @of_parts(lambda: {"parts": model})
+    def Both(self, x: Tensor) -> list[Tensor]:
+        return [part(x) for part in self.parts.values()]
 
     def widths(mode: str) -> list[int]:
         s = quiet(Both(), (4,), mode=mode, run=run)
@@ -171,35 +144,12 @@ def test_mode_of_the_pass(run: str) -> None:
     assert [part.training for part in model.values()] == [True, False]
 
 
-# --- what comes back ----------------------------------------------------------------------------------------
-
-
 def test_verbose_prints_once_or_never(capsys: pytest.CaptureFixture[str]) -> None:
     s = summary(cnn(), (4, 8, 8))
     assert capsys.readouterr().out == str(s) + "\n"
     summary(cnn(), (4, 8, 8), verbose=0)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
-
-
-def test_result_is_frozen() -> None:
-    s = quiet(cnn(), (4, 8, 8))
-    for name in ("rows", "total_params", "run", "unknown_ops"):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(s, name, 0)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        s.rows[0].num_params = 0  # type: ignore[misc]
-    assert isinstance(s, ModelSummary) and isinstance(s.rows, tuple)
-    assert quiet(cnn(), (4, 8, 8)) == s
-
-
-def test_totals_are_pythons_ints() -> None:
-    s = quiet(cnn(), (4, 8, 8))
-    totals = (
-        "total_params", "trainable_params", "non_trainable_params", "total_mult_adds", "input_bytes",
-        "forward_backward_bytes", "param_bytes", "buffer_bytes", "total_bytes",
-    )  # fmt: skip
-    assert {name: type(getattr(s, name)) for name in totals} == dict.fromkeys(totals, int)
 
 
 def test_run_says_which_pass_and_why() -> None:
@@ -213,21 +163,6 @@ def test_run_says_which_pass_and_why() -> None:
     assert s.run.kind == "real" and s.run.reason
     with pytest.raises(ForwardError):
         quiet(Decides(), (4,), run="fake")
-
-
-def test_unknown_operators_mark_the_total_as_a_lower_bound() -> None:
-    class Fourier(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(8, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.fft.fft(self.fc(x)).real
-
-    s = quiet(Fourier(), (8,))
-    assert s.total_mult_adds == 64
-    assert sum(count for name, count in s.unknown_ops if "fft" in name) == 1
-    assert ">=64" in s.render(style="tree").replace(" ", "") and "fft" in s.render(style="tree")
 
 
 def test_the_model_can_go() -> None:

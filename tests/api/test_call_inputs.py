@@ -1,7 +1,5 @@
 """The call: how `summary` reads its inputs."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any
@@ -11,40 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from tests.api.test_call import quiet
-from torchsummary_plus import ForwardError
+from tests.parts import of_parts
 from torchsummary_plus.data.records import tensors
-
-# --- embeddings ---------------------------------------------------------------------------------------------
 
 
 def test_only_the_input_that_is_looked_up_becomes_integer() -> None:
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc, self.words = nn.Linear(3, 4), nn.Embedding(11, 4)
-
-        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-            return self.fc(x) + self.words(ids).sum(1)
+    @of_parts(lambda: {"fc": nn.Linear(3, 4), "words": nn.Embedding(11, 4)})
+    def Both(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.fc(x) + self.words(ids).sum(1)
 
     assert [t.dtype for t in tensors(quiet(Both(), [(3,), (5,)]).inputs)] == ["float32", "int64"]
-
-
-def test_where_it_is_not_clear_the_error_says_which_dtype() -> None:
-    class Computes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(11, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.words(x * 2)
-
-    with pytest.raises(ForwardError) as caught:
-        quiet(Computes(), (5,))
-    assert caught.value.path == "words" and "torch.long" in str(caught.value)
-    assert quiet(Computes(), (5,), dtypes=[torch.long]).total_params == 44
-
-
-# --- input_data ---------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -54,20 +28,16 @@ class Batch:
     name: str = "batch"
 
 
-class Flexible(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x: Any = None, other: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
-        if isinstance(x, Batch):
-            assert x.name == "batch"
-            x = x.images
-        elif isinstance(x, dict):
-            x = x["deep"][0]
-        elif isinstance(x, list):
-            x = x[0]
-        return self.fc(x * scale if other is None else x * scale + other)
+@of_parts(lambda: {"fc": nn.Linear(4, 2)})
+def Flexible(self, x: Any = None, other: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
+    if isinstance(x, Batch):
+        assert x.name == "batch"
+        x = x.images
+    elif isinstance(x, dict):
+        x = x["deep"][0]
+    elif isinstance(x, list):
+        x = x[0]
+    return self.fc(x * scale if other is None else x * scale + other)
 
 
 X = torch.rand(3, 4)
@@ -78,17 +48,12 @@ X = torch.rand(3, 4)
     [
         (X, 1),
         ((X,), 1),
-        ((X, X), 2),
-        ({"x": X}, 1),
         ({"x": X, "other": X, "scale": 2.0}, 2),
         (((X,), {"other": X}), 2),
-        (((X, X), {"scale": 0.5}), 2),
-        (((), {"x": X}), 1),
         (([X, X],), 2),
         (({"deep": (X, "text", None)},), 1),
         ((Batch(X, X),), 2),
         ({"x": Batch(X)}, 1),
-        ({"x": {"deep": [X]}}, 1),
         ((X, None), 1),
     ],
 )
@@ -108,14 +73,12 @@ IMAGES = [torch.rand(3, 8, 6), torch.rand(3, 4, 9)]
     ("data", "batch"),
     [
         ((IMAGES,), 2),
-        ({"xs": IMAGES}, 2),
         (([*IMAGES, torch.rand(3, 5, 5)],), 3),
         (([torch.rand(5, 3, 8, 6)] * 2,), 5),
-        (([torch.rand(5, 7)] * 2,), 5),
         (([torch.rand(5, 8, 6)] * 2,), 5),
         (torch.rand(3, 8, 6), 3),
     ],
-    ids=["images", "by name", "three", "batches", "rows", "many channels", "one tensor"],
+    ids=["images", "three", "batches", "many channels", "one tensor"],
 )
 def test_the_batch_of_a_list_of_images_is_their_number(data: Any, batch: int) -> None:
     class Sums(nn.Module):
@@ -125,17 +88,10 @@ def test_the_batch_of_a_list_of_images_is_their_number(data: Any, batch: int) ->
     assert quiet(Sums(), input_data=data).run.batch_size == batch
 
 
-# --- without input ------------------------------------------------------------------------------------------
-
-
 def test_no_input_gives_the_static_table() -> None:
-    class NeverRun(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            raise AssertionError("nothing to run it on")
+    @of_parts(lambda: {"conv": nn.Conv2d(3, 4, 3), "head": nn.Sequential(nn.ReLU(), nn.Linear(4, 2))})
+    def NeverRun(self, x: Tensor) -> Tensor:
+        raise AssertionError("nothing to run it on")
 
     s = quiet(NeverRun())
     assert s.run.kind == "none"

@@ -1,16 +1,13 @@
 """The call: columns, depth, style and functions of the table."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.api.test_call import COLUMNS, body, cnn, quiet
+from tests.parts import of_parts
 from torchsummary_plus.data.records import tensors
-
-# --- columns, depth, style ----------------------------------------------------------------------------------
 
 
 def test_every_column_in_any_order() -> None:
@@ -41,36 +38,16 @@ def test_cells_of_each_column(column: str, cells: list[str]) -> None:
     assert [line.split(maxsplit=1)[1].strip() for line in body(text)] == cells
 
 
-def test_depth_folds_what_is_deeper() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())))
-    s = quiet(model, (4,))
-    assert [len(body(s.render(style="tree", depth=depth))) for depth in (0, 1, 2, 3, None)] == [1, 3, 5, 7, 7]
-    assert quiet(model, (4,), depth=1, style="tree").render() == s.render(depth=1, style="tree")
-    for depth in range(4):
-        assert len(body(s.render(depth=depth))) <= len(body(s.render(depth=depth + 1)))
+@of_parts(lambda: {"q": nn.Linear(4, 4), "block": Inner()})
+def Mixed(self, x: Tensor) -> Tensor:
+    x = F.relu(self.q(x))
+    x = torch.cat([self.block(x), x], dim=1)
+    return F.scaled_dot_product_attention(x, x, x)
 
 
-# --- functions ----------------------------------------------------------------------------------------------
-
-
-class Mixed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.block = nn.Linear(4, 4), Inner()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.q(x))
-        x = torch.cat([self.block(x), x], dim=1)
-        return F.scaled_dot_product_attention(x, x, x)
-
-
-class Inner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.fc(x)) @ torch.ones(4, 4)
+@of_parts(lambda: {"fc": nn.Linear(4, 4)})
+def Inner(self, x: Tensor) -> Tensor:
+    return torch.tanh(self.fc(x)) @ torch.ones(4, 4)
 
 
 def test_functions_in_call_order_in_both_styles() -> None:

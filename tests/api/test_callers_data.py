@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import estimate_memory, graph, measure_memory, summary
+from tests.parts import of_parts
+from torchsummary_plus import estimate_memory, measure_memory, summary
 from torchsummary_plus.data.errors import ForwardError
 
 
@@ -93,35 +93,28 @@ class Outer:
 
 
 def taken(held: Any) -> Tensor:
-    """Return the tensor that an object holds."""
     if isinstance(held, Tensor):
         return held
     if isinstance(held, collections.abc.Mapping):
         return taken(held["x"])
-    return taken(held[0]) if isinstance(held, (tuple, deque, list, Sequence)) else taken(held.x)
+    return taken(held[0]) if isinstance(held, (tuple, list, Sequence)) else taken(held.x)
 
 
 MAKERS: dict[str, Callable[[Tensor], Any]] = {
     **{kind.__name__: kind for kind in (Readable, Writable, SharesItsDict, Sequence, Called, Slots, Frozen)},
     "objects in objects": lambda x: Outer([Outer(Writable(x))]),
-    "deque": lambda x: deque([x]),
     "read-only dict": lambda x: MappingProxyType({"x": x}),
 }
 
 
-class Model(nn.Module):
-    def __init__(self, width: int = 10) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, 5)
-
-    def forward(self, held: Any) -> Any:
-        return self.linear(taken(held))
+@of_parts(lambda width=10: {"linear": nn.Linear(width, 5)})
+def Model(self, held: Any) -> Any:
+    return self.linear(taken(held))
 
 
 CALLS: dict[str, Callable[[nn.Module, Any], Any]] = {
     "summary": lambda model, held: summary(model, input_data=(held,), verbose=0),
     "a real pass": lambda model, held: summary(model, input_data=(held,), verbose=0, run="real"),
-    "graph": lambda model, held: graph(model, input_data=(held,)),
     "estimate": lambda model, held: estimate_memory(model, input_data=(held,)),
     "measure": lambda model, held: measure_memory(model, input_data=(held,)),
 }

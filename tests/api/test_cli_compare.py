@@ -1,7 +1,5 @@
 """``torchsummary-plus compare``: its output, its files and its errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,6 @@ def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[str]:
-    """Two models of a file."""
     (tmp_path / "two_models.py").write_text(MODELS)
     return [f"{tmp_path}/two_models.py:{name}" for name in ("mlp", "gelu")]
 
@@ -54,27 +51,3 @@ def test_it_writes_a_file(places: list[str], tmp_path: Path, capsys: pytest.Capt
     assert "cannot be written: No such file" in capsys.readouterr().err
     assert main([places[0], "4", "--output", str(tmp_path / "one.tex")]) == 0
     assert r"\begin{tabular}" in (tmp_path / "one.tex").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "only one model was given; accepted: 2 or more"),
-        (["1,28,28"], "no model was given"),
-        (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
-        (
-            ["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:", "1,28,28"],
-            "accepted: 'package.module:callable'",
-        ),
-        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "a list of 2 different names"),
-        (
-            ["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--output", "models.docx"],
-            "'.docx'; accepted: '.txt'",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_is_not_understood_exits_with_2(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *words]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and told in captured.err

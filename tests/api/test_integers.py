@@ -1,7 +1,5 @@
 """Every integer argument accepts numpy's integers as well as Python's, but no booleans."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Options that would have no effect beside others are refused or named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import InputError, StepOptions, estimate_memory, max_batch_size, measure_memory, summary
+from torchsummary_plus import InputError, StepOptions, estimate_memory, measure_memory, summary
 
 CALLS: tuple[Callable[..., Any], ...] = (estimate_memory, measure_memory)
 BY_OWN_STEP = {
@@ -72,11 +70,3 @@ def test_data_come_with_their_own_batch_and_dtype() -> None:
     assert summary(net(), input_data=data, batch_size=-1, verbose=0).run.batch_size == 2
     with pytest.raises(InputError, match="batch_size is 8"):
         summary(net(), input_data=data, memory={"batch_size": 8}, verbose=0)
-
-
-def test_a_gpu_on_the_cpu_is_refused_before_its_model_is_looked_up() -> None:
-    for gpu in ("A100", "T4", "no such GPU"):
-        with pytest.raises(InputError, match=f"gpu is '{gpu}' and device 'cpu'"):
-            estimate_memory(net(), (64,), gpu=gpu, device="cpu")
-    with pytest.raises(InputError, match="gpu is 'T4' and device 'cpu'"):
-        max_batch_size(net(), (64,), gpu="T4", device="cpu")

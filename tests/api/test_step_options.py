@@ -1,7 +1,5 @@
 """StepOptions: every call accepts its fields as keyword arguments, or the object itself."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields
 from typing import Any
@@ -10,15 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchsummary_plus import (
-    InputError,
-    StepOptions,
-    compare,
-    estimate_memory,
-    max_batch_size,
-    measure_memory,
-    summary,
-)
+from torchsummary_plus import InputError, StepOptions, compare, estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.api.step_options import StepArguments
 
 ADAM = StepOptions(optimizer="adam", autocast=torch.bfloat16, steps=1)
@@ -70,18 +60,3 @@ def test_an_argument_goes_before_the_object_and_the_device_of_the_object_before_
     assert max_batch_size(net(), (64,), 1 << 32, options=StepOptions()).info.device == "cuda:0"
     table = summary(net(), (64,), device="cpu", memory=StepOptions(device="cuda"), verbose=0)
     assert table.memory is not None and table.memory.info.device == "cuda:0"
-
-
-class Scaled(nn.Linear):
-    def forward(self, x: torch.Tensor, scale: float = 0.0) -> torch.Tensor:
-        return super().forward(x) * scale if scale else x
-
-
-def test_another_batch_for_the_step_keeps_the_arguments_of_the_forward() -> None:
-    options = {"batch_size": 4, "mode": "eval"}
-    table = summary(Scaled(64, 64), (64,), scale=2.0, memory=options, verbose=0)
-    fixed = summary(Scaled(64, 64), (64,), 4, scale=2.0, memory="eval", verbose=0)
-    assert table.memory == fixed.memory and table.row_memory == fixed.row_memory
-    assert table.memory is not None and table.memory.info.batch_size == 4 and table.row_memory[0].peak_bytes
-    with pytest.raises(InputError, match="batch_size is -1"):
-        summary(net(), (64,), memory={"batch_size": -1}, verbose=0)

@@ -1,24 +1,16 @@
 """Where torchinfo 1.8.0 is wrong, `summary` is right; ids have torchinfo's figure, tests the derivation."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import summary
-from torchsummary_plus.data.records import tensors
 
 
-class Product(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w, self.fc = nn.Parameter(torch.rand(64, 64)), nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x @ self.w)
+@of_parts(lambda: {"w": nn.Parameter(torch.rand(64, 64)), "fc": nn.Linear(64, 64)})
+def Product(self, x: Tensor) -> Tensor:
+    return self.fc(x @ self.w)
 
 
 ROWS = torch.rand(2, 16, 64)
@@ -42,33 +34,6 @@ def test_multiply_adds(model: nn.Module, data: tuple[Tensor, ...], true: int) ->
     for run in ("fake", "real"):
         result = summary(model, input_data=data, run=run, verbose=0)
         assert result.total_mult_adds == true and not result.unknown_ops
-
-
-def test_tied_weights_count_once() -> None:
-    """It says 3,200."""
-    words, out = nn.Embedding(50, 32), nn.Linear(32, 50, bias=False)
-    out.weight = words.weight
-    s = summary(nn.Sequential(words, out), (7,), dtypes=[torch.long], verbose=0)
-    assert s.total_params == 1_600
-    assert [(row.num_params, row.repeated) for row in s.rows] == [(0, False), (1_600, False), (0, True)]
-
-
-class Twice(nn.Module):
-    def __init__(self, kind: type) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, x: Tensor) -> Any:
-        pair = {"a": x, "b": x[:, :2]}
-        return pair if self.kind is dict else tuple(pair.values())
-
-
-@pytest.mark.parametrize("kind", [tuple, dict])
-def test_all_outputs_are_shown(kind: type) -> None:
-    """It shows the first or the last."""
-    s = summary(nn.Sequential(Twice(kind)), (4,), batch_size=3, verbose=0)
-    assert [spec.shape for spec in tensors(s.rows[1].outputs)] == [(3, 4), (3, 2)]
-    assert s.rows[1].output_bytes == 4 * 3 * (4 + 2)
 
 
 def test_another_model_of_the_same_class_is_another_model() -> None:

@@ -1,7 +1,5 @@
 """Figures that are unknown are shown as unknown, with the reason: lazy layers, code that did not run, pruning masks."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+from tests.parts import of_parts
 from torchsummary_plus import compare, estimate_memory, explain, measure_memory, summary
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.results.model_summary import ModelSummary
@@ -31,16 +30,6 @@ def test_parameters_without_a_shape_are_unknown() -> None:
     assert ModelSummary.from_json(result.to_json()) == result
 
 
-@pytest.mark.parametrize("style", ["torchsummary", "tree"])
-@pytest.mark.parametrize("depth", [0, 1, None])
-def test_they_are_unknown_at_every_depth(style: str, depth: int | None) -> None:
-    wrapped = nn.Sequential(nn.Sequential(nn.LazyConv2d(4, 3)), nn.Linear(2, 2))
-    rows = summary(wrapped, verbose=0).tables(style=style, depth=depth)[0].rows
-    counts = [row.cells[-1] for row in rows if row.cells[-1].text != "--"]
-    assert [cell.text for cell in counts] == ([">=6"] if depth == 0 else ["N/A", "6"])
-    assert [cell.value for cell in counts] == ([None] if depth == 0 else [None, 6])
-
-
 def test_lazy_layers_alone_have_no_count() -> None:
     text = str(summary(nn.LazyLinear(4), verbose=0))
     assert "Total params: N/A" in text and " 0" not in text
@@ -51,14 +40,10 @@ def test_lazy_layers_alone_have_no_count() -> None:
 
 
 def test_a_lazy_layer_that_the_forward_leaves_out_stays_unknown() -> None:
-    class Leaves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.unused = nn.LazyLinear(4), nn.LazyLinear(4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            used: torch.Tensor = self.used(x)
-            return used
+    @of_parts(lambda: {"used": nn.LazyLinear(4), "unused": nn.LazyLinear(4)})
+    def Leaves(self, x: torch.Tensor) -> torch.Tensor:
+        used: torch.Tensor = self.used(x)
+        return used
 
     result = summary(Leaves(), (3,), verbose=0)
     assert result.total_params == 16 and result.uninitialised_params == 2
@@ -158,13 +143,3 @@ def test_pruning_masks_are_counted_beside_the_parameters() -> None:
     assert f"Params after pruning: {left + unmasked} (43 are masked)" in str(result)
     assert "Total params: 100" in str(result)
     assert "after pruning" not in str(summary(nn.Linear(2, 2), verbose=0))
-
-
-def test_the_masks_of_a_sparsifier_are_counted() -> None:
-    from torch.ao.pruning import WeightNormSparsifier
-
-    model = nn.Sequential(nn.Linear(8, 8))
-    sparsifier = WeightNormSparsifier(sparsity_level=0.5, sparse_block_shape=(1, 4), zeros_per_block=4)
-    sparsifier.prepare(model, [{"tensor_fqn": "0.weight"}])
-    sparsifier.step()
-    assert summary(model, verbose=0).pruned_params == 32
