@@ -1,7 +1,5 @@
 """Names from others in every text: what does not print, or prints in another order, is escaped, and nothing raises."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.parts import of_parts
 from torchsummary_plus import MemTracker, compare, estimate_memory, explain, graph, summary
 from torchsummary_plus.api.cli.main import fail
 from torchsummary_plus.data.errors import ForwardError, InputError
@@ -22,13 +21,9 @@ ODD = "\u202e\u200b\u200d\ufeff\u2066\x1b[31m\x07\r\u2028\u034f\u3164\ufe0f\ud80
 UNSEEN = set(ODD) - set("[31m")
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.body(x))
+@of_parts(lambda: {"body": nn.Sequential(nn.Linear(4, 4), nn.ReLU())})
+def Net(self, x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(self.body(x))
 
 
 def with_odd_names(result: Any) -> Any:

@@ -1,7 +1,5 @@
 """The HTML table: a parser reads the numbers back, names are escaped, and it is readable without CSS and JavaScript."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from time import process_time
@@ -19,8 +17,7 @@ from examples.resnet import resnet18
 from tests.truth.random_models import law, looks, summaries
 from torchsummary_plus import ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
-from torchsummary_plus.formats.html import fragment, source, table_html
-from torchsummary_plus.formats.table import Cell, Field, Table, TableRow
+from torchsummary_plus.formats.html import fragment, table_html
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -36,7 +33,7 @@ HOSTILE = (
 @pytest.fixture(scope="module")
 def of_resnet() -> ModelSummary:
     columns = ["output_size", "num_params", "params_percent", "mult_adds", "saved_bytes", "peak_bytes"]
-    return summary(resnet18(), (3, 224, 224), memory="train", col_names=columns, verbose=0)
+    return summary(resnet18(), (3, 64, 64), memory="train", col_names=columns, verbose=0)
 
 
 def parsed(html: str) -> Element:
@@ -74,7 +71,7 @@ def test_a_parser_reads_the_same_cells_back(of_resnet: ModelSummary) -> None:
         assert [text_of(note) for note in page.findall(".//p")] == around
 
 
-@law(15)
+@law(8)
 @given(summaries(memory=(None, "train")), looks, st.sampled_from(UNITS))
 def test_a_parser_reads_any_summary_back(result: ModelSummary, look: dict[str, Any], units: str) -> None:
     page = parsed(result.to_html(**look, units=units))
@@ -126,35 +123,6 @@ def test_nothing_is_loaded(of_resnet: ModelSummary) -> None:
     assert not re.search(r"https?:|//\w+\.\w|\bsrc=|\bhref=|@import|url\(|fetch\(|XMLHttp", page)
 
 
-def test_it_reads_without_style_and_script(of_resnet: ModelSummary) -> None:
-    """What is left where both are taken out, as GitHub does: the branches of the tree, headings with a scope."""
-    plain = re.sub(
-        r"<(style|script)>.*?</\1>|\s(style|class|data-[\w-]+)=\"[^\"]*\"", "", of_resnet.to_html(), flags=re.S
-    )
-    page = parsed(plain)
-    lines = [text_of(row[0]).replace("\u00a0", " ") for row in page.findall(".//tbody/tr")][:16]
-    assert lines[:7] == [
-        "ResNet", "├─conv1 (Conv2d)", "├─bn1 (BatchNorm2d)", "├─relu (ReLU)", "├─maxpool (MaxPool2d)",
-        "├─layer1 (Sequential)", "│ ├─0 (BasicBlock)",
-    ]  # fmt: skip
-    assert {th.get("scope") for th in page.iter("th")} == {"row", "col"}
-    assert not list(page.iter("button")) and not list(page.iter("input"))
-
-
-def test_bars_are_shares_of_the_whole() -> None:
-    fields = (Field("own", "Own", "elements", adds_up=True), Field("all", "All", "bytes"), Field("n", "N", "count"))
-    cells = [(10, 100, 5), (30, 80, 5), (60, 0, 5), (0, 0.4, None)]
-    rows = tuple(TableRow(str(i), "", 0, tuple(Cell(v, str(v)) for v in values)) for i, values in enumerate(cells))
-    read = parsed(str(table_html(Table("T", "L", fields, rows)))).findall(".//tbody/tr")
-    bars = [[cell.get("style") for cell in row.findall("td")] for row in read]
-    assert bars == [
-        ["--e:10.0", "--b:100.0", None],
-        ["--e:30.0", "--b:80.0", None],
-        ["--e:60.0", None, None],
-        [None] * 3,
-    ]
-
-
 def test_ten_thousand_rows(of_resnet: ModelSummary) -> None:
     """As a ratio to tabulate's time for the same cells, and to the size: nothing in it grows faster than the rows."""
     table = of_resnet.tables(style="tree")[0]
@@ -167,8 +135,3 @@ def test_ten_thousand_rows(of_resnet: ModelSummary) -> None:
     tabulate(cells, disable_numparse=True)
     assert middle - start < 6 * (process_time() - middle)
     assert len(drawn) < 10_000 * 500
-
-
-def test_the_script_ends_with_its_element() -> None:
-    """Style and script stand in the page as they are."""
-    assert "</" not in source("table.css") and "</script" not in source("table.js")

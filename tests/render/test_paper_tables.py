@@ -1,15 +1,12 @@
 """Tables as papers print them: units by figure, decimals, titles, FLOPs and shapes, the same in every format."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from torch import Tensor, nn
 
+from tests.parts import of_parts
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.formats.cells import CellStyle, cell_style, written
-from torchsummary_plus.formats.table import Cell, Field, Table, TableRow
 
 
 def network(width: int = 512) -> nn.Sequential:
@@ -62,13 +59,9 @@ def test_flops_are_two_a_multiply_add_and_named_so(result: ModelSummary, pair: C
 
 
 def test_shapes_lose_the_batch_axis_and_no_other() -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn = nn.GRU(4, 8, num_layers=2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.rnn(x)[0]
+    @of_parts(lambda: {"rnn": nn.GRU(4, 8, num_layers=2)})
+    def Recurrent(self, x: Tensor) -> Tensor:
+        return self.rnn(x)[0]
 
     for batch in (-1, 5):
         table = summary(Recurrent(), (3, 4), batch, batch_dim=1, verbose=0).tables(shapes="sample")[0]
@@ -76,18 +69,6 @@ def test_shapes_lose_the_batch_axis_and_no_other() -> None:
     done = summary(network(), (3, 14, 14), 2, col_names=["output_size", "kernel_size"], verbose=0)
     texts = [[cell.text for cell in row.cells] for row in done.tables(shapes="sample")[0].rows]
     assert texts[0] == ["512 x 7 x 7", "3 x 3"] and texts[-1] == ["1000", "--"]
-
-
-def test_words_of_a_cell_stay() -> None:
-    """Counts are scaled whatever else the cell says; numbers in names and remarks are not counts."""
-    texts = ["1,234,567 (2 of 8 experts per token)", ">=1,234,567", "(2,000,000) 1,234,567", "(tied: h.12)", "N/A", "0"]
-    rows = tuple(TableRow("", "", 0, (Cell(1, text),)) for text in texts)
-    table = Table("", "Layer", (Field("num_params", "Param #", "elements"),), rows)
-    (shown,) = written([table], cell_style({"params": "M"}))
-    assert [row.cells[0].text for row in shown.rows] == [
-        "1.23 (2 of 8 experts per token)", ">=1.23", "(2.00) 1.23", "(tied: h.12)", "N/A", "0.00",
-    ]  # fmt: skip
-    assert written([table], CellStyle()) == (table,)
 
 
 def test_a_comparison_and_an_estimate_take_them_too(pair: Comparison) -> None:
@@ -105,11 +86,8 @@ def test_a_comparison_and_an_estimate_take_them_too(pair: Comparison) -> None:
     [
         ({"units": {"params": "MiB"}}, r"units\['params'\] is 'MiB'; accepted: 'K', 'M', 'G', 'T', 'B', 'auto'"),
         ({"units": {"weights": "M"}}, "figure of units is 'weights'; accepted: 'params', 'mult_adds', 'bytes'"),
-        ({"units": 3}, "units is 3; accepted: 'KiB', 'MiB', 'GiB', 'MB', 'auto', or"),
-        ({"digits": -1}, "digits is -1"),
         ({"titles": {"parms": "P"}}, "column of titles is 'parms'; accepted: 'layer', "),
         ({"shapes": "nhwc"}, "shapes is 'nhwc'; accepted: None, 'sample', 'channels_last'"),
-        ({"digit": 1}, "no option 'digit'; similar names: digits"),
     ],
 )
 def test_an_unknown_choice_names_the_known_ones(result: ModelSummary, options: dict[str, Any], message: str) -> None:
@@ -147,15 +125,3 @@ def test_a_comparison_counts_multiply_adds_per_sample_and_says_so() -> None:
     ones, eights = ([[cell.value for cell in row.cells[1:]] for row in c.tables()[1].rows] for c in (one, eight))
     assert ones == eights
     assert one.tables(figures="macs")[0].rows[0].cells == eight.tables(figures="macs")[0].rows[0].cells
-
-
-def test_layers_are_shown_where_they_match_or_are_asked_for() -> None:
-    other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 14 * 14, 7), nn.Tanh(), nn.Linear(7, 2))
-    apart = compare({"a": network(4), "b": other}, input_size=(3, 14, 14))
-    assert len(apart.tables()) == 1 and "layers=True shows the layers" in str(apart)
-    assert "Layers of a, b" in apart.to_text(layers=True) and "Layers of a, b" not in apart.to_html()
-    assert "Flatten" in apart.to_csv(table=1)
-    asked = compare({"a": network(4), "b": other}, input_size=(3, 14, 14), layers=True)
-    assert len(asked.tables()) == 2 and len(asked.tables(layers=False)) == 1
-    near = compare(network(4), network(8), input_size=(3, 14, 14))
-    assert len(near.tables()) == 2 and "layers=True" not in str(near)

@@ -1,7 +1,5 @@
 """Every format, parsed, has the summary's data, for random models with hostile names."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -22,8 +20,8 @@ from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.formats.json_data import VERSION
 from torchsummary_plus.formats.table import Table, with_short_cells
 
-LAW = law(15)
-MEMORY = law(6)
+LAW = law(7)
+MEMORY = law(3)
 
 
 def plain(text: str) -> str:
@@ -139,16 +137,6 @@ def test_a_frame_has_types_shapes_bytes_and_dtypes() -> None:
 
 @LAW
 @given(summaries())
-def test_the_parsed_numbers_are_the_summarys_own(result: ModelSummary) -> None:
-    for style in ("torchsummary", "tree"):
-        frame = result.to_dataframe(style=style, depth=None, columns=["num_params", "mult_adds"])
-        assert frame["num_params"].sum() == result.total_params
-        work = frame["mult_adds"].fillna(0)
-        assert (work.iloc[0] if style == "tree" else work.sum()) == result.total_mult_adds
-
-
-@LAW
-@given(summaries())
 def test_json_gives_an_equal_summary_back(result: ModelSummary) -> None:
     assert_comes_back(result)
 
@@ -177,14 +165,11 @@ def assert_comes_back(result: Any) -> None:
             lambda data: data.update(type="Estimate"),
             f"is of 'Estimate', version {VERSION}; accepted: ModelSummary, {VERSION} or another 1.x",
         ),
-        (lambda data: data.update(version=0), f"version 0; accepted: ModelSummary, {VERSION}"),
         (lambda data: data.pop("rows"), "is not a ModelSummary; its fields: rows, "),
         (lambda data: data.update(total_params="many"), "'many' is not of type int"),
-        (lambda data: data["rows"][0].update(colour=1), "is not a Row; its fields: index, "),
-        (lambda data: data.update(inputs=3), "3 is not one of TensorSpec, Group, NoneType"),
         (lambda data: data.update(unknown_ops=[["aten::x"]]), "does not have 2 items"),
     ],
-    ids=["type", "version", "missing", "value", "unknown", "union", "tuple"],
+    ids=["type", "missing", "value", "tuple"],
 )
 def test_json_of_another_kind_is_refused(change: Any, told: str) -> None:
     data = summary(nn.Linear(2, 2), (2,), verbose=0).to_dict()

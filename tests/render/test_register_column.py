@@ -1,7 +1,5 @@
 """User-defined columns: in every format, and gone once removed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -36,29 +34,11 @@ def test_a_column_is_in_every_format(capsys: pytest.CaptureFixture[str]) -> None
         s.render()
 
 
-def test_texts_whole_numbers_and_what_is_not_there() -> None:
-    values = {"ReLU": "a word", "Tanh": 12345, "Sigmoid": None}
-    with register_column("any_value", "Any")(lambda line, report: values[line.row.class_name]):
-        s = summary(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid()), (8,), verbose=0)
-        (table,) = s.tables(columns=["any_value"])
-    assert [row.cells[0].text for row in table.rows] == ["a word", "12,345", "--"]
-    assert [row.cells[0].value for row in table.rows] == list(values.values())
-
-
-def test_a_column_of_memory_needs_an_estimate() -> None:
-    with register_column("kept", "Kept", unit="bytes", of_memory=True)(lambda line, report: line.memory.saved_bytes):
-        with pytest.raises(InputError, match="needs a memory estimate"):
-            summary(net(), (1, 8, 8), col_names=["kept"], verbose=0)
-        s = summary(net(), (1, 8, 8), memory="train", col_names=["kept", "saved_bytes"], verbose=0)
-        assert all(row.cells[0].value == row.cells[1].value for row in s.tables()[0].rows)
-
-
 @pytest.mark.parametrize(
     ("name", "unit", "told"),
     [
         ("num_params", "", "column num_params already exists: Param #"),
         ("two words", "", "column name is 'two words'; accepted: an identifier"),
-        (3, "", "column name is 3"),
         ("fine", "GB", "unit is 'GB'; accepted: 'bytes'"),
     ],
 )

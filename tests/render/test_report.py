@@ -1,21 +1,17 @@
 """The report as a file, and the treemap's geometry; tests.documents covers its behaviour in a browser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import html5lib
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.render.html_report import peak_tiles, ticks, timeline
+from torchsummary_plus.render.html_report import timeline
 from torchsummary_plus.render.treemap import Box, squarified, treemap
 
 WHOLE = Box(0, 0, 1000, 420)
@@ -54,48 +50,6 @@ def test_tiles_are_all_of_the_peak(device: str, resnet: ModelSummary) -> None:
     assert sum(tile.box.width * tile.box.height for tile in tiles) > 0.6 * WHOLE.width * WHOLE.height
 
 
-class Wrapper(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Any:
-        return self.model(x)
-
-
-class Tokens(nn.Module):
-    """A root with a parameter of its own, and a part that is called as the rest."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = nn.Parameter(torch.zeros(64))
-        self.other = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.other(x + self.token).relu()
-
-
-def test_tiles_have_the_colour_of_their_stage(resnet: ModelSummary) -> None:
-    """The seven largest parts of the model, in its order; a wrapper is looked through."""
-    assert resnet.memory is not None
-    parts = {name for name, _ in resnet18().named_children()}
-    whole = estimate_memory(Wrapper(resnet18()), (3, 64, 64), 8, optimizer="adamw")
-    for estimate, around in ((resnet.memory, ""), (whole, "model.")):
-        data = peak_tiles(estimate)
-        names = [name for kind, name, _ in data["legend"] if kind != "other"]
-        assert [name for name in names if "layer" in name] == [f"{around}layer{number}" for number in (1, 2, 3, 4)]
-        assert {name.removeprefix(around) for name in names} <= parts and len({c for _, _, c in data["legend"]}) > 4
-        kind_of = {name: kind for kind, name, _ in data["legend"]}
-        for tile in data["tiles"]:
-            stage = next((name for name in names if f"{tile['path']}.".startswith(f"{name}.")), None)
-            assert tile["kind"] in ("frame", kind_of[stage] if stage else "other")
-    data = peak_tiles(estimate_memory(Tokens(), (64,), 64))
-    kind_of = {name: kind for kind, name, _ in data["legend"]}
-    assert list(kind_of) == ["root itself", "other", "other parts, and outside modules"][: len(kind_of)]
-    tiles = {(tile["path"], tile["kind"]) for tile in data["tiles"]}
-    assert {("other.0", kind_of["other"]), ("", kind_of["root itself"])} < tiles and kind_of["other"] != "other"
-
-
 def test_the_drawing_of_the_step_is_the_timeline(resnet: ModelSummary) -> None:
     estimate = resnet.memory
     assert estimate is not None
@@ -107,12 +61,6 @@ def test_the_drawing_of_the_step_is_the_timeline(resnet: ModelSummary) -> None:
     }
     assert told <= {(point.operator, point.module, point.phase, point.total_bytes) for point in estimate.timeline}
     assert len(json.dumps(data)) < 200_000
-
-
-@given(st.integers(1, 10**15))
-def test_a_scale_has_a_few_round_figures(highest: int) -> None:
-    figures = [nbytes for nbytes, _ in ticks(highest)]
-    assert 4 <= len(figures) <= 12 and figures[0] == 0 and figures[-1] <= highest
 
 
 def test_whatever_a_result_is_it_has_a_report(tmp_path: Path) -> None:

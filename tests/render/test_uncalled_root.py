@@ -1,7 +1,5 @@
 """Models whose own ``__call__`` replaces that of ``nn.Module``, as wrappers that keep an average of a model do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -35,8 +33,6 @@ def test_the_rows_of_an_uncalled_root() -> None:
 
 
 class Scaled(nn.Module):
-    """Multiplies matrices in a call of its own, before and after its forward, or without it."""
-
     def __init__(self, forwards: int) -> None:
         super().__init__()
         self.forwards, self.layer, self.weight = forwards, nn.Linear(4, 4), nn.Parameter(torch.rand(4, 4))
@@ -52,9 +48,7 @@ class Scaled(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("run", ["fake", "real"])
-@pytest.mark.parametrize("hooked", [False, True])
-@pytest.mark.parametrize("forwards", [0, 1, 2])
+@pytest.mark.parametrize(("forwards", "hooked", "run"), [(0, False, "fake"), (1, True, "real"), (2, False, "real")])
 def test_multiply_adds_of_an_overridden_call(forwards: int, hooked: bool, run: str) -> None:
     """Operators outside the root's forward are counted in its row; those of the forward once for each call."""
     model, product = Scaled(forwards), 2 * 4 * 4

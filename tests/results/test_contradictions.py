@@ -1,7 +1,5 @@
 """Results read from JSON: what contradicts itself is refused there, and not later by whatever shows it."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -52,22 +50,17 @@ def edited(result: Any, *path: Any, to: Any) -> str:
     ("path", "to", "said"),
     [
         (("rows", 2, "parent"), 7, "row 2 is not where its parent and depth say"),
-        (("rows", 2, "depth"), 10**9, "row 2 is not where"),
         (("rows", 1, "index"), 0, "row 1 is not where"),
-        (("rows", 0, "parent"), 0, "row 0 is not where"),
         (("rows",), [], "it has no rows"),
         (("rows", 1, "finished"), None, "row 1 has the end"),
-        (("rows", 1, "user"), 99, "row 1 has the end"),
         (("rows", 1, "num_params"), 21, "its rows add up to others"),
         (("rows", 1, "mult_adds"), -1, "a count of row 1 is negative"),
         (("rows", 1, "inputs", "shape"), [-1, 4], "no tensor has the shape"),
-        (("rows", 1, "inputs", "batch_axes"), [5], "no tensor has the shape"),
         (("row_memory",), lambda memory: memory[1:], "the memory is not that of its rows"),
         (("flow", "owners"), lambda owners: [99, *owners[1:]], "a step belongs to no call"),
         (("flow", "links", "source"), lambda ends: [50 for _ in ends], "a link is not from a step to a later one"),
         (("param_bytes",), -1, "a count or size is negative"),
         (("total_mult_adds",), 1 << 70, "has more than 64 bits"),
-        (("view", "style"), "fancy", "style is 'fancy'"),
         (("memory", "log", "events", 0, 0), 10**6, "an event has an unknown moment or storage"),
     ],
 )
@@ -83,7 +76,6 @@ def test_a_summary_that_contradicts_itself(table: ModelSummary, path: Any, to: A
         (("backend",), "abacus", "it is of no known device"),
         (("by_module",), [], "its modules are not those of its log"),
         (("peak_bytes",), -1, "it has a negative size"),
-        (("info", "gpu"), "12 abaci", "."),
         (("log", "module_paths"), ["a"], "it has no moments or no root"),
         (
             ("log", "module_paths"),
@@ -96,7 +88,6 @@ def test_a_summary_that_contradicts_itself(table: ModelSummary, path: Any, to: A
         (("log", "calls", "stop"), lambda ends: [10**6 for _ in ends], "a call is in no module, or ends before"),
         (("log", "calls", "outputs"), lambda all_: [[10**6] for _ in all_], "a call returns an unknown storage"),
         (("log", "events"), lambda events: [events[0], *events], "is allocated while it is live"),
-        (("log", "events", 0, 2), 1, "or of another size"),
     ],
 )
 def test_an_estimate_that_contradicts_itself(step: MemoryEstimate, path: Any, to: Any, said: str) -> None:
