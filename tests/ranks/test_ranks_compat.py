@@ -1,7 +1,5 @@
 """Private names of torch.distributed: each is probed, and a missing one refuses what needs it, with a reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -54,12 +52,10 @@ def test_a_world_is_refused_without_the_groups_it_replaces(monkeypatch: pytest.M
 
 
 def in_ddp() -> nn.Module:
-    """A model in DistributedDataParallel."""
     return nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
 
 
 def in_flat_parameters() -> nn.Module:
-    """A model in FullyShardedDataParallel."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     return FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
@@ -68,7 +64,7 @@ def in_flat_parameters() -> nn.Module:
 @pytest.mark.parametrize(
     ("build", "name"), [(in_ddp, "DDP_LOGGER"), (in_flat_parameters, "FLAT_MADE")], ids=["ddp", "fsdp"]
 )
-def test_a_wrapper_is_refused_without_the_names_it_needs(
+def test_a_wrapper_is_refused_without_names(
     build: Callable[[], Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compat, name, missing(monkeypatch))

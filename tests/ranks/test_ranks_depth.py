@@ -1,10 +1,7 @@
 """Deep models from shallow ones: the extrapolated log equals that of all layers, or all layers are recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from examples.llama import Config, FeedForward, Llama
-from examples.seventy_billion import refused, tensor_parallel
-from tests.truth.releases import runs_fully_shard
+from tests.parts import of_parts
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import deep_steps
@@ -24,19 +20,13 @@ WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": Fals
 SHAPE = Config(width=64, depth=7, heads=4, kv_heads=2, hidden=96, vocabulary=128)
 
 
-class Short(nn.Module):
+@of_parts(lambda config: {"norm": nn.RMSNorm(config.width, eps=1e-5), "mlp": FeedForward(config)})
+def Short(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """A layer without attention: a quarter of a Llama's operators, in the same streams and shards."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.norm, self.mlp = nn.RMSNorm(config.width, eps=1e-5), FeedForward(config)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return x + self.mlp(self.norm(x))
+    return x + self.mlp(self.norm(x))
 
 
 def short() -> Llama:
-    """A Llama of short layers."""
     model = Llama(replace(SHAPE, depth=0))
     model.layers.extend(Short(SHAPE) for _ in range(SHAPE.depth))
     return model
@@ -58,16 +48,6 @@ def sharded(device: str = "cuda", is_checkpointed: bool = True, **options: Any) 
 def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
     settings: dict[str, Any] = {"optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100", **options}
     return estimate_memory(build, (16,), 2, **WORLD, **settings)
-
-
-@runs_fully_shard
-def test_a_log_grown_from_few_layers_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = partial(sharded, device="cpu", is_checkpointed=False, reshard_after_forward=False)
-    whole = estimated(build, gpu=None)
-    logs = logs_that_are_grown(monkeypatch)
-    result = estimated(build, gpu=None)
-    assert logs == [3]
-    assert_equal(result, whole)
 
 
 def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,18 +118,13 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Widening(nn.Module):
+@of_parts(lambda: {"layers": nn.ModuleList(nn.Linear(8, 8) for _ in range(8))})
+def Widening(self, x: Tensor) -> Tensor:
     """Equal layers, each of which adds to what all later ones keep: nothing repeats."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs = [x]
-        for layer in self.layers:
-            outputs.append(layer(torch.stack(outputs).sum(0)))
-        return outputs[-1]
+    outputs = [x]
+    for layer in self.layers:
+        outputs.append(layer(torch.stack(outputs).sum(0)))
+    return outputs[-1]
 
 
 def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +135,6 @@ def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.M
 
 
 class Adapted(nn.Module):
-    """A frozen product with a trained one of low rank beside it."""
-
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
@@ -182,12 +155,7 @@ def adapted() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (partial(Llama, SHAPE), {"gpu": "H100", "optimizer": "adamw"}),
-        (short, {"mode": "eval"}),
-        (adapted, {"optimizer": "adamw"}),
-    ],
+    ("make", "options"), [(short, {"gpu": "H100", "mode": "eval"}), (adapted, {"optimizer": "adamw"})]
 )
 def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
     make: Callable[[], nn.Module], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -215,28 +183,3 @@ def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyP
     last = lambda _: torch.optim.AdamW(model.layers[-1].parameters())  # noqa: E731
     estimate_memory(model, (16,), 2, dtypes=torch.long, optimizer=last, progress=False)
     assert taken == []
-
-
-@pytest.mark.parametrize(
-    ("layers", "world_size", "only", "said"),
-    [
-        (80, 64, "", ""),
-        (3, 64, "FSDP", ""),
-        (3, 64, "", "a multiple of 4"),
-        (0, 64, "FSDP", "at least 1"),
-        (80, 4, "", "a multiple of 8"),
-        (80, 64, "ZeRO", "part of one of these: FSDP, HSDP 8 x 8"),
-    ],
-)
-def test_the_example_says_which_options_it_takes(layers: int, world_size: int, only: str, said: str) -> None:
-    wrong = refused(layers, world_size, only)
-    assert said in wrong and bool(wrong) == bool(said)
-
-
-def test_a_long_axis_is_sharded_over_machines_and_within_each() -> None:
-    """Torch 2.11 computes where the parts of such a strided shard begin with tensors of indices, by their values."""
-    shape = replace(SHAPE, depth=2, heads=8, kv_heads=8, vocabulary=1 << 17)
-    options = WORLD | {"world_size": 16, "optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100"}
-    estimate = estimate_memory(partial(tensor_parallel, shape, 16), (16,), **options)
-    of_embeddings = 2 * shape.vocabulary * shape.width * 4 // 16
-    assert of_embeddings < estimate.at_peak["parameters"] < 1.01 * of_embeddings

@@ -1,7 +1,5 @@
 """Values exchanged between ranks: flags, sizes and pickled objects."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,13 +1,10 @@
 """Wrappers other than FSDP and DDP: pipelines, offload, accelerate, DeepSpeed."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from benchmarks.ranks.models import LENGTH, Llama, Part
-from tests.ranks.plugins import under_accelerate
 from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
@@ -129,48 +125,25 @@ def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest
         estimated(lambda: DeepSpeedEngine(Llama()))
 
 
-def test_a_builder_may_create_a_trainer(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    transformers = pytest.importorskip("transformers")
-    with pytest.raises(InputError, match=r"accelerator\.prepare\(trainer\.model"):
-        estimated(SimpleNamespace(accelerator=None))
+def test_a_transformers_model_under_accelerates_plugin() -> None:
+    accelerate, transformers = pytest.importorskip("accelerate"), pytest.importorskip("transformers")
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
-    arguments = transformers.TrainingArguments  # Imported before the builder, where GPUs seem to be there.
-    trainers = []
+    wrapped = {"auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": ["LlamaDecoderLayer"]}
 
     def build() -> nn.Module:
+        plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2, **wrapped)
+        accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision="bf16")
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
-        trainer = transformers.Trainer(model=model, args=arguments(str(tmp_path), bf16=True, report_to=[], fsdp=True))
-        trainers[:] = [trainer]
-        model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())
-        trainer.current_gradient_accumulation_steps = 1
-        whole: nn.Module = model
-        return whole
+        model, _ = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        return model  # type: ignore[no-any-return]
 
-    def step(model: nn.Module, **inputs: Tensor) -> None:
-        (trainer,) = trainers
-        trainer.training_step(model, inputs)
-        trainer.optimizer.step()
-        model.zero_grad()
-
-    ids = torch.zeros(2, LENGTH, dtype=torch.long)
-    inputs = {"input_data": {"input_ids": ids, "labels": ids.clone()}, "world_size": 8, "gpu": "H100"}
-    simple = estimate_memory(build, optimizer="adamw", progress=False, **inputs)
-    own = estimate_memory(build, train_step=step, progress=False, **inputs)
-    assert simple.at_peak["all_gather_buffers"] and simple.at_peak["optimizer_state"]
-    assert own.peak_bytes == pytest.approx(simple.peak_bytes, rel=1e-3)
-
-
-def test_a_transformers_model_under_accelerates_plugin() -> None:
-    accelerate = pytest.importorskip("accelerate")
     before = dict(accelerate.PartialState._shared_state)
-    result = estimated(under_accelerate(2), gpu="H100", loss="causal_lm")
+    result = estimated(build, gpu="H100", loss="causal_lm")
     assert result.at_peak["unsharded_parameters"]
     assert accelerate.PartialState._shared_state == before
 
 
-@pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
+def test_a_table_has_the_memory_of_one_rank() -> None:
     """Its rows are those of the model; a rank's shares of gradients and optimizer state add up in them."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import fully_shard
@@ -180,7 +153,7 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
 
     def build() -> nn.Module:
         model = net()
-        model[0] = checkpoint_wrapper(model[0]) if is_checkpointed else model[0]
+        model[0] = checkpoint_wrapper(model[0])
         fully_shard(model[0])
         return fully_shard(model)
 
@@ -257,101 +230,3 @@ def test_what_a_builder_on_meta_holds_beside_its_model_is_named(is_buffer: bool)
     assert (step.at_peak["buffers"] == 2**20, not said) == (is_buffer, is_buffer)
     assert is_buffer or "1.00 MB" in said[0]
     assert sum(step.at_peak.values()) == step.peak_bytes
-
-
-class Experts(nn.Module):
-    """Two of eight experts on each of four ranks; the router's counts, or None, tell how many tokens are sent."""
-
-    def __init__(self, count: Callable[[Tensor], Tensor] | None) -> None:
-        super().__init__()
-        self.router = nn.Linear(64, 8)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in "ab")
-        self.count = count
-
-    def forward(self, x: Tensor) -> Tensor:
-        from torch.distributed._functional_collectives import all_to_all_single_autograd as exchange
-
-        tokens = x.flatten(0, 1)
-        chosen = self.router(tokens).argmax(-1)
-        order = chosen.argsort()
-        sent = received = [len(tokens) // 4] * 4
-        if self.count is not None:
-            counts = self.count(chosen)
-            others = torch.empty_like(counts)
-            dist.all_to_all_single(others, counts)
-            sent, received = ([int(n) for n in per_rank.view(4, -1).sum(1).tolist()] for per_rank in (counts, others))
-        here = exchange(tokens[order], received, sent, dist.group.WORLD)
-        done = torch.cat([expert(part) for expert, part in zip(self.experts, here.chunk(2))])
-        back = exchange(done, sent, received, dist.group.WORLD)
-        return torch.zeros_like(tokens).index_copy(0, order, back).view_as(x)
-
-
-def _scattered(chosen: Tensor) -> Tensor:
-    counts = torch.zeros(len(chosen), 8, dtype=torch.long, device=chosen.device)
-    return counts.scatter_(1, chosen[:, None], 1).sum(0)
-
-
-def _mapped(chosen: Tensor) -> Tensor:
-    mask = torch.zeros(len(chosen), 8, dtype=torch.bool, device=chosen.device)
-    mask[torch.arange(len(chosen), device=chosen.device), chosen] = True
-    return mask.sum(0)
-
-
-_COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "bincount": partial(torch.bincount, minlength=8),
-    "histc": lambda chosen: torch.histc(chosen.float(), bins=8, min=0, max=8),
-    "one-hot": lambda chosen: nn.functional.one_hot(chosen, 8).sum(0),
-    "scatter": _scattered,
-    "map": _mapped,
-    "equal": lambda chosen: torch.stack([(chosen == number).sum() for number in range(8)]),
-    "unique": lambda chosen: chosen.unique(return_counts=True)[1],
-    "list": lambda chosen: torch.tensor([int((chosen == number).sum()) for number in range(8)], device=chosen.device),
-}
-
-
-@pytest.mark.skipif(not since("2.13"), reason="functional collectives are dispatched otherwise before")
-@pytest.mark.parametrize(("name", "gpu"), [*((name, "H100") for name in _COUNTS), ("bincount", None)])
-def test_experts_on_several_ranks_get_equal_shares_and_it_is_said(name: str, gpu: str | None) -> None:
-    def large(count: Any) -> tuple[Counter[int], tuple[str, ...]]:
-        step = estimate_memory(lambda: Experts(count), (128, 64), 2, world_size=4, gpu=gpu, progress=False)
-        return Counter(storage.nbytes for storage in step.log.storages if storage.nbytes >= 2**15), step.assumptions
-
-    counted, said = large(_COUNTS[name])
-    even, nothing = large(None)
-    assert counted == even
-    assert any("same number of tokens" in line for line in said)
-    assert not any("same number of tokens" in line for line in nothing)
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(256, 768)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (4, 64)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-@pytest.mark.skipif(not since("2.13"), reason="context parallelism is experimental, and was otherwise before")
-def test_context_parallel_attention_goes_round_the_ring() -> None:
-    meshes: list[Any] = []
-
-    def build() -> nn.Module:
-        meshes[:] = [dist.device_mesh.init_device_mesh("cuda", (4,))]
-        return Attention().to(torch.bfloat16)
-
-    def train(model: nn.Module, x: Tensor) -> None:
-        from torch.distributed.tensor.experimental import context_parallel
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        with context_parallel(meshes[0], buffers=[x], buffer_seq_dims=[1]), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            model(x).sum().backward()
-
-    own = nn.functional.scaled_dot_product_attention
-    options: dict[str, Any] = {"dtypes": torch.bfloat16, "gpu": "H100", "train_step": train, "progress": False}
-    step = estimate_memory(build, (512, 256), 2, world_size=4, **options)
-    ran = Counter(moment.operator for moment in step.log.moments if moment.step == 1)
-    assert ran["aten::_scaled_dot_product_flash_attention"] == ran["_c10d_functional::all_to_all_single"] == 4
-    assert ran["aten::_scaled_dot_product_flash_attention_backward"] == 4
-    assert nn.functional.scaled_dot_product_attention is own
