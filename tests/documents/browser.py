@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ PROGRAMS = [shutil.which(name) for name in ("chromium", "chromedriver")]
 
 @contextmanager
 def chromium(profile: Path, width: int = 1200, height: int = 900) -> Iterator[WebDriver]:
-    """A browser with an empty profile in a folder."""
     if None in PROGRAMS:
         pytest.skip("chromium and chromedriver are not installed")
     options = webdriver.ChromeOptions()
@@ -46,28 +45,7 @@ def media(driver: WebDriver, **features: str) -> None:
 
 
 def complaints(driver: WebDriver) -> list[str]:
-    """Return the browser's log of the page."""
     return [entry["message"] for entry in driver.get_log("browser")]
-
-
-def processor_time(driver: WebDriver) -> Callable[[], float]:
-    """Return a function that returns the page's CPU seconds since the last call."""
-    driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def now() -> float:
-        metrics: list[dict[str, Any]] = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-        return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
-
-    last = 0.0
-
-    def since() -> float:
-        nonlocal last
-        settle(driver)
-        present = now()
-        passed, last = present - (last if present >= last else 0.0), present
-        return passed
-
-    return since
 
 
 def settle(driver: WebDriver) -> None:

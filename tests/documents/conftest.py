@@ -1,7 +1,5 @@
 """A browser for the tests of a file, and torch as a CPU build of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

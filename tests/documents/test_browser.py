@@ -1,15 +1,15 @@
-"""The HTML table and the report in a real browser: folding, sorting, searching, themes, keys, 10,000 modules."""
+"""The HTML table and the report in a real browser: folding, sorting, searching, themes, keys."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from examples.resnet import resnet18
-from tests.documents.browser import ActionChains, By, Keys, media, processor_time, settle
+from tests.documents.browser import ActionChains, By, Keys, media, settle
 from torchsummary_plus import ModelSummary, summary
 
 if TYPE_CHECKING:
@@ -62,12 +62,6 @@ def shown(driver: WebDriver, column: int = 0) -> list[str]:
 def press(driver: WebDriver, label: str) -> None:
     driver.find_element(By.XPATH, f"//button[normalize-space()='{label}']").click()
     settle(driver)
-
-
-def keys(driver: WebDriver, *pressed: str) -> str:
-    """Press keys where the focus is; the path of the row that has it then."""
-    driver.switch_to.active_element.send_keys(*pressed)
-    return str(driver.execute_script("return document.activeElement.cells?.[0].title ?? ''"))
 
 
 def test_rows_fold_and_those_seen_always_add_up(table: WebDriver, resnet: ModelSummary) -> None:
@@ -133,42 +127,6 @@ def test_search_shows_what_is_found_and_where_it_is(table: WebDriver, resnet: Mo
     assert shown(table) == before
 
 
-def test_arrow_keys_walk_the_tree(table: WebDriver) -> None:
-    press(table, "Collapse all")
-    table.find_element(By.CSS_SELECTOR, "tr[tabindex='0']").send_keys(Keys.HOME)
-    assert keys(table, Keys.ARROW_DOWN) == "conv1"
-    assert keys(table, *[Keys.ARROW_DOWN] * 4) == "layer1"
-    assert "0 (BasicBlock)" not in shown(table)
-    assert keys(table, Keys.ARROW_RIGHT) == "layer1" and "0 (BasicBlock)" in shown(table)
-    assert keys(table, Keys.ARROW_RIGHT) == "layer1.0"
-    assert keys(table, Keys.ENTER, Keys.ARROW_DOWN) == "layer1.0.conv1"
-    assert keys(table, Keys.ARROW_LEFT) == "layer1.0"
-    assert keys(table, Keys.ARROW_LEFT, Keys.ARROW_LEFT) == "layer1"
-    assert keys(table, Keys.SPACE, Keys.ARROW_DOWN) == "layer2"
-    assert keys(table, Keys.END) == "fc" and keys(table, Keys.HOME) == ""
-    assert len(table.find_elements(By.CSS_SELECTOR, "tr[tabindex='0']")) == 1
-
-
-def test_a_screen_reader_is_told_of_the_tree(table: WebDriver) -> None:
-    press(table, "Expand all")
-    nodes = table.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-
-    def properties(node: dict[str, Any]) -> dict[str, Any]:
-        return {entry["name"]: entry["value"].get("value") for entry in node.get("properties", [])}
-
-    def named(role: str) -> dict[str, dict[str, Any]]:
-        wanted = (node for node in nodes if node.get("role", {}).get("value") == role and "name" in node)
-        return {node["name"]["value"]: properties(node) for node in wanted}
-
-    assert "ResNet" in named("treegrid")
-    assert {"Layer (type)", "Param #", "Live (MiB)"} <= set(named("columnheader"))
-    rows = [node for node in nodes if node.get("role", {}).get("value") == "row"]
-    levels = [properties(row).get("level") for row in rows if "level" in properties(row)]
-    assert levels[:8] == [1, 2, 2, 2, 2, 2, 3, 4]
-    assert {"conv1 (Conv2d)", "layer1 (Sequential)"} <= set(named("rowheader"))
-    assert {"Search ResNet"} <= set(named("searchbox"))
-
-
 def test_it_reads_without_its_script(driver: WebDriver, pages: dict[str, Path], resnet: ModelSummary) -> None:
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
@@ -181,9 +139,7 @@ def test_it_reads_without_its_script(driver: WebDriver, pages: dict[str, Path], 
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-def test_tables_of_one_page_do_not_meddle_with_each_other(
-    driver: WebDriver, pages: dict[str, Path], resnet: ModelSummary
-) -> None:
+def test_tables_of_one_page_stay_apart(driver: WebDriver, pages: dict[str, Path], resnet: ModelSummary) -> None:
     driver.get(pages["thrice"].as_uri())
     assert len(driver.find_elements(By.XPATH, "//button[.='Expand all']")) == 3
     ids = driver.execute_script("return [...document.querySelectorAll('[id]')].map((one) => one.id)")
@@ -196,10 +152,7 @@ def test_tables_of_one_page_do_not_meddle_with_each_other(
     assert driver.execute_script(seen)[::2] == [len(resnet.rows), 11, len(resnet.rows)]
 
 
-HOSTS = {
-    "JupyterLab": "s.replaceWith(clone)",
-    "VS Code": "host.appendChild(clone).remove()",
-}
+HOSTS = {"JupyterLab": "s.replaceWith(clone)", "VS Code": "host.appendChild(clone).remove()"}
 """How a notebook runs the scripts of an output whose ``innerHTML`` it set: each is made again, there or at the end."""
 
 
@@ -217,58 +170,11 @@ def test_notebooks_run_the_script(name: str, driver: WebDriver, resnet: ModelSum
     assert len(shown(driver)) == len(resnet.rows)
 
 
-JUPYTERLAB = """
-.jp-RenderedHTMLCommon table { border-collapse: collapse; table-layout: fixed; margin-left: auto; margin-bottom: 1em; }
-.jp-RenderedHTMLCommon thead { border-bottom: 3px solid red; vertical-align: bottom; }
-.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th, .jp-RenderedHTMLCommon tr {
-  vertical-align: middle; padding: 0.5em; line-height: normal; white-space: normal; max-width: none; border: none;
-}
-:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td, :not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon th,
-:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon tr { text-align: right; }
-.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: red; }
-.jp-RenderedHTMLCommon tbody tr:nth-child(even) { background: blue; }
-.jp-RenderedHTMLCommon tbody tr:hover { background: green; }
-.jp-RenderedHTMLCommon p { text-align: left; margin: 0; margin-bottom: 1em; }
-"""
-"""What JupyterLab 4 says of tables in outputs, in louder colours."""
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_a_notebooks_style_does_not_reach_the_table(live: bool, table: WebDriver) -> None:
-    if not live:
-        table.execute_script("document.querySelector('.tsp').classList.remove('tsp-live')")
-    looks = (
-        "const look = (query, names) => [...document.querySelectorAll(query)].slice(0, 60)"
-        "  .flatMap((one) => [one.offsetHeight, ...names.map((name) => getComputedStyle(one)[name])]);"
-        "const box = ['backgroundColor', 'padding', 'margin', 'border'];"
-        "const text = ['textAlign', 'lineHeight', 'whiteSpace', 'fontWeight'];"
-        "return [...look('thead, tr', box), ...look('th, td, dl, dt, dd, .tsp-note', [...box, ...text])]"
-    )
-    before = table.execute_script(looks)
-    table.execute_script(
-        "document.body.classList.add('jp-RenderedHTMLCommon');"
-        "const style = document.createElement('style'); style.textContent = arguments[0]; document.head.append(style)",
-        JUPYTERLAB,
-    )
-    after = table.execute_script(looks)
-    assert [pair for pair in zip(before, after) if pair[0] != pair[1]] == []
-
-
-THEMES = [
-    ("light", {}, "light"),
-    ("dark", {}, "dark"),
-    ("dark", {"data-jp-theme-light": "true"}, "light"),
-    ("light", {"data-jp-theme-light": "false"}, "dark"),
-    ("dark", {"class": "vscode-light"}, "light"),
-    ("light", {"class": "vscode-dark"}, "dark"),
-    ("light", {"class": "vscode-high-contrast"}, "dark"),
-]
+THEMES = [("light", {}, "light"), ("light", {"data-jp-theme-light": "false"}, "dark")]
 
 
 @pytest.mark.parametrize(("system", "attributes", "expected"), THEMES)
-def test_the_theme_is_the_notebooks_else_the_systems(
-    system: str, attributes: dict[str, str], expected: str, table: WebDriver
-) -> None:
+def test_the_theme_is_the_notebooks(system: str, attributes: dict[str, str], expected: str, table: WebDriver) -> None:
     media(table, prefers_color_scheme=system)
     for name, value in attributes.items():
         table.execute_script("document.body.setAttribute(arguments[0], arguments[1])", name, value)
@@ -329,39 +235,3 @@ def test_a_tile_tells_whose_it_is_and_leads_to_its_row(report: WebDriver, resnet
     assert not report.find_element(By.CSS_SELECTOR, ".tsp-tip").is_displayed()
     tile.click()
     assert report.execute_script("return document.activeElement.cells[0].title") == largest.path
-
-
-def test_ten_thousand_modules_do_not_freeze_it(driver: WebDriver, resnet: ModelSummary, tmp_path: Path) -> None:
-    """In seconds of the browser's processor time, which other programs on the machine do not change.
-
-    Here it took 1.3 to load, and 0.1 to 0.4 for everything else.
-    """
-    block = resnet.rows[1:]
-    rows = list(resnet.rows)
-    while len(rows) < 10_000:
-        shift = len(rows) - 1
-        rows += [
-            replace(row, index=row.index + shift, parent=row.parent and row.parent + shift, path=f"b{shift}.{row.path}")
-            for row in block
-        ]
-    big = replace(
-        resnet, rows=tuple(rows), row_memory=(resnet.row_memory[:1] + resnet.row_memory[1:] * 200)[: len(rows)]
-    )
-    passed = processor_time(driver)
-    driver.get(big.to_html_report(tmp_path / "big.html").as_uri())
-    assert passed() < 6
-    press(driver, "Expand all")
-    assert passed() < 2
-    for top in (5_000, 100_000, 200_000):
-        driver.execute_script("document.querySelector('.tsp-scroll').scrollTop = arguments[0]", top)
-        assert passed() < 1
-    press(driver, "Mult-Adds")
-    assert passed() < 2
-    driver.execute_script("document.querySelector('tbody th').click()")
-    assert passed() < 1
-    assert len(shown(driver)) == 1
-    passed()
-    driver.find_element(By.CSS_SELECTOR, "input").send_keys("layer3.1 conv2")
-    assert passed() < 2
-    press(driver, "Memory")
-    assert passed() < 1

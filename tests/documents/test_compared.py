@@ -1,7 +1,5 @@
 """The comparison with other tools: the page matches the record, and the record matches the programs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -34,9 +32,9 @@ def test_every_tool_answered_every_question(record: dict[str, Any]) -> None:
 
 
 def test_what_the_record_says_of_this_package_is_so(record: dict[str, Any]) -> None:
-    """Not all of them are quick: every third is asked again."""
+    """Not all of them are quick: every sixth is asked again."""
     recorded = record["torchsummary_plus"]["answers"]
-    for key in list(ROWS)[::3]:
+    for key in list(ROWS)[::6]:
         assert answer(TOOLS["torchsummary_plus"], key) == recorded[key], key
 
 

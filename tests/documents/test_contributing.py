@@ -1,7 +1,5 @@
 """CONTRIBUTING.md's changes, applied to a copy of the package: each does what its text says."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,7 +44,6 @@ print(json.dumps({
 
 
 def answers(folder: Path) -> dict[str, Any]:
-    """What the package in a folder says."""
     path = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-W", "ignore", "-c", ANSWERS.replace("CALL", CALL)]
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """The pages: they build without warnings, their links work, and every public name is documented."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import torchsummary_plus
-from docs.measured import PAGE, measured_table, with_measurements
+from docs.measured import PAGE, with_measurements
 from docs.measured_cuda import cuda_table
 
 ROOT = Path(__file__).parents[2]
@@ -71,23 +69,6 @@ def test_every_public_function_of_the_package_has_a_docstring() -> None:
 def test_what_was_measured_is_on_its_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == with_measurements(page), "python -m docs.measured writes it"
-
-
-def test_the_table_tells_what_a_recording_holds(tmp_path: Path) -> None:
-    cases = {
-        "net/sgd/2": {"family": "mlp", "measured": [1000, 2000], "predicted": [1000, 1900]},
-        "net/eval/2": {"family": "mlp", "measured": [500, 500], "predicted": [500, 510]},
-        "other/eval/2": {"family": "rnn", "measured": [100, 100], "predicted": [100, 100]},
-        "broken/eval/2": {"family": "rnn", "error": "it did not run"},
-    }
-    machine = {"isa": "AVX9", "torch": "9.9", "onednn": "9", "threads": 1}
-    (tmp_path / "cpu_truth_avx9.json").write_text(json.dumps({"machine": machine, "cases": cases}))
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in measured_table(tmp_path).splitlines()]
-    assert rows[-3:] == [
-        ["mlp", "1", "4", "50.0 %", "0.000 %", "5.000 %", "5.000 %", "-5.00 %"],
-        ["rnn", "1", "2", "100.0 %", "0.000 %", "0.000 %", "0.000 %", "+0.00 %"],
-        ["all", "2", "6", "66.7 %", "0.000 %", "5.000 %", "5.000 %", "-5.00 %"],
-    ]
 
 
 def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Mermaid itself draws each kind of diagram, and shows names as they are."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

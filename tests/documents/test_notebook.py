@@ -1,7 +1,5 @@
 """Output in notebooks and shells: once per call, never twice, as HTML where possible."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

@@ -1,7 +1,5 @@
 """Every notebook runs in its own kernel and reproduces its stored outputs."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re
@@ -41,7 +39,6 @@ def _form(output: Any) -> tuple[str, str]:
 
 
 def images(notebook: Any) -> list[Image.Image]:
-    """Return the images in the cells' outputs."""
     outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
     encoded = (output.data["image/png"] for output in outputs if "image/png" in output.get("data", ()))
     return [Image.open(io.BytesIO(base64.b64decode(data))).convert("L") for data in encoded]
@@ -54,7 +51,6 @@ def difference(first: Image.Image, second: Image.Image) -> float:
 
 
 def links(notebook: Any) -> list[str]:
-    """Where the prose leads to in this repository."""
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     return re.findall(r"\]\(([^)#:]+)\)", prose)
 

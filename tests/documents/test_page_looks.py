@@ -70,25 +70,6 @@ return [
 """
 
 
-@pytest.mark.parametrize("width", [PHONE, DESK])
-@pytest.mark.parametrize(("page", "tab"), PLACES)
-def test_nothing_scrolls_sideways_but_a_table_in_its_frame(
-    page: str, tab: int, width: int, driver: WebDriver, pages: dict[str, Path]
-) -> None:
-    beyond, outside = opened(driver, pages[page], width, "light", tab).execute_script(SIDEWAYS)
-    assert beyond <= 0 and outside == []
-
-
-def test_a_phone_shows_two_models_beside_each_layer(driver: WebDriver, tmp_path: Path) -> None:
-    nets = [nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 1000)) for width in (64, 128, 256, 512)]
-    page = compare(*nets, input_size=(64,), names=["small", "medium", "large", "largest"]).save(tmp_path / "page.html")
-    script = """
-      const frame = [...document.querySelectorAll('.tsp-scroll')].at(-1).getBoundingClientRect();
-      const heads = [...document.querySelectorAll('.tsp-scroll')].at(-1).querySelectorAll('thead th');
-      return [...heads].filter((one) => one.getBoundingClientRect().right <= frame.right).length"""
-    assert opened(driver, page, PHONE, "light").execute_script(script) >= 4  # The layer, the mark, and two models.
-
-
 CLIPPED = """
 const labels = '.tsp-table th, .tsp-table td, figcaption, dt, dd, [role=tab], .tsp-legend span';
 const cells = [...document.querySelectorAll(labels)]
@@ -101,13 +82,6 @@ const tiles = [...document.querySelectorAll('.tsp-treemap g')].filter((one) => o
 });
 return [cells, tiles];
 """
-
-
-@pytest.mark.parametrize("width", [PHONE, DESK])
-@pytest.mark.parametrize(("page", "tab"), PLACES)
-def test_no_label_is_clipped(page: str, tab: int, width: int, driver: WebDriver, pages: dict[str, Path]) -> None:
-    cells, tiles = opened(driver, pages[page], width, "light", tab).execute_script(CLIPPED)
-    assert cells == [] and tiles == []
 
 
 TILES = """
@@ -124,7 +98,7 @@ return {
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_tiles_are_named_whole_and_every_colour_is_in_the_legend(
+def test_tiles_are_named_whole_and_colours_are_in_the_legend(
     width: int, driver: WebDriver, pages: dict[str, Path]
 ) -> None:
     tiles: dict[str, Any] = opened(driver, pages["report"], width, "light", 1).execute_script(TILES)
@@ -177,11 +151,18 @@ return [count, [...faint]];
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("page", "tab"), PLACES)
-def test_text_has_enough_contrast(page: str, tab: int, scheme: str, driver: WebDriver, pages: dict[str, Path]) -> None:
-    count, faint = opened(driver, pages[page], DESK, scheme, tab).execute_script(CONTRAST)
-    assert count > 10 and faint == []
+def test_a_page_is_whole_and_readable(page: str, tab: int, driver: WebDriver, pages: dict[str, Path]) -> None:
+    """Nothing but a table in its frame scrolls sideways, no label is clipped, and text has enough contrast."""
+    for width in (PHONE, DESK):
+        opened(driver, pages[page], width, "light", tab)
+        beyond, outside = driver.execute_script(SIDEWAYS)
+        assert beyond <= 0 and outside == [] and driver.execute_script(CLIPPED) == [[], []], width
+    for scheme in ("light", "dark"):
+        media(driver, prefers_color_scheme=scheme)
+        settle(driver)
+        count, faint = driver.execute_script(CONTRAST)
+        assert count > 10 and faint == [], scheme
     media(driver, prefers_color_scheme="light")
 
 

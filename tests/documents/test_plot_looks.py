@@ -1,7 +1,5 @@
 """Rendered figures: readable on dark and light backgrounds, whole names, no overlapping text."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -11,12 +9,11 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
 from torch import nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import Comparison, ModelSummary, compare, summary
-from torchsummary_plus.render.figure import BLACK, LAYERS, fill_on
 
 matplotlib.use("Agg")
 
@@ -52,7 +49,6 @@ DRAWINGS: dict[str, Callable[[], Axes]] = {
 
 
 def luminance(colour: object) -> float:
-    """WCAG's relative luminance."""
     linear = [
         channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4 for channel in to_rgb(colour)
     ]  # type: ignore[arg-type]
@@ -72,7 +68,7 @@ def drawn(name: str) -> tuple[Axes, list[Text]]:
     return ax, [text for text in texts if text not in beyond]
 
 
-@pytest.mark.parametrize("style", ["default", "dark_background", "seaborn-v0_8-darkgrid", "Solarize_Light2"])
+@pytest.mark.parametrize("style", ["default", "dark_background"])
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_every_text_is_readable(name: str, style: str) -> None:
     with pyplot.style.context(style):
@@ -80,13 +76,6 @@ def test_every_text_is_readable(name: str, style: str) -> None:
         papers = {matplotlib.colors.to_hex(ax.get_facecolor()), matplotlib.colors.to_hex(ax.figure.get_facecolor())}
         faint = [text.get_text() for text in texts if min(contrast(text.get_color(), paper) for paper in papers) < 4.5]
     assert texts and faint == []
-
-
-def test_black_is_seen_on_dark_paper() -> None:
-    with pyplot.style.context("dark_background"):
-        ax = pyplot.subplots()[1]
-        assert all(contrast(fill_on(colour, ax), "black") > 1.5 for colour in LAYERS.values())
-    assert fill_on(BLACK, pyplot.subplots()[1]) == BLACK
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -103,28 +92,3 @@ def _overlap(first: matplotlib.transforms.Bbox, second: matplotlib.transforms.Bb
     """Whether boxes share more than the pixel that rounding may give them."""
     across = min(first.x1, second.x1) - max(first.x0, second.x0)
     return across > 1 and min(first.y1, second.y1) - max(first.y0, second.y0) > 1
-
-
-@pytest.mark.parametrize("name", ["models", "five figures"])
-def test_a_comparison_shows_names_whole_and_values_in_their_panels(name: str) -> None:
-    ax, texts = drawn(name)
-    labels = [label.get_text().replace("\n", "") for label in ax.get_yticklabels()]
-    assert labels[:3] == [entry.name for entry in models().entries]
-    axis_lines = sorted({round(ax.transData.transform((line.get_xdata()[0], 0))[0], 1) for line in ax.lines})
-    numbers = [text for text in texts if isinstance(text, Annotation) and text.get_text()[0].isdigit()]
-    assert numbers
-    for text in numbers:
-        box = Text.get_window_extent(text)
-        crossed = [x for x in axis_lines if box.x0 < x < box.x1]
-        assert not crossed, (text.get_text(), box, axis_lines)
-
-
-@pytest.mark.parametrize("name", ["timeline", "near limit"])
-def test_the_leader_line_crosses_no_label(name: str) -> None:
-    _, texts = drawn(name)
-    (leader,) = (text for text in texts if isinstance(text, Annotation) and text.arrow_patch is not None)
-    path = leader.arrow_patch.get_path().transformed(leader.arrow_patch.get_transform())  # type: ignore[union-attr]
-    others = [text for text in texts if text is not leader and isinstance(text, Annotation)]
-    assert any("context" in text.get_text() for text in others)
-    for text in others:
-        assert not path.intersects_bbox(Text.get_window_extent(text), filled=False), text.get_text()

@@ -1,7 +1,5 @@
 """One rank's memory is what an interposed allocator records in real processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

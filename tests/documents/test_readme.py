@@ -1,7 +1,5 @@
 """README and pages: Python blocks run and print what is shown, shell commands exit with 0."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
