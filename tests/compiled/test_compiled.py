@@ -1,7 +1,5 @@
 """Steps as torch.compile runs them, predicted without compiling a kernel."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

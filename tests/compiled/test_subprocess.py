@@ -1,7 +1,5 @@
 """Work in a fork: what comes back, and what if nothing does."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

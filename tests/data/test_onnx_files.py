@@ -1,7 +1,5 @@
 """ONNX files: their contents are read back exactly, and hostile files are rejected."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints with packed weights: each layout counts the parameters of the model that it stands for."""
 
-from __future__ import annotations
-
 import json
 import struct
 from math import prod

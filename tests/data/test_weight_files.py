@@ -1,7 +1,5 @@
 """Headers of weight files: contents are read back exactly; hostile headers are rejected at no cost."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """Which operators' kernels autocast reaches inside, against what they allocate under it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -23,7 +21,7 @@ ARGUMENTS: dict[str, Any] = {
     "List[Tensor]": lambda: [torch.eye(4), torch.eye(4)],
 }
 OWN_ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "aten::_trilinear": (*(torch.ones(1, 4, 4, 4) for _ in range(3)), [], [], [], [3]),
+    "aten::_trilinear": (*(torch.ones(1, 4, 4, 4) for _ in range(3)), [], [], [], [3])
 }
 
 REACHED = {"aten::_trilinear", "aten::_euclidean_dist", "aten::linalg_pinv.atol_rtol_tensor"}

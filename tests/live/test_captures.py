@@ -1,7 +1,5 @@
 """Modules imported during an estimate keep no stand-ins for parts of torch."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

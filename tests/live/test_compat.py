@@ -1,7 +1,5 @@
 """Private names of torch: one file uses them, each is probed, and a missing one states what is lost."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

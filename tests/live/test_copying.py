@@ -1,9 +1,6 @@
 """Copies on which passes run: whatever leads to a tensor is copied once, and the original stays as it is."""
 
-from __future__ import annotations
-
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -55,15 +52,10 @@ def closure(x: Any) -> Callable[[], Any]:
 
 HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "list": (lambda x: [x], lambda held: held[0]),
-    "dict": (lambda x: {"x": x}, lambda held: held["x"]),
-    "default dict": (lambda x: defaultdict(list, x=x), lambda held: held["x"]),
-    "set": (lambda x: {x}, lambda held: next(iter(held))),
     "tuple": (lambda x: (1, [x]), lambda held: held[1][0]),
     "object": (Node, lambda held: held.me.x),
-    "slots": (Slotted, lambda held: held._x),
     "a hidden slot": (Hidden, lambda held: Slotted._x.__get__(held)),  # type: ignore[attr-defined]
     "closure": (closure, lambda held: held()),
-    "bound method": (lambda x: [x].__getitem__, lambda held: held(0)),
     "iterator": (lambda x: iter([x]), next),
     "module": (lambda x: nn.ParameterList([nn.Parameter(x)]), lambda held: held[0].detach()),
 }

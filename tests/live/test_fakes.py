@@ -1,7 +1,5 @@
 """Fake tensors, and every private torch API they depend on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -137,7 +135,7 @@ MAKERS: dict[str, Callable[[Fake], Any]] = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_an_error_where_a_fake_is_made_leaves_torch_as_it_was(
+def test_an_error_in_making_a_fake_leaves_torch_alone(
     make: Callable[[Fake], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the error is kept, with its frames, the user's dispatch modes and autograd still see operators."""

@@ -1,7 +1,5 @@
 """Holding signals: whatever a handler raises comes out, whenever the signal arrives and whoever catches it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The search for tensors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

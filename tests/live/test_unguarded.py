@@ -1,9 +1,5 @@
 """Estimates for CUDA where C++ cannot be shown a GPU are those where it can."""
 
-from __future__ import annotations
-
-import ctypes
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.cuda.truth import unguarded
+from tests.parts import of_parts
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live import cuda_guard
-from torchsummary_plus.live import cuda_guard as cuda_driver
 from torchsummary_plus.live.unguarded import _policies
 
 pytestmark = [
@@ -25,15 +21,9 @@ pytestmark = [
 ]
 
 
-class Forward(nn.Module):
-    """A function of the input and a weight."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.weight, self.function = nn.Parameter(torch.ones(64, 64)), function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x @ self.weight)
+@of_parts(lambda function: {"weight": nn.Parameter(torch.ones(64, 64)), "function": function})
+def Forward(self, x: Tensor) -> Any:
+    return self.function(x @ self.weight)
 
 
 def assigned(x: Tensor) -> Tensor:
@@ -43,35 +33,18 @@ def assigned(x: Tensor) -> Tensor:
     return y
 
 
-@torch.inference_mode()
-def dropped_in_inference(x: Tensor) -> Tensor:
-    return F.dropout(x, 0.1, True).to(x.device).type_as(x)
-
-
-class First(nn.Module):
-    """The first result of a layer that runs without cuDNN."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Any:
-        with torch.backends.cudnn.flags(enabled=False):
-            return self.layer(x)[0]
+@of_parts(lambda layer: {"layer": layer})
+def First(self, x: Tensor) -> Any:
+    with torch.backends.cudnn.flags(enabled=False):
+        return self.layer(x)[0]
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dropout": lambda x: F.dropout(x, 0.1) + F.dropout(x, 0.0) + F.dropout(x, 1.0) + F.dropout(x * 2, 0.1, True, True),
-    "softmax in float32": lambda x: F.softmax(x.half(), -1, dtype=torch.float32),
     "promoted": lambda x: torch.addcmul(x, x.bfloat16(), x) + torch.einsum("ij,kj->ik", x, x)[:, :1],
     "moves": lambda x: x.to(x.device).to("cuda").to(x.device, torch.float64).cpu().cuda() * x.type_as(x),
-    "a loss on the CPU": lambda x: (x * 2).cpu() * 2,
-    "from the CPU": lambda x: torch.ones(8, 64).to(x) * x.new_tensor([2.0]) + torch.where(x > 0, x, 0.0),
-    "lists as indices": lambda x: x[[1, 2, 3]] + x[:, [1, 2]].sum(),
     "assigned": assigned,
     "LSTM cell": First(nn.LSTMCell(64, 32)),
-    "GRU": First(nn.GRU(64, 32, bias=False)),
-    "inference": lambda x: x if torch.is_grad_enabled() else dropped_in_inference(x),
     "attention": nn.TransformerEncoderLayer(64, 2, 64),
 }
 
@@ -118,48 +91,3 @@ def test_ranks_are_refused() -> None:
 
     with unguarded(), pytest.raises(UnsupportedError, match="C\\+\\+ cannot be shown GPUs"):
         estimate_memory(built, (64,), 8, "cuda", world_size=2)
-
-
-@pytest.mark.parametrize(("platform", "name"), [("win32", "nvcuda.dll"), ("linux", "libcuda.so.1")])
-def test_the_driver_is_asked_by_its_name_on_each_platform(
-    platform: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-
-    class Driver:
-        """A driver with a GPU of compute capability 8.9."""
-
-        def __init__(self, name: str) -> None:
-            opened.append(name)
-
-        def cuInit(self, flags: int) -> int:
-            return 0
-
-        def cuDeviceGet(self, device: Any, index: int) -> int:
-            return 0
-
-        def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-            value._obj.value = {75: 8, 76: 9}[attribute]
-            return 0
-
-    monkeypatch.setattr(ctypes, "CDLL", Driver)
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(cuda_driver, "cuda_driver", cuda_driver.cuda_driver.__wrapped__)
-    assert cuda_driver.capability_of.__wrapped__(0) == (8, 9)
-    assert opened == [name]
-
-
-@pytest.mark.parametrize(("platform", "name"), [("darwin", "libc10.dylib"), ("win32", "c10.dll")])
-def test_the_registry_of_guards_is_looked_for_on_each_platform(
-    platform: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-
-    def missing(path: str) -> None:
-        opened.append(path)
-        raise OSError
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    monkeypatch.setattr(sys, "platform", platform)
-    assert cuda_guard.Slot.find() is None
-    assert opened[0].endswith(name)

@@ -1,7 +1,5 @@
 """Comparison of torch releases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

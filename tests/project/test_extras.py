@@ -1,7 +1,5 @@
 """The extras: each that an error names is declared, "all" is what users want, and "test" is the project's own."""
 
-from __future__ import annotations
-
 import ast
 import re
 from configparser import ConfigParser

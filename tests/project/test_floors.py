@@ -1,7 +1,5 @@
 """The architecture: a file imports only from its own folder and those above it, and never in a circle."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import json

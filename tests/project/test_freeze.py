@@ -1,7 +1,5 @@
 """Part of what ``python -m benchmarks.freeze`` compares: recorded configurations and the zoo's tables."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -3,8 +3,6 @@
 Those of a ``config.json`` are in ``tests/api/test_configured.py``, which imports transformers anyway.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The no-op CUDA runtime: its inputs on any machine; its own tests where torch has a CUDA build."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -12,41 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.nocuda.build import find_wheel
-from benchmarks.nocuda.cards import CARDS, card_names, card_path
-from benchmarks.nocuda.headers import read_prototypes
-from benchmarks.nocuda.stubs import source
+from benchmarks.nocuda.cards import CARDS, card_names
 from tests.truth.releases import from_release
 from torchsummary_plus.memory.gpus import context_bytes, find_gpu
 
 ROOT = Path(__file__).parents[2]
-
-HEADER = """
-#define cuOld_v2_macro 1
-#define cuRenamed cuRenamed_v2
-CUresult CUDAAPI cuRenamed(int value, /* a comment, with a comma */ const char *name);
-cublasStatus_t CUBLASWINAPI cublasSgemm_v2(cublasHandle_t handle, const float* alpha, float* C);
-cublasStatus_t cublasSnrm2_v2(cublasHandle_t handle, const float* x, float* result);
-extern __host__ cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p);
-cudnnStatus_t CUDNNWINAPI cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
-cudnnStatus_t CUDNNWINAPI cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *d);
-size_t cudnnGetVersion(void);
-"""
-
-
-def test_a_stub_succeeds_refuses_or_is_the_real_librarys_by_its_prototype(tmp_path: Path) -> None:
-    (tmp_path / "cuda.h").write_text(HEADER)
-    prototypes = read_prototypes([tmp_path])
-    text = source(
-        ["cuRenamed_v2", "cublasSgemm_v2", "cublasSnrm2_v2", "cudaIpcGetMemHandle", "cuUnheardOf"], prototypes
-    )
-    assert "int cuRenamed_v2(void) { return 0; }" in text
-    assert "int cublasSgemm_v2(void) { return 0; }" in text
-    assert 'int cublasSnrm2_v2(void) { nocuda_refuse("cublasSnrm2_v2"); return 15; }' in text
-    assert 'nocuda_refuse("cudaIpcGetMemHandle"); return 801; }' in text
-    assert "void cuUnheardOf(void) {\n  fprintf(stderr" in text
-    forwarded = source(["cudnnSetStream", "cudnnCreateTensorDescriptor", "cudnnGetVersion"], prototypes, forwards=True)
-    assert "int cudnnSetStream(void) { return 0; }" in forwarded
-    assert forwarded.count("jmp *nocuda_real_") == 2
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/nocuda/csrc").glob("*.cc")), ids=lambda path: path.name)
@@ -64,11 +32,6 @@ def test_a_card_has_its_properties_and_their_sources(name: str) -> None:
     assert known.usable_bytes == card["memory_mib"] << 20
     assert context_bytes(known.compute_capability, environment={}, cuda=13)[1] == card["context_mib"] << 20
     assert set(card["sources"]) == {"chip", "limits", "memory", "context"} and all(card["sources"].values())
-
-
-def test_a_card_that_nobody_knows_is_told() -> None:
-    with pytest.raises(SystemExit, match=r"no card is called 'RTX 1': name one of a100, h100"):
-        card_path("RTX 1")
 
 
 @from_release("2.11", "the CUDA 13 runtime that is stood in for")

@@ -1,7 +1,5 @@
 """The time of a step: laws of the roofline and of its parts, what is recorded, and errors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache, partial
@@ -19,7 +17,6 @@ from torchsummary_plus import (
     estimate_memory,
     estimate_time,
     max_batch_size,
-    measure_memory,
     register_kernels,
     register_mult_adds,
     summary,
@@ -34,8 +31,6 @@ WITH_PEAKS = [gpu for gpu in GPUS.values() if gpu.peaks is not None]
 
 
 class Net(nn.Module):
-    """Convolutions of every kind, normalisations, an attention, and an expanded axis."""
-
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
@@ -76,7 +71,7 @@ def test_time_grows_with_the_batch(step: dict[str, Any]) -> None:
     assert seconds == sorted(seconds)
 
 
-@pytest.mark.parametrize("gpu", WITH_PEAKS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", WITH_PEAKS[::6], ids=lambda gpu: gpu.name)
 def test_no_kernel_is_faster_than_its_roofline(gpu: GPU) -> None:
     peaks = gpu.peaks
     assert peaks is not None
@@ -109,9 +104,8 @@ def test_published_throughputs_of_resnet50_on_six_gpus_are_within_a_quarter() ->
         assert samples_per_second / predicted == pytest.approx(1, abs=0.25), gpu
 
 
-@pytest.mark.parametrize("depth", [4, 12, 32])
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_a_deep_model_recorded_from_shallow_ones_has_the_time_of_the_whole(
+@pytest.mark.parametrize(("depth", "mode"), [(12, "train"), (4, "eval")])
+def test_a_deep_model_grown_from_shallow_ones_has_its_time(
     depth: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = partial(estimate_memory, small_gpt(depth), (32,), 2, gpu="RTX 4090", mode=mode, progress=False)
@@ -178,39 +172,13 @@ def test_a_measurement_rescales_everything() -> None:
     [
         ("P40", "no published peaks"),
         ("M2 Max 32GB", "Apple M2 Max 32GB.*kernels are not modelled, so its time is unknown"),
-        ("MI300X", "AMD MI300X.*time is unknown"),
-        ("Arc B580", "Intel Arc B580.*time is unknown"),
         ("RTX 4091", "unknown GPU.*similar names"),
-        ("cpu", "unknown GPU 'cpu'; registered: "),
         ("24GiB", "amount of memory"),
     ],
 )
 def test_a_device_without_peaks_is_an_error(gpu: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         estimated().time(gpu)
-
-
-def test_a_step_without_kernels_is_an_error() -> None:
-    layer = nn.Linear(8, 8)
-    on_cpu = estimate_memory(layer, (8,), device="cpu", progress=False)
-    with pytest.raises(InputError, match="no GPU was named"):
-        on_cpu.time()
-    with pytest.raises(InputError, match=r"runs on the CPU.*time=True.*gpu='RTX 4090'"):
-        on_cpu.time("RTX 4090")
-    with pytest.raises(InputError, match="ran for real"):
-        measure_memory(layer, (8,)).time()
-    with pytest.raises(InputError, match="no kernel was recorded"):
-        estimate_memory(nn.Identity(), (8,), gpu="T4", mode="eval", progress=False).time()
-    with pytest.raises(InputError, match="no GPU was named"):
-        estimate_time(layer, (8,))
-
-
-def test_a_launch_bound_step_says_so() -> None:
-    time = estimated(1).time()
-    assert any(line.startswith("launch-bound") for line in time.assumptions)
-    assert time.high >= 9e-6 * time.kernels
-    big = estimate_memory(nn.Linear(4096, 4096), (4096,), 8192, gpu="T4", autocast=torch.float16, progress=False)
-    assert not any(line.startswith("launch-bound") for line in big.time().assumptions)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +191,6 @@ def test_kernels_that_vary_widen_the_range(model: nn.Module, size: tuple[int, ..
     plain = estimated(512, mode="eval", optimizer=None).time()
     assert any(word in line for line in time.assumptions)
     assert time.high / time.low > plain.high / plain.low
-
-
-def test_tokens_of_a_language_model() -> None:
-    time = estimate_time(small_gpt(2), (32,), 4, gpu="RTX 4090", mode="eval", progress=False)
-    assert time.tokens == 4 * 32
-    assert time.tokens_per_second == pytest.approx(32 * time.samples_per_second)
-    assert "tokens/s" in str(time)
-    assert estimated().time().tokens_per_second is None
 
 
 def test_a_generations_time_is_the_prompts_and_the_further_tokens() -> None:

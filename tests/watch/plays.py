@@ -1,7 +1,5 @@
 """Random operations on tensors, followed by a tracker, in one thread and in several."""
 
-from __future__ import annotations
-
 import gc
 import io
 import random
@@ -89,7 +87,7 @@ def follow_sequences(*thresholds: int) -> None:
     tracker = quiet()
     gc.set_threshold(*thresholds)
     rest = tracker.track().tensor_bytes
-    for seed in range(500):
+    for seed in range(200):
         play = Play(seed)
         for _ in range(play.choose.randrange(1, 12)):
             play()

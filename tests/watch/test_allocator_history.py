@@ -1,7 +1,5 @@
 """The CUDA allocator's history of a measured step, read from recorded data through a stand-in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The requests that take the free blocks of a CUDA allocator's segments."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +16,7 @@ SEGMENTS = st.lists(
 
 
 @given(SEGMENTS)
-def test_every_free_block_is_taken_from_the_smallest_that_fits(
-    drawn: list[tuple[str, list[tuple[bool, int]]]],
-) -> None:
+def test_every_free_block_is_taken_from_the_smallest_that_fits(drawn: list[tuple[str, list[tuple[bool, int]]]]) -> None:
     """As the allocator does: a request goes to the smallest free block of its pool, and the rest of it stays free."""
     states = {True: "active_allocated", False: "inactive"}
     segments = [

@@ -1,7 +1,5 @@
 """The tracker against a count over all objects: nothing missing, nothing counted twice, nothing kept alive."""
 
-from __future__ import annotations
-
 import gc
 import re
 import subprocess
@@ -16,12 +14,10 @@ from matplotlib import pyplot
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from examples.vgg import vgg19_features
 from tests.truth.warm import python
 from tests.watch.plays import changed, quiet, storage_bytes
 from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.data.tracking_records import TensorGroup
-from torchsummary_plus.data.units import in_unit
 from torchsummary_plus.render.figure import in_units
 
 matplotlib.use("agg")
@@ -90,9 +86,7 @@ def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
 
 
 @pytest.mark.parametrize("every_object", [False, True])
-def test_nothing_waits_for_the_collector(
-    tracker: MemTracker, collector: Callable[..., None], every_object: bool
-) -> None:
+def test_nothing_waits_for_collection(tracker: MemTracker, collector: Callable[..., None], every_object: bool) -> None:
     collector(0, 0, 0)
     tracker._population._young.missed = every_object  # As where another thread made tensors while it began.
     tensor = torch.zeros(1000)
@@ -164,27 +158,6 @@ def test_odd_tensors(tracker: MemTracker, name: str) -> None:
     point = tracker.track()
     assert sum(group.nbytes for group in point.appeared) == nbytes
     del tensor
-
-
-def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
-    tracker = MemTracker(path=tmp_path, device="cpu")
-    tracker.track()
-    features = vgg19_features().eval()
-    tracker.track()
-    tracker.track("again")
-    (file,) = tmp_path.glob("*-gpu_mem_track.txt")
-    text = file.read_text()
-    assert text.startswith("GPU Memory Track | ")
-    kind = "<class 'torch.nn.parameter.Parameter'> | torch.float32"
-    assert f"+ |   7 * Size:(512, 512, 3, 3)     | Memory:  63.00 MiB | {kind}" in text
-    assert f"+ |   2 * Size:(64,)                | Memory:      512 B | {kind}" in text
-    first, second, again = (point.tensor_bytes for point in tracker.report().points)
-    assert second - first == sum(p.nbytes for p in features.parameters()) and again == second
-    printed = re.findall(r"Total Tensor Used Memory:([0-9.]+ [KMG]?i?B)", text)
-    assert printed[1:] == [" ".join(in_unit(nbytes, "auto")) for nbytes in (first, second, again)]
-    assert "Mb" not in text
-    assert re.search(r"At test_tracker\.py line \d+: test_the_layout_of_the_old_tool \(again\)", text)
-    del features
 
 
 def test_it_prints_one_table_with_the_largest_groups(capsys: pytest.CaptureFixture[str]) -> None:
