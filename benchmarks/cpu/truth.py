@@ -151,13 +151,9 @@ def built(case: Case) -> tuple[nn.Module, tuple[Tensor, ...]]:
 def predict(case: Case, model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
     """Return the estimate of a case."""
     return estimate_memory(
-        model,
-        input_data=inputs[0] if len(inputs) == 1 else inputs,
-        mode="eval" if case.mode == "eval" else "train",
-        optimizer=MODES[case.mode],
-        autocast=case.subject.autocast,
-        steps=STEPS,
-    )
+        model, input_data=inputs[0] if len(inputs) == 1 else inputs, mode="eval" if case.mode == "eval" else "train",
+        optimizer=MODES[case.mode], autocast=case.subject.autocast, steps=STEPS,
+    )  # fmt: skip
 
 
 def measured(case: Case) -> dict[str, Any]:
@@ -172,11 +168,9 @@ def measured(case: Case) -> dict[str, Any]:
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
     record: dict[str, Any] = {
-        "family": case.subject.family,
-        "measured": [static + level.nbytes for level in real],
-        "predicted": [static + level.nbytes for level in fake],
-        "seconds": round(time.process_time() - began, 1),
-    }
+        "family": case.subject.family, "measured": [static + level.nbytes for level in real],
+        "predicted": [static + level.nbytes for level in fake], "seconds": round(time.process_time() - began, 1),
+    }  # fmt: skip
     parts = [difference(a, b) if a.nbytes != b.nbytes else {} for a, b in zip(real, fake)]
     if any(parts):
         record["difference"] = parts

@@ -73,12 +73,9 @@ def recorded(setting: str, room_mib: int, seed: int) -> list[Event]:
         file.flush()
         command = ["-m", "benchmarks.nocuda", "--card", file.name, "-m", "benchmarks.cuda.allocator", str(seed)]
         done = subprocess.run(
-            [sys.executable, *command],
-            env={**os.environ, "PYTORCH_ALLOC_CONF": setting} if setting else None,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+            [sys.executable, *command], env={**os.environ, "PYTORCH_ALLOC_CONF": setting} if setting else None,
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 

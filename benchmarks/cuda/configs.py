@@ -19,12 +19,11 @@ from torchsummary_plus.step.optimizers import OptimizerMaker
 STEPS = 2
 
 OPTIMIZERS: dict[str, OptimizerMaker | None] = {
-    "none": None,
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+    "none": None, "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, foreach=True),
     "fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, fused=True),
-}
+}  # fmt: skip
 DTYPES = {"fp32": torch.float32, "amp": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The parameters' dtype; "amp" is bfloat16 autocast."""
 
@@ -108,16 +107,9 @@ class Configuration:
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
         """Return the estimate for a GPU, given by name."""
         return estimate_memory(
-            self.build(),
-            input_data=self.inputs("meta"),
-            device=device,
-            mode=self.mode,
-            optimizer=OPTIMIZERS[self.optimizer],
-            autocast=self.autocast,
-            steps=STEPS,
-            gpu=gpu,
-            progress=False,
-        )
+            self.build(), input_data=self.inputs("meta"), device=device, mode=self.mode,
+            optimizer=OPTIMIZERS[self.optimizer], autocast=self.autocast, steps=STEPS, gpu=gpu, progress=False,
+        )  # fmt: skip
 
 
 @torch.no_grad()

@@ -118,11 +118,9 @@ class CudaMeter(Meter):
 
     def end(self) -> dict[str, Any]:
         figures = {
-            **super().end(),
-            "reserved_bytes": self.reserved,
-            "steady_bytes": torch.cuda.memory_allocated(),
+            **super().end(), "reserved_bytes": self.reserved, "steady_bytes": torch.cuda.memory_allocated(),
             "left_before_bytes": self.left,
-        }
+        }  # fmt: skip
         if not is_active():  # the no-op runtime's context is a constant, not a measurement
             figures["device_bytes"] = used = process_bytes()
             figures["outside_bytes"] = used - torch.cuda.memory_reserved() if used else None

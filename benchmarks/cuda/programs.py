@@ -34,12 +34,10 @@ SHOWN = 12
 FAR = 0.02
 """The relative error from which reserved bytes count as far off."""
 SETTINGS = (
-    "",
-    "torch.backends.cudnn.benchmark = True",
-    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "", "torch.backends.cudnn.benchmark = True", "torch.backends.cuda.matmul.allow_tf32 = True",
     "torch.backends.cudnn.allow_tf32 = False",
     "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
-)
+)  # fmt: skip
 """What programs in sizes for a GPU set first."""
 
 Answer = dict[str, Any]

@@ -141,16 +141,11 @@ class Variant:
         model, way = self.build(), self.way
         with flags(way), autocast_available():
             return estimate_memory(
-                model,
-                input_data=self.inputs("meta"),
-                device=device,
-                mode=way.mode,
+                model, input_data=self.inputs("meta"), device=device, mode=way.mode,
                 train_step=self.step(model) if way.mode == "train" else None,
-                autocast=AUTOCAST.get(way.precision) if way.mode == "eval" else None,
-                steps=STEPS,
-                gpu=gpu,
+                autocast=AUTOCAST.get(way.precision) if way.mode == "eval" else None, steps=STEPS, gpu=gpu,
                 progress=False,
-            )
+            )  # fmt: skip
 
     def step(self, model: nn.Module) -> Callable[..., None]:
         """Return a step of the model, for measurement and for prediction."""

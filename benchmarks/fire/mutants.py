@@ -47,11 +47,8 @@ def run(count: int = 10_000, formats: Sequence[str] = ()) -> bool:
         held = held and not failed
         print(
             f"{name}: {count:,} mutants, {answered:,} answered, {len(failed):,} failed; the slowest took {seconds:.1f} "
-            f"s, all together {nbytes / 1e6:,.0f} MB",
-            *failed[:20],
-            sep="\n  ",
-            flush=True,
-        )
+            f"s, all together {nbytes / 1e6:,.0f} MB", *failed[:20], sep="\n  ", flush=True,
+        )  # fmt: skip
     return held
 
 
@@ -244,11 +241,10 @@ def _onnx_model() -> bytes:
     axes = helper.make_node("Constant", [], ["axes"], value_ints=[0, 1])
     inner = helper.make_graph([helper.make_node("Constant", [], ["c"], value_floats=[1.0, 2.0])], "then", [], [])
     nodes = [
-        axes,
-        helper.make_node("Unsqueeze", ["w", "axes"], ["y"]),
+        axes, helper.make_node("Unsqueeze", ["w", "axes"], ["y"]),
         helper.make_node("If", ["y"], ["z"], then_branch=inner, else_branch=inner),
         helper.make_node("LinearRegressor", ["z"], ["r"], domain="ai.onnx.ml", coefficients=[1.0] * 4),
-    ]
+    ]  # fmt: skip
     graph = helper.make_graph(nodes, "g", [], [], [floats, raw, far])
     return bytes(helper.make_model(graph).SerializeToString())
 
@@ -363,9 +359,7 @@ def _read_config(folder: Path) -> None:
 
 FORMATS: dict[str, tuple[Mutate, Read]] = {
     "safetensors": (_mutated_safetensors, _weights_of("m.safetensors")),
-    "index": (_mutated_index, _weights_of("m.safetensors.index.json")),
-    "onnx": (_mutated_onnx, _weights_of("m.onnx")),
-    "json": (_mutated_result, _read_result),
-    "config": (_mutated_config, _read_config),
-}
+    "index": (_mutated_index, _weights_of("m.safetensors.index.json")), "onnx": (_mutated_onnx, _weights_of("m.onnx")),
+    "json": (_mutated_result, _read_result), "config": (_mutated_config, _read_config),
+}  # fmt: skip
 """By format: what draws a mutant's files, and what reads them."""

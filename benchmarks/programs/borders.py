@@ -48,9 +48,7 @@ TREATED = (
     "for p in list(model.parameters())[::2]:\n    p.requires_grad_(len(list(model.parameters())) < 2)",
     "model = nn.Sequential(model, nn.Identity())",
     "model = nn.Sequential(nn.Identity(), model, nn.Dropout(0.1))",
-    "model = copy.deepcopy(model)",
-    "model = nn.DataParallel(model)",
-    "model.to(memory_format=torch.channels_last)",
+    "model = copy.deepcopy(model)", "model = nn.DataParallel(model)", "model.to(memory_format=torch.channels_last)",
     "model.double()\ninputs = tuple(x.double() for x in inputs)",
     "model.bfloat16()\ninputs = tuple(x.bfloat16() for x in inputs)",
     "model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)",
@@ -58,7 +56,7 @@ TREATED = (
     "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nmodel.eval()\nmodel.train()",
     "with torch.no_grad():\n    for p in model.parameters():\n        p.data = p.data.clone()",
     "model = torch.optim.swa_utils.AveragedModel(model)",
-)
+)  # fmt: skip
 """What is done to a model before its first step."""
 
 

@@ -99,24 +99,16 @@ def hooked_layer(scope: Scope, x: Value) -> str | None:
     """Draw a layer that is frozen, or whose calls, gradients or weights a hook changes."""
     width = x.shape[-1]
     name = scope.layer(f"nn.Linear({width}, {width})", share=0.0)
-    line = scope.choose(
-        [
-            "{0}.requires_grad_(False)",
-            "{0}.bias.requires_grad_(False)",
-            "{0}.register_forward_hook(lambda m, a, out: out * 2)",
-            "{0}.register_forward_pre_hook(lambda m, a: (a[0] + 1,))",
-            "{0}.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))",
-            "{0}.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))",
-            "{0}.weight.register_hook(lambda g: g * 2)",
-            "parametrizations.weight_norm({0})",
-            "parametrizations.spectral_norm({0})",
-            "nn.utils.weight_norm({0})",
-            "nn.utils.spectral_norm({0})",
-            "nn.utils.parametrize.register_parametrization({0}, 'weight', nn.Softplus())",
-            "nn.init.orthogonal_({0}.weight)",
-            "{0}.to(torch.float32, memory_format=torch.preserve_format)",
-        ]
-    )
+    line = scope.choose([
+        "{0}.requires_grad_(False)", "{0}.bias.requires_grad_(False)",
+        "{0}.register_forward_hook(lambda m, a, out: out * 2)",
+        "{0}.register_forward_pre_hook(lambda m, a: (a[0] + 1,))",
+        "{0}.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))",
+        "{0}.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))", "{0}.weight.register_hook(lambda g: g * 2)",
+        "parametrizations.weight_norm({0})", "parametrizations.spectral_norm({0})", "nn.utils.weight_norm({0})",
+        "nn.utils.spectral_norm({0})", "nn.utils.parametrize.register_parametrization({0}, 'weight', nn.Softplus())",
+        "nn.init.orthogonal_({0}.weight)", "{0}.to(torch.float32, memory_format=torch.preserve_format)",
+    ])  # fmt: skip
     scope.layers[name.removeprefix("self.")] += "\n" + line.format(name)
     scope.keep(x)
     return scope.make(f"{name}({x.name})", x, learns="requires_grad_(False)" not in line or x.learns)

@@ -129,14 +129,12 @@ def wrapped(objects: dict[str, Any], strategy: str = "FULL_SHARD", offloads: boo
     with torch.device("meta"):
         bare = Llama(depth).to(torch.bfloat16)
     model = fsdp.FullyShardedDataParallel(
-        bare,
-        sharding_strategy=fsdp.ShardingStrategy[strategy],
+        bare, sharding_strategy=fsdp.ShardingStrategy[strategy],
         auto_wrap_policy=partial(wrap._or_policy, policies=policies),
-        cpu_offload=fsdp.CPUOffload(offload_params=offloads),
-        limit_all_gathers=True,
+        cpu_offload=fsdp.CPUOffload(offload_params=offloads), limit_all_gathers=True,
         device_id=torch.cuda.current_device(),
         param_init_fn=lambda module: module.to_empty(device="cuda", recurse=False),
-    )
+    )  # fmt: skip
     reentrant = partial(checkpoints.checkpoint_wrapper, checkpoint_impl=checkpoints.CheckpointImpl.REENTRANT)
     checkpoints.apply_activation_checkpointing(
         model, checkpoint_wrapper_fn=reentrant, check_fn=lambda module: isinstance(module, Layer)

@@ -105,17 +105,9 @@ def build(world_size: int) -> nn.Module:
 
 def of_titan(world_size: int, batch: int = 2, length: int = 8192) -> MemoryEstimate:
     return estimate_memory(
-        partial(build, world_size),
-        (length,),
-        batch,
-        dtypes=torch.long,
-        optimizer="adamw",
-        loss=_loss,
-        targets=((length,), torch.long),
-        gpu="H100",
-        world_size=world_size,
-        progress=False,
-    )
+        partial(build, world_size), (length,), batch, dtypes=torch.long, optimizer="adamw", loss=_loss,
+        targets=((length,), torch.long), gpu="H100", world_size=world_size, progress=False,
+    )  # fmt: skip
 
 
 def _loss(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -127,13 +119,9 @@ def of_lora(batch: int, length: int, gpu: str = "RTX 3090", **options: Any) -> M
     objects: dict[str, Any] = {}
     ids = torch.zeros(batch, length, dtype=torch.long)
     return estimate_memory(
-        partial(lora.wrapped, objects, **options),
-        input_data=(ids, ids.clone()),
-        train_step=partial(lora.train, objects),
-        gpu=gpu,
-        world_size=2,
-        progress=False,
-    )
+        partial(lora.wrapped, objects, **options), input_data=(ids, ids.clone()),
+        train_step=partial(lora.train, objects), gpu=gpu, world_size=2, progress=False,
+    )  # fmt: skip
 
 
 RESERVED, ALLOCATED = "reserved_bytes", "peak_bytes"

@@ -146,14 +146,9 @@ def predicted(case: Case, world_size: int, rank: int) -> MemoryEstimate:
     """Predict the same in this process."""
     try:
         return estimate_memory(
-            case.build,
-            input_data=case.inputs(),
-            train_step=case.train,
-            steps=STEPS,
-            world_size=world_size,
-            rank=rank,
+            case.build, input_data=case.inputs(), train_step=case.train, steps=STEPS, world_size=world_size, rank=rank,
             progress=False,
-        )
+        )  # fmt: skip
     finally:
         case.objects.clear()
 

@@ -115,15 +115,11 @@ def inputs(config: Any) -> dict[str, Tensor]:
     mels = _first(config, ("num_mel_bins", "input_feat_per_channel", "feature_size"), 80)
     frames = 2 * _first(config, ("max_source_positions",), 32)
     return {
-        "input_ids": ids,
-        "decoder_input_ids": ids,
-        "pixel_values": torch.rand(2, channels, height, width),
-        "input_values": torch.rand(2, 16000),
-        "input_features": torch.rand(2, mels, frames),
-        "attention_mask": torch.ones_like(ids),
-        "bbox": torch.zeros(2, 16, 4, dtype=torch.long),
+        "input_ids": ids, "decoder_input_ids": ids, "pixel_values": torch.rand(2, channels, height, width),
+        "input_values": torch.rand(2, 16000), "input_features": torch.rand(2, mels, frames),
+        "attention_mask": torch.ones_like(ids), "bbox": torch.zeros(2, 16, 4, dtype=torch.long),
         "pixel_values_videos": torch.rand(2, 8, channels, height, width),
-    }
+    }  # fmt: skip
 
 
 def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
