@@ -115,6 +115,8 @@ def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
     assert worst.info.ranks == 4
     assert worst.peak_bytes == max(estimated(build, 4, rank=rank).peak_bytes for rank in (0, 3))
     assert "rank 0 of 4, the highest peak of 4 ranks" in str(worst)
+    full, padded = (estimated(build, 4, rank=rank, optimizer="sgd") for rank in (0, 2))
+    assert padded.steady_bytes == full.steady_bytes, "a shard that is padded again takes the place of the first"
 
 
 @runs_fully_shard

@@ -184,8 +184,7 @@ class Ranked:
             tree = ModuleTree(model)
             kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
-            local = all_stored((*model.parameters(), *model.buffers()))
-            besides = ledger.bytes_besides(local) if kernels.built_on_meta else 0
+            besides = _bytes_besides(ledger, model) if kernels.built_on_meta else 0
             set_mode(tree, self.step.mode == "train", kernels)
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
@@ -289,6 +288,11 @@ def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:
 def _collections() -> int:
     """Return the number of garbage collections so far; while it is unchanged, all new objects are in generation 0."""
     return sum(int(generation["collections"]) for generation in gc.get_stats())
+
+
+def _bytes_besides(ledger: RankLedger, model: nn.Module) -> int:
+    """Return the bytes besides this rank's parts of the parameters and buffers, of which it holds none afterwards."""
+    return ledger.bytes_besides(all_stored((*model.parameters(), *model.buffers())))
 
 
 def _note_on_meta(nbytes: int) -> tuple[str, ...]:
