@@ -34,6 +34,8 @@ class Routers:
     def choice(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Return the indices that an operator chooses; None if it does not choose among experts.
 
+        There are as many experts as scores, on this rank or on all of them.
+
         >>> scores = torch.empty(4, 8, device="meta")
         >>> Routers({8}).choice(aten.topk.default, (scores, 2), {}).tolist()
         [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -46,23 +48,21 @@ class Routers:
             return None
         named: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
         scores, axis = named["self"], named.get("dim", choosing.axis)
-        if axis is None or not scores.dim() or not self._is_number(scores.shape[axis]):
+        if axis is None or not scores.dim():
             return None
+        number = scores.shape[axis]
+        if number not in self.counts:
+            shares = any(number % count == 0 and number <= count * self.ranks for count in self.counts)
+            alone = not self.counts and number > 1 and number % self.ranks == 0
+            if self.ranks == 1 or not (shares or alone):
+                return None
         self.were_asked = True
         if choosing.number is None:
-            indices = self._spread(scores, axis, scores.shape[axis], 1)
+            indices = self._spread(scores, axis, number, 1)
         else:
             each = int(named.get(choosing.number, 1))
             indices = self._spread(scores, axis, each, each)
         return indices.squeeze(axis) if choosing.drops_axis and not named.get("keepdim", False) else indices
-
-    def _is_number(self, scores: int) -> bool:
-        """Whether there are as many experts as scores, on this rank or on all of them."""
-        if scores in self.counts:
-            return True
-        each = [count for count in self.counts if scores % count == 0 and scores <= count * self.ranks]
-        alone = not self.counts and scores > 1 and scores % self.ranks == 0
-        return self.ranks > 1 and (bool(each) or alone)
 
     def _spread(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
         """Return ``each`` consecutive experts for each token, starting ``step`` further from token to token."""

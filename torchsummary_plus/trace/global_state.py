@@ -28,14 +28,8 @@ from ..live.threads import others_noted
 _LOCK = threading.RLock()
 
 
-def _unlock() -> None:
-    """Forget the lock in a forked child: a thread that held it exists in the parent alone."""
-    global _LOCK
-    _LOCK = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+if hasattr(os, "register_at_fork"):  # A thread that held it exists in the parent alone.
+    os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.RLock()))
 
 
 @contextmanager
@@ -55,12 +49,13 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     it alone, but for code that seeds it by another way than torch's functions.
     """
     settings = [*_settings(), *([_CPU_GENERATOR] if draws or threading.active_count() == 1 else [])]
-    states = [(setting, setting.read()) for setting in settings]
+    states = [setting.read() for setting in settings]
     try:
         yield
     finally:
-        for setting, state in states:
-            _set_back(setting, state)
+        for setting, state in zip(settings, states):
+            if state is not None and not setting.same(state, setting.read()):
+                setting.write(state)
 
 
 class Setting(NamedTuple):
@@ -76,28 +71,26 @@ _CPU_GENERATOR = Setting(torch.default_generator.get_state, torch.default_genera
 
 def _settings() -> Iterator[Setting]:
     yield Setting(_precision, torch.set_float32_matmul_precision)
-    yield Setting(_determinism, lambda state: torch.use_deterministic_algorithms(state[0], warn_only=state[1]))
-    yield Setting(_anomalies, lambda state: torch.set_anomaly_enabled(*state))
+    yield Setting(
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda state: torch.use_deterministic_algorithms(state[0], warn_only=state[1]),
+    )
+    yield Setting(
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda state: torch.set_anomaly_enabled(*state),
+    )
     yield Setting(torch.get_default_dtype, torch.set_default_dtype)
     yield Setting(random.getstate, random.setstate)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        yield Setting(numpy_random.get_state, numpy_random.set_state, _same_numpy)
+        yield Setting(
+            numpy_random.get_state,
+            numpy_random.set_state,
+            lambda old, now: old[2:] == now[2:] and bool((old[1] == now[1]).all()),
+        )
     if torch.cuda.is_initialized():
-        yield Setting(torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all, _same_tensors)
-
-
-def _same_numpy(before: Any, now: Any) -> bool:
-    return bool(before[2:] == now[2:] and (before[1] == now[1]).all())
-
-
-def _same_tensors(before: Any, now: Any) -> bool:
-    return all(map(torch.equal, before, now))
-
-
-def _set_back(setting: Setting, state: Any) -> None:
-    if state is not None and not setting.same(state, setting.read()):
-        setting.write(state)
+        read, write = torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+        yield Setting(read, write, lambda old, now: all(map(torch.equal, old, now)))
 
 
 def _precision() -> str | None:
@@ -106,14 +99,6 @@ def _precision() -> str | None:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         return None
-
-
-def _determinism() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _anomalies() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
 Place = tuple[Any, Any, Any]
@@ -128,8 +113,9 @@ def names_replaced(copier: Copier, reach: Reached | None = None) -> Iterator[Non
     ``reach`` is what all the code reaches; if None, it is found from what has been copied. Names have their values
     again afterwards, also those to which the code has assigned.
     """
-    kinds = (kind for kind in copier.kinds() if kind not in USUAL and not _is_torchs(kind))
-    reach = reach or Reached([*kinds, *copier.functions, *filter(None, compat.global_hooks)])
+    if reach is None:
+        kinds = [kind for kind in copier.kinds() if kind not in USUAL and not _is_torchs(kind)]
+        reach = Reached([*kinds, *copier.functions, *filter(None, compat.global_hooks)])
     classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes) if not issubclass(kind, Enum)]
     own: list[Place] = []
     replaced: list[Place] = []
@@ -171,12 +157,10 @@ def _places(reach: Reached, copier: Copier, classes: list[tuple[type, dict[str, 
                 yield function, name, getattr(function, name)
         yield from ((vars(function), name, value) for name, value in vars(function).items())
     for kind, attributes in classes:
-        yield from ((kind, name, value) for name, value in attributes.items() if _holds(name, value))
-
-
-def _holds(name: str, value: Any) -> bool:
-    """Whether an attribute of a class is a value of the user's rather than a method or Python's own."""
-    return not (name.startswith("__") or isinstance(value, (FunctionType, classmethod)) or hasattr(value, "__get__"))
+        for name, value in attributes.items():  # The user's values, rather than methods or Python's own.
+            is_method = isinstance(value, (FunctionType, classmethod)) or hasattr(value, "__get__")
+            if not name.startswith("__") and not is_method:
+                yield kind, name, value
 
 
 def _put(holder: Any, name: Any, value: Any) -> None:

@@ -8,7 +8,7 @@ whose sizes are then known too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from itertools import chain
@@ -82,8 +82,8 @@ class FakeKernels(Access):
             raise DataDependentError(f"{func} has no fake kernel")
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
             raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
-        if kwargs.get("device") == META and self.is_gpu_unseen():
-            kwargs = {**kwargs, "device": self.device}  # C++ asked a tensor for its device.
+        if kwargs.get("device") == META and self.device.type == "cuda" and not Fake.cuda_is_guarded:
+            kwargs = {**kwargs, "device": self.device}  # C++ asked a tensor for its device, and saw it on meta.
         key: list[Any] = [id(func), torch.get_default_dtype()]
         operands: list[torch.Tensor] = []
         _read(args, key, operands)
@@ -99,8 +99,9 @@ class FakeKernels(Access):
                 if operands[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
                     self.note_born(operands[0])
                 return operands[0]
-            is_bare = id(func) in SETS and args[1].device.type == "meta"
-            if self._has_values(func, args, kwargs, operands) and not self.leaves_cpu(kwargs) and not is_bare:
+            leaves = self.leaves_cpu(kwargs) or (id(func) in SETS and args[1].device.type == "meta")
+            has_values = all(self._is_known(tensor, func._schema.is_mutable) for tensor in operands)
+            if has_values and not leaves and self.is_small(func, args, kwargs, operands):
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
         if self.meta_storages and func._schema.is_mutable:
@@ -111,10 +112,6 @@ class FakeKernels(Access):
         return out if choice is None else with_choice(out, self.choice_of(choice))
 
     __call__ = on_fakes
-
-    def is_gpu_unseen(self) -> bool:
-        """Return whether C++ sees fakes on the pass's GPU as being on meta all the time."""
-        return self.device.type == "cuda" and not Fake.cuda_is_guarded
 
     def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Return a router's assumed choice as a tensor of this pass."""
@@ -134,21 +131,22 @@ class FakeKernels(Access):
         """Raise :class:`DataDependentError`."""
         raise DataDependentError("an array needs the values of a fake tensor, which has none")
 
-    def _has_values(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
-        """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""
-        if not all(self._is_known(tensor, func._schema.is_mutable) for tensor in operands):
-            return False
-        return self.is_small(func, args, kwargs, operands)
-
     def is_small(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator on values has small enough inputs and results."""
         if all(tensor.numel() <= SMALL for tensor in operands) or viewed(func, args, kwargs) is not None:
-            return not makes_random_mask(func, operands)
+            # No code depends on the values of a random mask, such as dropout's.
+            is_random = torch.Tag.nondeterministic_seeded in func.tags
+            return not is_random or all(tensor.numel() <= 1 for tensor in operands)
         most = self.most_known(operands)
         if any(tensor.numel() > most for tensor in operands):
             return False
-        is_count = most > MASK and (func._schema.is_mutable or func._schema.name in _COUNTS)
-        return is_count or gives_at_most(most, func, args, kwargs)
+        if most > MASK and (func._schema.is_mutable or func._schema.name in _COUNTS):
+            return True
+        if not any("Tensor" in str(value.type) for value in func._schema.returns):
+            return True
+        rule = ruled(func, args, kwargs)
+        outs = rule if isinstance(rule, list) else [rule]
+        return rule is not None and all(isinstance(out, int) or prod(out[0]) <= most for out in outs if out is not None)
 
     def most_known(self, tensors: list[torch.Tensor]) -> int:
         """Return the most elements of tensors that keep their values: more where they may be the masks of experts."""
@@ -195,11 +193,12 @@ class FakeKernels(Access):
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator without tensor arguments: for real on the CPU if the result is small, else as a fake."""
-        if not _takes_device(func):
+        names = _argument_names(func)
+        if "device" not in names:
             return self._really(func, args, kwargs)
         device = torch.device(kwargs.get("device") or CPU)
         place = self.device if device.type == "meta" else device
-        if device.type == "cpu" and _begins_with_size(func) and prod(args[0]) <= MASK:
+        if device.type == "cpu" and names[0] == "size" and prod(args[0]) <= MASK:
             return self._really(func, args, kwargs)
         rule = ruled(func, args, kwargs)
         if rule is None:
@@ -210,13 +209,6 @@ class FakeKernels(Access):
         if device.type == "cpu" and all(tensor.numel() <= self.most_known([tensor]) for tensor in tensors_of(result)):
             return self._really(func, args, kwargs)
         return result
-
-    def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
-        """After an operator moved a fake, move its real tensor along; from then on that has no bytes."""
-        storage = self.meta_storages.of(tensor.untyped_storage())
-        if _geometry(tensor) != _geometry(fake) or storage._cdata != fake.untyped_storage()._cdata:
-            with compat.no_dispatch(), compat.no_function():
-                tensor.data = fake
 
     def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fakes and real tensors as if all were fakes; real tensors written to lose their values."""
@@ -235,8 +227,14 @@ class FakeKernels(Access):
         out = self(func, change_tensors(args, fake), change_tensors(kwargs, fake))
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
             self._taint(tensor)
-            if id(tensor) in fakes:
-                self._follow(tensor, fakes[id(tensor)])
+            moved = fakes.get(id(tensor))
+            if moved is None:
+                continue
+            storage = self.meta_storages.of(tensor.untyped_storage())
+            lies, lay = ((t.shape, t.stride(), t.storage_offset()) for t in (moved, tensor))
+            if lies != lay or storage._cdata != moved.untyped_storage()._cdata:
+                with compat.no_dispatch(), compat.no_function():
+                    tensor.data = moved  # Its real tensor moves along, and has no bytes from now on.
         return change_tensors(out, lambda tensor: reals.get(id(tensor), tensor))
 
 
@@ -253,10 +251,6 @@ def _writes(func: OpOverload) -> list[tuple[int, str]]:
     """Return the positions and names of the arguments that an operator writes to."""
     arguments = enumerate(func._schema.arguments)
     return [(place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
-def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -331,15 +325,8 @@ _OF_STORAGES = _COPIES | {"aten::_new_zeros_with_same_feature_meta", "aten::_has
 
 
 @cache
-def _takes_device(func: OpOverload) -> bool:
-    """Whether an operator accepts a device for its result."""
-    return any(argument.name == "device" for argument in func._schema.arguments)
-
-
-@cache
-def _begins_with_size(func: OpOverload) -> bool:
-    """Whether an operator's first argument is the shape of its result."""
-    return bool(func._schema.arguments) and func._schema.arguments[0].name == "size"
+def _argument_names(func: OpOverload) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments)
 
 
 @cache
@@ -372,30 +359,24 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: 
     if recipe is not None:
         return from_recipe(recipe, operands)
     check_dtypes(func, operands)
-    are_dense = all(fake.layout is torch.strided for fake in operands)
-    recipe = _ruled(func, args, kwargs, operands) if are_dense else None
+    # A view of a tangent of zeros is such a tangent too; torch's kernel creates it.
+    may_be_ruled = all(fake.layout is torch.strided for fake in operands) and not operands[0]._is_zerotensor()
+    if may_be_ruled:
+        views = viewed(func, args, kwargs)
+        if views is not None:
+            recipe = [list, views] if isinstance(views, list) else views
+        elif (rule := ruled(func, args, kwargs)) is not None:
+            recipe = _placed(rule, _result_device(kwargs, operands))
     if recipe is not None:
         out = from_recipe(recipe, operands)
     else:
         out = _compute(func, args, kwargs, operands)
-        is_zero = operands[0]._is_zerotensor()
-        recipe = recipe_of(out, operands) if are_dense and not is_zero and _is_memorable(func) else None
+        recipe = recipe_of(out, operands) if may_be_ruled and _is_memorable(func) else None
     if recipe is not None:
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
         _remembered[full] = recipe
     return out
-
-
-def _ruled(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
-    """Return the recipe for a rule's result; None if no rule applies."""
-    if operands[0]._is_zerotensor():
-        return None  # A view of a tangent of zeros is such a tangent too; torch's kernel creates it.
-    views = viewed(func, args, kwargs)
-    if views is not None:
-        return [list, views] if isinstance(views, list) else views
-    rule = ruled(func, args, kwargs)
-    return None if rule is None else _placed(rule, _result_device(kwargs, operands))
 
 
 def _placed(rule: Any, device: torch.device) -> Any:
@@ -406,29 +387,30 @@ def _placed(rule: Any, device: torch.device) -> Any:
 
 
 def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
-    if asks_values(func) and kwargs.get("output_size") is None and not has_integer_indices(func, args):
+    has_shape = kwargs.get("output_size") is not None or (func is _INDEX and not masks_of(args[1]))
+    if asks_values(func) and not has_shape:
         raise DataDependentError(f"{func} needs the values of a tensor")
-    device = _result_device(kwargs, operands)
+    device, first = _result_device(kwargs, operands), operands[0]
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
     try:
-        if func.name() in _COPIES and all(operands[0].stride()):
-            return copied_whole(operands[0])
+        if func.name() in _COPIES and all(first.stride()):
+            with compat.no_dispatch():  # The same part of a copy of the whole storage.
+                whole = torch.empty(first.untyped_storage().nbytes() // first.itemsize, dtype=first.dtype, device=META)
+                plain = whole.as_strided(first.shape, first.stride(), first.storage_offset()).detach()
+                return wrap(plain, first.fake_device)
         with in_kernel():
-            if func._schema.name in _COPIES and _repeats(args[0]):  # Meta kernels clone it, as others do, since 2.13.
-                args = (args[0].clone(), *args[1:])
+            if func._schema.name in _COPIES and any(n > 1 and not by for n, by in zip(first.shape, first.stride())):
+                args = (first.clone(), *args[1:])  # Meta kernels clone what repeats elements, as others do, since 2.13.
             out = by_sparse_kernel(func, args, kwargs)
             out = change_tensors(out, lambda t: t if isinstance(t, Fake) else wrap(t, device))
     except NotImplementedError:
         if func._schema.returns or not func._schema.is_mutable:
             raise
         return None
-    return (out[0], None) if func is ATTENTION and not wants_weights(args, kwargs) else out
-
-
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has elements that lie in one place (MemoryOverlap.cpp, ``has_internal_overlap``)."""
-    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
+    if func is ATTENTION and not kwargs.get("need_weights", args[10] if len(args) > 10 else True):
+        return out[0], None  # Its meta kernel returns an empty tensor instead.
+    return out
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -473,18 +455,11 @@ def _masked(dense: Tensor, mask: Tensor, accumulate_matches: bool = False) -> Te
     return torch.sparse_coo_tensor(mask._indices().clone(), values, dense.shape, is_coalesced=True)
 
 
-def _bag_gradient(*args: Any) -> Tensor:
-    """Return the gradient of a table of embeddings with a row for each index, also if it is the padding's."""
-    return aten._embedding_bag_backward.default(*args[:_PADDING])  # type: ignore[no-any-return]
-
-
-_PADDING = 11
-"""Position of ``padding_idx`` among the arguments of ``_embedding_bag_backward``."""
-
 _ON_META: dict[Any, Callable[..., Tensor]] = {
     aten._coalesce.default: _coalesced,
     aten.sparse_mask.default: _masked,
-    aten._embedding_bag_backward.default: _bag_gradient,
+    # A table's gradient has a row for each index, also for the padding's, the last argument.
+    aten._embedding_bag_backward.default: lambda *args: aten._embedding_bag_backward.default(*args[:11]),
 }
 
 
@@ -521,11 +496,9 @@ _NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("b
 
 def check_dtypes(func: OpOverload, tensors: Sequence[torch.Tensor]) -> None:
     """Raise RuntimeError if an operator would reject its tensors' dtypes."""
-    if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
-        _check(func, [tensor.dtype for tensor in tensors if func not in _MASKED or tensor.dtype is not torch.bool])
-
-
-def _check(func: OpOverload, dtypes: list[torch.dtype]) -> None:
+    if func not in _ONE_DTYPE and func not in _MASKED and func not in _NORMS:
+        return
+    dtypes = [tensor.dtype for tensor in tensors if func not in _MASKED or tensor.dtype is not torch.bool]
     first, others = dtypes[0], set(dtypes[1:])
     mixed = func in _NORMS and first in HALVES and others == {torch.float32}
     if others - {first} and not mixed:
@@ -559,58 +532,31 @@ def _indices(index: Tensor | None) -> list[Tensor | None]:
     return [*index.nonzero().unbind(1)]
 
 
-def wants_weights(args: Any, kwargs: Any) -> bool:
-    """Whether the attention fast path returns its weights; otherwise its meta kernel returns an empty tensor."""
-    return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
-
-
-def has_integer_indices(func: OpOverload, args: Any) -> bool:
-    """Whether an indexing operator has no masks, so that its shape follows from the indices' shapes."""
-    return func is torch.ops.aten.index.Tensor and not masks_of(args[1])
-
-
 @cache
 def asks_values(func: OpOverload) -> bool:
     """Whether an operator's result, or its shape, depends on values."""
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
-def gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether a rule says that an operator's result has at most ``limit`` elements, or it is no tensor."""
-    if not any("Tensor" in str(value.type) for value in func._schema.returns):
-        return True
-    rule = ruled(func, args, kwargs)
-    outs = rule if isinstance(rule, list) else [rule]
-    return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
-
-
-def makes_random_mask(func: OpOverload, operands: Sequence[torch.Tensor]) -> bool:
-    """Whether an operator draws several random numbers, such as dropout's mask: no code depends on their values."""
-    return torch.Tag.nondeterministic_seeded in func.tags and any(tensor.numel() > 1 for tensor in operands)
-
-
 def recipe_of(out: Any, fakes: list[Fake]) -> Any:
     """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
-    places = {id(fake): index for index, fake in reversed(list(enumerate(fakes)))}
-    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in fakes})
-
-
-def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
-    """Return the recipe, given the arguments' positions by id and their storages."""
-    if isinstance(out, Fake):
-        if id(out) in places:
-            return places[id(out)]
-        if out.layout is not torch.strided or out.storage_offset() or out.untyped_storage()._cdata in storages:
-            return None
-        return (out.shape, out.stride(), out.dtype, out.fake_device)
     if isinstance(out, (list, tuple)) and out:
-        recipes = [_recipe_beside(item, places, storages) for item in out]
+        recipes = [recipe_of(item, fakes) for item in out]
         return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
-    return None
+    if not isinstance(out, Fake):
+        return None
+    place = next((place for place, fake in enumerate(fakes) if fake is out), None)
+    if place is not None:
+        return place
+    if out.layout is not torch.strided or out.storage_offset():
+        return None
+    if any(fake.untyped_storage()._cdata == out.untyped_storage()._cdata for fake in fakes):
+        return None
+    return (out.shape, out.stride(), out.dtype, out.fake_device)
 
 
 def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
-    """Recreate a result from its recipe, for arguments of the same kind."""
+    """Recreate a result from its recipe, for arguments of the same kind; torch's own views import much more of it."""
     if type(recipe) is tuple:
         shape, stride, dtype, device = recipe
         with compat.no_dispatch():
@@ -618,32 +564,18 @@ def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
     if type(recipe) is int:
         return fakes[recipe]
     if type(recipe) is View:
-        return _viewing(recipe, fakes[0])
+        base = fakes[0]
+        # In inference mode, a view of a tensor from outside is a tensor from outside too.
+        is_from_outside = torch.is_inference_mode_enabled() and not base.is_inference()
+        with compat.no_dispatch(), torch.inference_mode(False) if is_from_outside else nullcontext():
+            plain = torch.empty(0, dtype=base.dtype, device=META)
+            plain.set_(base.untyped_storage(), base.storage_offset() + recipe.offset, recipe.shape, recipe.stride)
+            plain = plain.conj() if base.is_conj() else plain
+            plain = torch.ops.aten._neg_view(plain) if base.is_neg() else plain
+            return wrap(plain, base.fake_device)
     if recipe is None:
         return None
     return recipe[0]([from_recipe(item, fakes) for item in recipe[1]])
-
-
-def _viewing(view: View, base: Fake) -> Fake:
-    """Return a view of a fake; torch's own kernels would import much of torch.distributed.
-
-    In inference mode, a view of a tensor from outside is a tensor from outside too.
-    """
-    is_from_outside = torch.is_inference_mode_enabled() and not base.is_inference()
-    with compat.no_dispatch(), torch.inference_mode(False) if is_from_outside else nullcontext():
-        plain = torch.empty(0, dtype=base.dtype, device=META)
-        plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
-        plain = plain.conj() if base.is_conj() else plain
-        plain = torch.ops.aten._neg_view(plain) if base.is_neg() else plain
-        return wrap(plain, base.fake_device)
-
-
-def copied_whole(part: Fake) -> Fake:
-    """Return the same part of a copy of a fake's whole storage."""
-    with compat.no_dispatch():
-        whole = torch.empty(part.untyped_storage().nbytes() // part.itemsize, dtype=part.dtype, device=META)
-        plain = whole.as_strided(part.shape, part.stride(), part.storage_offset()).detach()
-        return wrap(plain, part.fake_device)
 
 
 _CONJUGATE = torch.ops.aten._conj.default

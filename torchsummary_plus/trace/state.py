@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -70,8 +72,9 @@ class State:
             return True
         return self.in_engine and (self.on_cuda or device.type != "cpu")
 
-    def being(self, **values: Any) -> _Being:
-        """Return a context manager that sets attributes and restores them on exit.
+    @contextmanager
+    def being(self, **values: Any) -> Iterator[None]:
+        """Set attributes inside the block.
 
         >>> state = State()
         >>> with state.being(in_engine=True):
@@ -80,24 +83,11 @@ class State:
         >>> state.in_engine
         False
         """
-        return _Being(self, values)
-
-
-class _Being:
-    """Swaps values with those of a state's attributes, on entry and on exit."""
-
-    __slots__ = ("state", "values")
-
-    def __init__(self, state: State, values: dict[str, Any]) -> None:
-        self.state = state
-        self.values = values
-
-    def __enter__(self) -> None:
-        state, values = self.state, self.values
-        for name in values:
-            outer = getattr(state, name)
-            setattr(state, name, values[name])
-            values[name] = outer
-
-    def __exit__(self, *error: object) -> None:
-        self.__enter__()
+        outer = {name: getattr(self, name) for name in values}
+        for name, value in values.items():
+            setattr(self, name, value)
+        try:
+            yield
+        finally:
+            for name, value in outer.items():
+                setattr(self, name, value)

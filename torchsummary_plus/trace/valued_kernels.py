@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -211,9 +212,13 @@ class ValuedKernels(FakeKernels):
         if func is FIND_OVERFLOW:
             self.answers.assume(self.module(), func.name(), NO_OVERFLOW)
             return None
-        if id(func) in PUTS:
-            self._count_masks(args)
-        reads = reading(func)
+        masks = masks_of(args[1]) if id(func) in PUTS else ()
+        if masks:  # How many of their elements are true, if values or a real pass tell.
+            query = put_question(self.module(), args)
+            answer = self.answers.recall(query, self.answers.count(query))
+            for mask, count in zip(masks, mask_counts(masks, self._read_mask) or answer or ()):
+                note_true(mask, count)
+        reads = _KERNELS.get(id(func))
         if reads is not None:
             return self._noted(reads(partial(self.read_lengths, func, args), *args, **kwargs))
         asking = asks(func, args, kwargs)
@@ -223,20 +228,29 @@ class ValuedKernels(FakeKernels):
         fakes = [tensor for tensor in operands if isinstance(tensor, Fake)]
         if asking:
             return self._answered(func, args, kwargs, operands, fakes)
-        if not operands:
-            return self._factory_beside(func, args, kwargs)
+        if not operands:  # On a GPU, a small result has values.
+            out = self.on_fakes(func, args, kwargs)
+            on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
+            if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
+                out.known = self._really(func, args, _on_cpu(kwargs))
+            return out
         if id(func) in SETS and fakes:  # The tensor's old values are gone, and a storage has no known ones.
             return self._run_without_values(func, args, kwargs)
-        if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, operands):
+        if not (fakes or self.leaves_cpu(kwargs)) or any(fake.known is None for fake in fakes):
+            return self._run_without_values(func, args, kwargs)
+        changed = written(func, args, kwargs) if func._schema.is_mutable else []
+        unknown = any(self._value_of(t, any(t is other for other in changed)) is None for t in operands)
+        if unknown or kwargs.get("generator") is not None or not self.is_small(func, args, kwargs, operands):
             return self._run_without_values(func, args, kwargs)
         try:
             values = self._on_values(func, args, kwargs)
         except NotImplementedError:  # An operator that only GPUs have, such as cuDNN's attention.
             return self._run_without_values(func, args, kwargs)
-        if not tensors_of(values) or _stays_on_cpu(kwargs):
+        device = kwargs.get("device")
+        if not tensors_of(values) or (device is not None and torch.device(device).type == "cpu"):
             return values
         out = self.on_fakes(func, args, kwargs)
-        for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
+        for tensor in changed:
             self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # The operator has also written to the known values.
         return _attach(out, values)
 
@@ -256,20 +270,9 @@ class ValuedKernels(FakeKernels):
             self._say_if_made_up(func, operands)
             return fakes_of(func, args, kwargs, size, device)
         if is_from_library(func):
-            try:
+            with suppress(RuntimeError, NotImplementedError):
                 return self.on_fakes(func, args, kwargs)
-            except (RuntimeError, NotImplementedError):
-                return self.answers.answer(query, turn, func, args, kwargs, device)
         return self.answers.answer(query, turn, func, args, kwargs, device)
-
-    def _count_masks(self, args: Any) -> None:
-        """Record how many elements of a write's masks are true, if values or a real pass tell."""
-        masks = masks_of(args[1])
-        if masks:
-            query = put_question(self.module(), args)
-            answer = self.answers.recall(query, self.answers.count(query))
-            for mask, count in zip(masks, mask_counts(masks, self._read_mask) or answer or ()):
-                note_true(mask, count)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:
         return self._value_of(mask, False)
@@ -281,24 +284,12 @@ class ValuedKernels(FakeKernels):
         fake.known = values
         return fake
 
-    def _factory_beside(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """Run an operator without tensor arguments; on a GPU with its values if the result is small."""
-        out = self.on_fakes(func, args, kwargs)
-        on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
-        if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
-            out.known = self._really(func, args, _on_cpu(kwargs))
-        return out
-
     def _value_of(self, tensor: Tensor, is_written: bool) -> Tensor | None:
         """Return a tensor's values; None if unknown."""
         if not isinstance(tensor, Fake):
             return tensor if self._is_known(tensor, is_written) else None
         spoilt = tensor.known is None or tensor.untyped_storage()._cdata in self.spoilt
         return None if spoilt else tensor.known
-
-    def _read(self, tensor: Tensor) -> list[int] | None:
-        values = self._value_of(tensor, False)
-        return None if values is None else values.tolist()
 
     def values_of(self, fake: Tensor) -> Tensor:
         """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
@@ -313,20 +304,12 @@ class ValuedKernels(FakeKernels):
 
     def read_lengths(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
-        values = self._read(tensor)
+        content = self._value_of(tensor, False)
+        values = None if content is None else content.tolist()
         self._say_if_made_up(func, [tensor])
         if values is None and func is PACK:
             values = self.answers.lengths(question(self.module(), func, args), func)
         return values
-
-    def _all_known(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor]) -> bool:
-        """Whether an operator may run on values: all inputs are known, and they and the result are small."""
-        if kwargs.get("generator") is not None or any(isinstance(t, Fake) and t.known is None for t in operands):
-            return False
-        changed = {id(tensor) for tensor in written(func, args, kwargs)} if func._schema.is_mutable else set()
-        if any(self._value_of(tensor, id(tensor) in changed) is None for tensor in operands):
-            return False
-        return self.is_small(func, args, kwargs, operands)
 
     def _on_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an operator on its arguments' values."""
@@ -349,17 +332,13 @@ class ValuedKernels(FakeKernels):
         return out
 
     def _run_without_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run an operator, and forget the values of the tensors that it writes to."""
         out = self.on_fakes(func, args, kwargs)
-        self._drop_values(func, args, kwargs)
+        for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
+            if isinstance(tensor, Fake):
+                storage = tensor.untyped_storage()
+                self.spoilt[storage._cdata] = storage
         return out
-
-    def _drop_values(self, func: OpOverload, args: Any, kwargs: Any) -> None:
-        """Forget the values of tensors an operator wrote to without values."""
-        if func._schema.is_mutable:
-            for tensor in written(func, args, kwargs):
-                if isinstance(tensor, Fake):
-                    storage = tensor.untyped_storage()
-                    self.spoilt[storage._cdata] = storage
 
 
 def _most_outside(tensor: Tensor) -> int:
@@ -385,11 +364,6 @@ def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
     return moved
 
 
-def _stays_on_cpu(kwargs: dict[str, Any]) -> bool:
-    device = kwargs.get("device")
-    return device is not None and torch.device(device).type == "cpu"
-
-
 def _attach(out: Any, values: Any) -> Any:
     """Attach values to the fakes they belong to."""
     if isinstance(out, (list, tuple)):
@@ -404,11 +378,6 @@ Read = Callable[[Tensor], "list[int] | None"]
 """Returns a tensor's content; None if unknown."""
 
 aten: Any = torch.ops.aten
-
-
-def reading(func: Any) -> Callable[..., Any] | None:
-    """Return the fake kernel of an operator that reads lengths; it takes a :data:`Read` before the arguments."""
-    return _KERNELS.get(id(func))
 
 
 def _pack(read: Read, x: Tensor, lengths: Tensor, batch_first: bool) -> Any:
@@ -446,12 +415,6 @@ def _by_cudnn(read: Read, *_: Any, **__: Any) -> bool:
     return False
 
 
-def _overloads(name: str) -> list[Any]:
-    """Return all overloads of an operator; none if this torch lacks it."""
-    packet = getattr(aten, name, None)
-    return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
-
-
 _NAMES: dict[Callable[..., Any], tuple[str, ...]] = {
     _pack: ("_pack_padded_sequence",),
     _unpack: ("_pack_padded_sequence_backward",),
@@ -459,5 +422,12 @@ _NAMES: dict[Callable[..., Any], tuple[str, ...]] = {
     _ctc_backward: ("_ctc_loss_backward",),
     _by_cudnn: ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"),
 }
-_KERNELS = {id(overload): kernel for kernel, names in _NAMES.items() for name in names for overload in _overloads(name)}
-"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
+_KERNELS = {
+    id(getattr(getattr(aten, name), overload)): kernel
+    for kernel, names in _NAMES.items()
+    for name in names
+    if hasattr(aten, name)  # This torch may lack it.
+    for overload in getattr(aten, name).overloads()
+}
+"""Fake kernels that read lengths, and take a :data:`Read` before the arguments; keyed by id, as operators are slow to
+hash, and every operator of a pass is looked up."""
