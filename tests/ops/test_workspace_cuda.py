@@ -17,7 +17,8 @@ from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.chips import Chip
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
-from torchsummary_plus.step.fake_steps import Step, record_step
+from torchsummary_plus.step import fake_steps
+from torchsummary_plus.step.fake_steps import Step, task_of
 from torchsummary_plus.step.workspace import Workspaces
 from torchsummary_plus.table.inputs import make_example
 
@@ -35,7 +36,7 @@ def recorded(
 ) -> MemoryLog:
     example = make_example(size, 4, None, None)
     assert example is not None
-    return record_step(model, example, Step(mode), CUDA, capability)
+    return fake_steps.recorded(task_of(model, example, Step(mode), CUDA, capability))
 
 
 class PlainAttention(nn.Module):

@@ -46,11 +46,9 @@ TWICE: dict[str, Callable[..., Tensor]] = {
 SELECTING: dict[str, Callable[..., Tensor]] = {
     "index": lambda x, i: x[i],
     "gather": lambda x, i: x.gather(0, i.expand(SIDE, SIDE)),
-    "max of all": lambda x: x / x.max(),
     "cumprod of a part": lambda x: (x[:, :8].cumprod_(1), x)[1] * 1,
     "topk": lambda x: x.topk(3)[0],
     "index_put": lambda x, i: x.index_put((i,), x, accumulate=True),
-    "masked_fill": lambda x, _, w: x.masked_fill(w.expand(SIDE, SIDE) > 0, x.mean()),
     "clamp between learned": lambda x: x.clamp(-x.abs(), 2 * x),
     "scatter_reduce": lambda x, i: x.scatter_reduce(0, i.expand(SIDE, SIDE), x, "amax"),
 }
@@ -174,6 +172,31 @@ def test_a_step_through_an_operator(case: str) -> None:
     assert predicted.phase_peaks == measured.phase_peaks
     assert predicted.peak_bytes == measured.peak_bytes
     assert predicted.unknown == ()
+
+
+OTHERWISE: dict[str, Callable[..., Tensor]] = {
+    "Max": lambda x: x / x.max(),
+    "Median": lambda x: x.median(),
+    "Prod": lambda x: x.sigmoid().prod(1, dtype=torch.float64),
+    "Cumprod": lambda x: x.sigmoid().cumprod(1),
+    "MaskedFill": lambda x, _, w: x.masked_fill(w.expand(SIDE, SIDE) > 0, x.mean()),
+    "LinalgHouseholderProduct": lambda x: torch.linalg.householder_product(x[:, :8], x[0, :8]),
+}
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_a_gradient_by_another_formula_is_named_and_in_range(case: str) -> None:
+    torch.manual_seed(0)
+    model, x = Through(OTHERWISE[case]), torch.randn(SIDE, SIDE)
+    predicted = estimate_memory(model, input_data=x)
+    low, high = predicted.peak_range
+    assert low <= measure_memory(model, input_data=x).peak_bytes <= high
+    assert [name.partition("Backward")[0] for name, _ in predicted.unknown] == [case]
+
+
+def test_a_value_that_fills_a_mask_is_known_unless_it_has_a_gradient() -> None:
+    filled = estimate_memory(Through(lambda x: x.masked_fill(x > 0, torch.tensor(2.0))), (SIDE,), SIDE)
+    assert filled.unknown == () and filled.peak_range == (filled.peak_bytes, filled.peak_bytes)
 
 
 GIVEN: dict[str, Callable[[Tensor, Tensor], object]] = {

@@ -21,7 +21,7 @@ from ..ops.scratch.cuda.chips import Chip
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
-from ..step.fake_steps import Draws, Task, record_step
+from ..step.fake_steps import Draws, Task, recorded, task_of
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -57,8 +57,8 @@ class StepRequest:
         With ``highest_draw``, for a limit, random numbers that decide what runs are those of the highest peak.
         """
         draws = partial(Draws, seed=0, highest=True) if highest_draw else Draws
-        record: Callable[..., MemoryLog] = partial(
-            record_step,
+        task: Callable[..., Task] = partial(
+            task_of,
             example=with_batch(self.example, batch),
             device=self.device,
             capability=self.chip,
@@ -66,8 +66,8 @@ class StepRequest:
             cudnn=self.cudnn,
         )
         with no_collection():
-            log = log_of_few_layers(record, self.tree, self.step, draws)
-            return record(self.tree, step=self.step, draws=draws()) if log is None else log
+            log = log_of_few_layers(task, self.tree, self.step, draws)
+            return recorded(task(self.tree, step=self.step, draws=draws())) if log is None else log
 
     def trace_as_asked(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
         """Trace the step at a batch size, as compiled if that was asked for."""

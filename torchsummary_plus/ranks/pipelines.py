@@ -115,9 +115,10 @@ class RecordedPipelineSteps(RecordedSteps):
 
     schedule: Any = None
 
-    def _once(self, args: Any, kwargs: Any, optimizer: Any) -> None:
+    def run_once(self, args: Any, kwargs: Any) -> None:
+        """Run one step of the schedule; the model's own without one."""
         if self.schedule is None or self.step.train_step is not None:
-            super()._once(args, kwargs, optimizer)
+            super().run_once(args, kwargs)
             return
         if self.step.loss is not None:
             raise InputError(
@@ -134,8 +135,8 @@ class RecordedPipelineSteps(RecordedSteps):
             self.account.enter("end", self.account.step)
             return
         self.doing = "optimizer"
-        if optimizer is None:
+        if self.optimizer is None:
             self.model.zero_grad()
         else:
-            optimizer.step()
-            optimizer.zero_grad()
+            self.optimizer.step()
+            self.optimizer.zero_grad()

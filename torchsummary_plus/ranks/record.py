@@ -196,7 +196,11 @@ class Ranked:
             steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), step))
             steps.schedule = schedule
             try:
-                log = _numbered(steps.record(example, embeddings))
+                with steps.recording(example, embeddings) as (args, kwargs):
+                    for _ in steps.each():
+                        steps.run_once(args, kwargs)
+                        steps.engine.drop_unreferenced()
+                    log = _numbered(steps.log())
                 notes = (*_note_on_meta(besides), *log.assumptions, *((COMPILED,) if is_compiled else ()))
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):

@@ -19,7 +19,7 @@ from ..live.copying import Copier
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
 from ..trace.global_state import one_pass
-from .fake_steps import Draws
+from .fake_steps import Draws, Task, recorded
 from .growth import NotRepeatingError, Stack, grown
 from .step import Step
 
@@ -33,11 +33,11 @@ def takes_all_layers_alike(step: Step) -> bool:
 
 
 def log_of_few_layers(
-    record: Callable[..., MemoryLog], tree: ModuleTree, step: Step, new_draws: Callable[[], Draws]
+    task: Callable[..., Task], tree: ModuleTree, step: Step, new_draws: Callable[[], Draws]
 ) -> MemoryLog | None:
     """Return a step's log, grown from those of models with a few of many equal layers; None if they do not repeat.
 
-    ``record(tree, step=, draws=)`` records a step. Layers that random numbers may skip do not stand for deeper models.
+    ``task(tree, step=, draws=)`` returns a step's task. Layers that random numbers may skip stand for no deeper model.
     """
     stack = largest_stack(tree.modules[0], WORTH) if takes_all_layers_alike(step) else None
     if stack is None:
@@ -51,7 +51,7 @@ def log_of_few_layers(
             stacks.append(Stack(stack.path, names))
             loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
             shallow_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer))
-            logs.append(record(ModuleTree(shallow), step=shallow_step, draws=draws))
+            logs.append(recorded(task(ModuleTree(shallow), step=shallow_step, draws=draws)))
             if draws.asks:
                 return None
         return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))

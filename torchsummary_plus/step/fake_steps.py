@@ -40,15 +40,14 @@ from ..table.modules import ModuleTree, placed, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.kernels import run_really
-from ..trace.questions import OUTSIDE, Answers, Guesses, Zeros
+from ..trace.questions import OUTSIDE, Answers, Guesses
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
-from .autograd.formulas import NO_ZERO, WITH_ZEROS, ZEROS_BAND
-from .autograd.functions import OTHER_FORMULA, REFLECTORS_BAND
 from .compiling import CompilerNeededError, compiler_left_out, import_for_hooked, refused_to_torch
 from .ledger import IfUsed, Ledger, Work
 from .optimizers import fakes_in_foreach
 from .real_steps import (
+    OTHER_GRADIENTS,
     OTHER_TANGENTS,
     TOO_MANY_VALUES,
     Misrepresented,
@@ -131,8 +130,6 @@ class Task:
     real: RealStep | None = None
     guesses: Guesses | None = None
     draws: Draws = field(default_factory=Draws)
-    zeros: Zeros = "none"
-    """How many zeros the products of elements contain that are differentiated."""
     grows: bool = False
     """Whether a step adds modules although a first forward has run."""
     for_cuda: bool = False
@@ -185,7 +182,7 @@ Setback = NeedsIntegerError | CompilerNeededError | GrewError | NeedsValuesError
 """Why an attempt gives no log."""
 
 
-def record_step(
+def task_of(
     model: nn.Module | ModuleTree,
     example: Example,
     step: Step,
@@ -194,58 +191,52 @@ def record_step(
     listeners: Sequence[Listener] = (),
     cudnn: Cudnn | None = None,
     draws: Draws | None = None,
-) -> MemoryLog:
-    """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
+) -> Task:
+    """Return the task of recording a model's steps.
 
     ``capability`` is the compute capability to assume; None means the installed GPU's, or an A100's without one.
     ``cudnn`` supplies the workspaces of convolutions; without it they come from a table. ``draws`` seeds the step, and
     is told whether random numbers decide what runs.
+    """
+    tree = read(model, example)
+    place = placed(device or tree.device())
+    on_cuda = place.type == "cuda"
+    known = capability or (capability_of(place.index) if on_cuda else None) or AMPERE
+    cudnn = cudnn or Cudnn(how=RULE)
+    return Task(tree, example, step, place, known, cudnn, listeners, draws=draws or Draws(), for_cuda=on_cuda)
 
-    A step that fails is recorded again as :data:`ATTEMPTS` say, and where the first run of an operator imported parts
-    of torch, whose frames keep tensors alive.
+
+def recorded(task: Task) -> MemoryLog:
+    """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
+
+    A step that fails is recorded again as :data:`ATTEMPTS` say: the first that its setback calls for gives the next
+    task, or a log. It is recorded again, too, where the first run of an operator imported parts of torch, whose frames
+    keep tensors alive.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
     with one_pass():
-        tree = read(model, example)
-        place = placed(device or tree.device())
-        known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        task = Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners, draws=draws or Draws())
-        task = replace(task, for_cuda=place.type == "cuda")
-        failed: ForwardError | StepError | None = None
-        for inputs in (example, example.complex_instead(tree)):
+        import_for_steps()
+        if task.step.optimizer is not None:
+            import_for_hooked()
+        while True:
+            imported, fakes = len(sys.modules), Misrepresented()
+            watched = replace(task, listeners=(*task.listeners, fakes))
             try:
-                if inputs is not None:
-                    return _recorded(replace(task, example=inputs))
+                log = record_once(watched)
+                return _completed(task, log if len(sys.modules) == imported else record_once(watched), fakes.seen)
             except (ForwardError, StepError) as error:
-                failed = failed or error
-        assert failed is not None
-        raise failed from failed.__cause__
-
-
-def _recorded(task: Task) -> MemoryLog:
-    """Record a task; after a setback, the first of :data:`ATTEMPTS` that it calls for gives the next task, or a log."""
-    import_for_steps()
-    if task.step.optimizer is not None:
-        import_for_hooked()
-    while True:
-        imported, fakes = len(sys.modules), Misrepresented()
-        watched = replace(task, listeners=(*task.listeners, fakes))
-        try:
-            log = record_once(watched)
-            return _completed(task, log if len(sys.modules) == imported else record_once(watched), fakes.seen)
-        except (ForwardError, StepError) as error:
-            setback: Setback = error
-        except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
-            setback = error.with_traceback(None)
-        following: Task | MemoryLog | None = None
-        for kinds, attempt in ATTEMPTS:
-            if following is None and isinstance(setback, kinds):
-                following = attempt(task, setback)
-        del setback  # Its frames keep tensors alive: those of a checkpoint have hooks.
-        assert following is not None
-        if isinstance(following, MemoryLog):
-            return following
-        task = following
+                setback: Setback = error
+            except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
+                setback = error.with_traceback(None)
+            following: Task | MemoryLog | None = None
+            for kinds, attempt in ATTEMPTS:
+                if following is None and isinstance(setback, kinds):
+                    following = attempt(task, setback)
+            del setback  # Its frames keep tensors alive: those of a checkpoint have hooks.
+            assert following is not None
+            if isinstance(following, MemoryLog):
+                return following
+            task = following
 
 
 def _completed(task: Task, log: MemoryLog, misrepresented: Collection[str]) -> MemoryLog:
@@ -253,10 +244,8 @@ def _completed(task: Task, log: MemoryLog, misrepresented: Collection[str]) -> M
     measured = _measured_because(task, min(misrepresented)) if misrepresented else None  # Either is reason enough.
     if measured is not None:
         return measured
-    if OTHER_TANGENTS in misrepresented:
-        log = in_wide_bands(log, f"tensors may differ by half: {OTHER_TANGENTS}")
-    if any(line.endswith(OTHER_FORMULA) for line in log.assumptions):
-        log = in_wide_bands(log, "tensors may differ by a quarter for that reason", REFLECTORS_BAND)
+    for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(misrepresented):
+        log = in_wide_bands(log, f"tensors may differ by half: {why}")
     log = _with_others(task, log)
     redrawn = task.rehearsal is not None and task.rehearsal.drew
     return with_other_draws(log, task.draws, lambda draws: record_once(task.redrawn(draws)), redrawn)
@@ -340,11 +329,9 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
         fixed = task.rehearsal.without_sizes()
         if fixed.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
             tasks += [replace(task, rehearsal=fixed, guesses=Guesses(least=least)) for least in (False, True)]
-    if any(line.endswith(NO_ZERO) for line in log.assumptions):
-        tasks += [replace(task, zeros="some"), replace(task, zeros="several")]
     others, unrouted = [], []
     for variant, other in _recordings(tasks):
-        others.append(in_wide_bands(other, WITH_ZEROS, ZEROS_BAND) if variant.zeros == "some" else other)
+        others.append(other)
         if variant.guesses is not None and not variant.guesses.routing and not variant.guesses.least:
             unrouted += [replace(variant, guesses=guess) for guess in variant.guesses.alternatives()]
     others += [other for _, other in _recordings(unrouted)]
@@ -367,6 +354,14 @@ def _first_sentence(text: str) -> str:
     return re.split(r"\.\s+(?=[A-Z])", text.splitlines()[0])[0]
 
 
+def _with_complex_inputs(task: Task, setback: ForwardError | StepError) -> Task | None:
+    """With complex numbers for the sized inputs of a model of complex parameters."""
+    inputs = task.example.complex_instead(task.tree)
+    first = task.failure or setback
+    another = replace(task, rehearsal=None, real=None, guesses=None, failure=first)
+    return None if inputs is None else replace(another, example=inputs)
+
+
 def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLog:
     """On the CPU's kernels for a GPU, and in a real step for the CPU; raises the first failure if that fails too."""
     error = task.failure or setback
@@ -378,7 +373,7 @@ def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLo
     if task.device.type == "cuda":
         try:
             with cuda_as_cpu():
-                log = _recorded(replace(task, device=CPU, guesses=None, failure=None))
+                log = recorded(replace(task, device=CPU, guesses=None, failure=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
         return by_other_kernels(log, task.capability, f"estimated with the CPU's kernels: {why}")
@@ -397,6 +392,7 @@ ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...]
     (GrewError, _with_new_modules),
     (NeedsValuesError, _with_real_values),
     ((ForwardError, StepError), _with_other_guesses),
+    ((ForwardError, StepError), _with_complex_inputs),
     ((ForwardError, StepError), _by_other_kernels),
 )
 """What follows a setback, from top to bottom; None passes on to the next attempt."""
@@ -404,30 +400,28 @@ ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...]
 
 def record_once(task: Task) -> MemoryLog:
     """Record the steps once. Raises a :data:`Setback`."""
-    tree, device = task.tree, task.device
-    surroundings = Surroundings(tree, task.step)
+    guesses, on_cuda, original = task.guesses, task.device.type == "cuda", task.tree
+    surroundings = Surroundings(original, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
-    answers = Answers(recorded, task.has_real_step, task.guesses)
-    answers.zeros = task.zeros
+    answers = Answers(recorded, task.has_real_step, guesses)
     if surroundings.has_unseen_graphs:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
-    if task.guesses is not None:
-        task.guesses.begin()
+    if guesses is not None:
+        guesses.begin()
     with ExitStack() as stack, closing(answers):
         mode_key = _entered(stack, task)
-        kernels = StepKernels(device, answers)
-        kernels.keeps_places = tree.is_split() and device.type == "cuda"
-        kernels.others_stay = tree.device().type == device.type == "cuda"
-        ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
+        kernels = StepKernels(task.device, answers)
+        kernels.keeps_places = original.is_split() and on_cuda
+        kernels.others_stay = original.device().type == "cuda" and on_cuda
+        ledger = Ledger("cuda" if on_cuda else "cpu", task.capability, task.cudnn)
         if task.for_cuda:
             ledger.workspaces.keeps = "cuda"
-        spread = {tensor.device.index for tensor in tree.tensors() if tensor.device.type == device.type == "cuda"}
+        spread = {tensor.device.index for tensor in original.tensors() if tensor.device.type == "cuda" and on_cuda}
         if len(spread) > 1:  # The copy has them all on one.
             ledger.gpus |= spread
-        embeddings = Embeddings(task.example)
-        work = Work(ledger, task.step.steps)
-        moved = device.type != tree.device().type
-        if_used = IfUsed(ledger, moved and device.type == "cuda")
+        embeddings, work = Embeddings(task.example), Work(ledger, task.step.steps)
+        moved = task.device.type != original.device().type
+        if_used = IfUsed(ledger, moved and on_cuda)
         stack.callback(if_used.settle)
         uses = [if_used] if moved or surroundings.reach.of_packages else []
         follow_meta_storages(kernels, ledger)
@@ -435,26 +429,32 @@ def record_once(task: Task) -> MemoryLog:
         tree = copy.tree
         watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, OperatorLimit(), *task.listeners])
         set_mode(tree, task.step.mode == "train", kernels)
-        if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
-            task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
+        if guesses is not None and guesses.routing and task.rehearsal and task.rehearsal.failure and not recorded:
+            crowded = guesses.routing == CROWDED
+            guesses.routers = kernels.routers = Routers(numbers_of_experts(tree), crowded=crowded)
         if mode_key is not None:
             watch.hold(mode_key)
         watch.install()
         size = tree.size()
         steps = RecordedSteps(kernels, ledger, copy)
         steps.if_used = if_used
-        if surroundings.has_idle_scaler and device.type == "cuda":
+        if surroundings.has_idle_scaler and on_cuda:
             steps.notes[IDLE_SCALER] = None
         log = None
         try:
-            log = steps.record(task.example, embeddings)
+            with steps.recording(task.example, embeddings) as (args, kwargs):
+                for _ in steps.each():
+                    steps.run_once(args, kwargs)
+                    steps.engine.drop_unreferenced()
+                log = steps.log()
+                del args, kwargs
         except (NeedsIntegerError, CompilerNeededError, SummaryError):
             raise
         except Exception as error:
-            has_no_values = isinstance(error, DataDependentError) and not is_complete(task.tree.modules)
-            if task.guesses is not None or (answers.refused is None and not has_no_values):
+            has_no_values = isinstance(error, DataDependentError) and not is_complete(original.modules)
+            if guesses is not None or (answers.refused is None and not has_no_values):
                 raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
-        if log is None or (answers.refused is not None and task.guesses is None):
+        if log is None or (answers.refused is not None and guesses is None):
             raise NeedsValuesError(answers.refused == OUTSIDE)
         task.draws.note(answers)
         if tree.size() != size and not task.grows:
@@ -464,10 +464,6 @@ def record_once(task: Task) -> MemoryLog:
         log = replace(log, assumptions=(*log.assumptions, *if_used.assumptions()))
         counted = tuple(work.mult_adds.items()), tuple(sorted(work.unknown.items()))
         return replace(log, mult_adds=counted[0], uncounted=counted[1], kernels=tuple(work.kernels))
-
-
-def _routers(tree: ModuleTree, routing: str) -> Routers | None:
-    return Routers(numbers_of_experts(tree), crowded=routing == CROWDED) if routing else None
 
 
 def _entered(stack: ExitStack, task: Task) -> Any:

@@ -108,6 +108,8 @@ class Ledger(Listener):
         """Whether a backward runs a node's formula rather than Python code, such as a checkpoint's forward."""
         self.gpus: set[int] = set()
         """The numbers of the GPUs that tensors are on."""
+        self.node_band = 0.0
+        """The error band of what the current autograd node allocates."""
         self._before: list[int] = []
         self.node_modules = NodeModules()
         self._switches: list[tuple[int, int]] = [(0, 0)]
@@ -263,10 +265,11 @@ class Ledger(Listener):
         lasting = self.workspaces.lasting(name, args, kwargs, out, (self.phase == "backward", self._stream()))
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = self.numbers.saved_bytes(args) if by_node else 0
+        node = compat.current_node() if self.phase == "backward" else None
+        self.node_band = 0.0 if node is None else self.workspaces.note_node(node, args, kwargs, out)
         course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out)
         self._record_course(course, results, sizes, owner, name, lasting, saved)
-        if self.phase == "backward":
-            self.workspaces.note_node(compat.current_node(), args, kwargs, out)
+        self.node_band = 0.0
         doubt, lasting_bytes = self.workspaces.take_doubt()
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt, lasting_bytes))
@@ -370,6 +373,7 @@ class Ledger(Listener):
         self.events.append((len(self.moments) - 1, storage, nbytes))
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
+        band = max(band, self.node_band)
         assumed = self.assuming is not None and self.phase == "optimizer"
         if assumed and self.moments[-1].operator == GATHERED:
             band = max(band, self.assuming or 0.0)

@@ -301,9 +301,10 @@ class RealSteps(Steps):
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.copy.give_hooks()
             self.copy.settle()
-            output = self.run_all(args, kwargs)
+            for _ in self.each():
+                self.run_once(args, kwargs)
             self.marks.stop()
-            del output
+            self.output = None
 
 
 def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:

@@ -81,6 +81,7 @@ class RealStep:
 
 SPARSE_RESULTS = "it creates sparse tensors"
 OTHER_TANGENTS = "it uses forward-mode differentiation through operators whose tangents differ on fake tensors"
+OTHER_GRADIENTS = "it differentiates a cumulative product in a part of a tensor, which differs on fake tensors"
 TANGENTS_UNDER_MODES = {
     *("_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "prod", "linalg_vector_norm"),
     *("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
@@ -94,18 +95,21 @@ place and losses clamp so (torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATe
 
 
 class Misrepresented(Listener):
-    """Notes what fakes misrepresent: sparse tensors, whose number of elements depends on values, and some tangents.
+    """Notes what fakes misrepresent: sparse tensors, whose number of elements depends on values, and some gradients.
 
-    Those are of operators that differ under a mode, and of a product with a number, which is a zero without memory.
+    Those are tangents of operators that differ under a mode, or of a product with a number, which is a zero without
+    memory, and the gradient of a cumulative product that was written into a part of a tensor.
     """
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note whether the operator returned a sparse tensor, or has such a tangent at a level of dual numbers."""
+        """Note whether the operator returned a sparse tensor, or has such a gradient."""
         if any(tensor.layout in SPARSE for tensor in tensors_of(out)):
             self.seen.add(SPARSE_RESULTS)
+        if func is torch.ops.aten.cumprod_.default and args[0]._is_view() and torch.is_grad_enabled():
+            self.seen.add(OTHER_GRADIENTS)
         if compat.is_dual():
             name = str(getattr(func, "__name__", "")).partition(".")[0]
             if name in TANGENTS_UNDER_MODES or (name == "_efficientzerotensor" and not out.dim()):
@@ -152,7 +156,8 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             with watch, ReadsRecorded(watch, recorder):
                 copy.give_hooks()
                 copy.settle()
-                steps.run_all(args, kwargs)
+                for _ in steps.each():
+                    steps.run_once(args, kwargs)
             return RealStep(recorder.rehearsal(), journal)
     except (TooLongError, TooLargeError) as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))

@@ -67,6 +67,7 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. The model is a copy on fakes."""
 
+    engine: CudaEngine
     if_used: IfUsed
     """Listens for the first use of tensors that count only from then on."""
 
@@ -74,12 +75,17 @@ class RecordedSteps(Steps):
         super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
-        self.capability = ledger.workspaces.chip
 
-    def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
-        """Run the steps; the log ends between two steps, with everything a loop holds there."""
-        kernels = self.kernels
-        convert = once(self._input)
+    @contextmanager
+    def recording(self, example: Example, embeddings: Embeddings) -> Iterator[tuple[Any, Any]]:
+        """Yield the arguments of the steps, which run inside the block."""
+        kernels, ledger, watch = self.kernels, self.ledger, self.watch
+
+        def of_input(tensor: Tensor) -> Tensor:
+            known = self.copy.known(tensor)
+            return remade(tensor, kernels.of_input) if known is None else known
+
+        convert = once(of_input)
         args, kwargs, new_inputs = realise(
             example, example.batch_size or 1, self.tree, kernels.input_of, convert, self.step.train_step
         )
@@ -92,23 +98,23 @@ class RecordedSteps(Steps):
         with ExitStack() as stack:
             stack.enter_context(self._gradients_named())
             stack.enter_context(self._optimizers_named())
-            stack.enter_context(resizing_watched(kernels, self.ledger))
+            stack.enter_context(resizing_watched(kernels, ledger))
             self.copy.give_hooks()
-            engine = kernels.engine = CudaEngine(self.watch)
+            self.engine = engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.let_go)
-            functions = StepFunctions(self.watch, engine, self.device, self.capability)
+            functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
             kernels.renewed = functions.renewed
-            self.watch.state.on_cuda = functions.on_cuda
+            watch.state.on_cuda = functions.on_cuda
             stack.enter_context(functions.renewed.watching())
             if functions.on_cuda:
-                functions.numbers = self.ledger.workspaces.numbers = DeviceNumbers()
+                functions.numbers = ledger.workspaces.numbers = DeviceNumbers()
                 engine.aside = functions.numbers.aside
-                stack.enter_context(loss_on_card(self.capability))
+                stack.enter_context(loss_on_card(ledger.workspaces.chip))
             else:
-                functions.keep_number = self.ledger.numbers.of_wrapper
+                functions.keep_number = ledger.numbers.of_wrapper
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
-            stack.enter_context(self.watch)
+            stack.enter_context(watch)
             parameters = [tensor for reference, _ in self.parameters.values() if (tensor := reference()) is not None]
             inputs = all_tensors((args, kwargs, self.targets))
             for tensor in (*self.copy.replacements, *parameters, *self.tree.tensors(), *inputs):
@@ -116,16 +122,16 @@ class RecordedSteps(Steps):
             self.copy.settle()
             del parameters, inputs, tensor
             stack.enter_context(functions)
-            stack.enter_context(functions_as_without_mode(functions, self._notice))
-            output = self.run_all(args, kwargs, engine.drop_unreferenced)
-            paths = tuple(self.tree.paths)
-            log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
-            del output
-        return log
+            stack.enter_context(
+                functions_as_without_mode(functions, lambda tensor, name: ledger.notice(watch.frame, tensor, name))
+            )
+            yield args, kwargs
+            self.output = None
 
-    def _input(self, tensor: Tensor) -> Tensor:
-        known = self.copy.known(tensor)
-        return remade(tensor, self.kernels.of_input) if known is None else known
+    def log(self) -> MemoryLog:
+        """Return the log, which ends between two steps, with everything a loop holds there."""
+        paths = tuple(self.tree.paths)
+        return self.ledger.log(paths, self.assumptions(self.kernels.answers.assumptions(paths)))
 
     def _wait_for_use(self, holding: PriorTensor) -> None:
         self.if_used.wait(holding)
@@ -145,6 +151,3 @@ class RecordedSteps(Steps):
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
         return not_converging(optimizer, self.ledger, self.kernels.answers)
-
-    def _notice(self, tensor: Tensor, name: str) -> None:
-        self.ledger.notice(self.watch.frame, tensor, name)

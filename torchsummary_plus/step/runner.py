@@ -143,18 +143,16 @@ class Steps:
         left_out = self.tree.left_out if self.step.train_step is None else ()
         return (*self.notes, *self.tree.own_modes, *left_out, *others)
 
-    def run_all(self, args: Any, kwargs: Any, after: Callable[[], object] = lambda: None) -> Any:
-        """Run all steps and ``after`` each; return the output that the loop keeps from the last one."""
+    def each(self) -> Iterator[None]:
+        """Yield at the beginning of each step; between two, the loop holds its output."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
             self.account.enter("forward", number)
-            self._once(args, kwargs, self.optimizer)
-            after()
-        output, self.output = self.output, None
-        return output
+            yield
 
-    def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
+    def run_once(self, args: Any, kwargs: Any) -> None:
         """Run one step; of several micro-batches, each loss is divided by their number, as trainers do."""
+        optimizer = self.optimizer
         if self.step.train_step is not None:
             self.doing = "train_step"
             with self._autocast():

@@ -33,7 +33,7 @@ from ..ops.scratch.registry import (
     most_bytes,
     variant_of,
 )
-from .autograd.nodes import DeviceNumbers
+from .autograd.nodes import OTHER_FORMULAS, DeviceNumbers
 from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes
 
 Place = tuple[bool, int]
@@ -91,18 +91,22 @@ class Workspaces:
         self._doubt = self._lasting_doubt = 0
         return doubt, lasting
 
-    def note_node(self, node: Any, *values: Any) -> None:
-        """Name gradients whose nodes may hold an operator's arguments for longer, or run in another order.
+    def note_node(self, node: Any, *values: Any) -> float:
+        """Name gradients that may differ from a real step's, and return the error band of what they allocate.
 
-        The first is the gradient of a scripted function, held by its interpreter. The second is a gradient of gradients
-        on CUDA whose nodes' order there is unknown.
+        They may hold an operator's arguments for longer, as the gradient of a scripted function does, held by its
+        interpreter; run in another order, as those of gradients on CUDA whose nodes' order there is unknown; or be
+        computed by another formula.
         """
-        if node is None:
-            return
         if "DifferentiableGraph" in node.name():
             self._note(SCRIPT, _reach(*values) // DOUBT)
         if self.numbers is not None and self.numbers.is_open:
             self._note(SECOND_ORDER)
+        is_of_filled = node.name() != "MaskedFillBackward1" or node.next_functions[1][0] is not None
+        if node.name() not in OTHER_FORMULAS or not is_of_filled:
+            return 0.0
+        self._note(node.name(), _reach(*values))
+        return 1.0
 
     def forget(self) -> None:
         """Reset for a new step."""

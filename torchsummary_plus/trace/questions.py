@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -54,9 +55,6 @@ MADE_UP = "answered as if integer inputs were all zeros; pass real inputs as inp
 aten = torch.ops.aten
 
 
-Zeros = Literal["none", "some", "several"]
-
-
 class Answers:
     """Answers to operators that ask for values.
 
@@ -82,8 +80,6 @@ class Answers:
         """Whether the pass has ended, after which numbers that the program kept may be used as they are."""
         self.drew = self.loaded = False
         """Whether code asked for a random value, and whether torch's code for loading data did."""
-        self.zeros: Zeros = "none"
-        """How many zeros the products of elements contain that are differentiated."""
         self.is_search: Callable[[], bool] = lambda: False
         """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 
@@ -121,9 +117,14 @@ class Answers:
         """Answer a question that no real forward or step answers."""
         outside = question.module == OUTSIDE
         dtype = _dtype_asked(func, args)
+
+        def refuse_before_end() -> None:
+            if not self.is_over:
+                self.refuse(question.module, func)
+
         if self.guesses is None:
             deferred = outside and func in SCALARS and dtype.is_floating_point
-            if not (deferred and defer_refusal(lambda: self._refuse_before_end(question.module, func))):
+            if not (deferred and defer_refusal(refuse_before_end)):
                 self.refuse(question.module, func)
             self.assume(question.module, question.operator, f"{ASSUMED} 1")
             return 1.0
@@ -184,21 +185,15 @@ class Answers:
         self.refused = module if self.refused is None else self.refused
         raise DataDependentError(f"{func} needs the values of a tensor")
 
-    def _refuse_before_end(self, module: int, func: OpOverload) -> None:
-        if not self.is_over:
-            self.refuse(module, func)
-
     def close(self) -> None:
         """Note that the pass has ended."""
         self.is_over = True
 
     def assume(self, module: int, operator: str, how: str) -> None:
         """Record what was assumed for an operator."""
-        if how is DRAWN:
-            if loads_data():
-                self.loaded = True
-            else:
-                self.drew = True
+        if how is DRAWN:  # torch's own code for loading data draws seeds of generators and the order of items.
+            loads = _caller(*_CALLED).f_code.co_filename.startswith(_LOADING)
+            self.loaded, self.drew = self.loaded or loads, self.drew or not loads
             return
         self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
 
@@ -247,20 +242,12 @@ def put_question(module: int, args: Any) -> Question:
 
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
     """Whether this call's result depends on values."""
-    if not _may_ask(func):
-        return False
-    if func is INDEX:
-        return bool(masks_of(args[1]))
-    if func is PACK:
-        return True
-    return kwargs.get("output_size") is None
-
-
-def _may_ask(func: OpOverload) -> bool:
     may_ask = _MAY_ASK.get(id(func))
     if may_ask is None:
         may_ask = _MAY_ASK[id(func)] = is_from_library(func) or func is PACK or asks_values(func)
-    return may_ask
+    if not may_ask or func is PACK:
+        return may_ask
+    return bool(masks_of(args[1])) if func is INDEX else kwargs.get("output_size") is None
 
 
 def is_from_library(func: OpOverload) -> bool:
@@ -354,20 +341,12 @@ _BETWEEN = (*_CALLED, str(_TORCH / "utils"))
 _LOADING = str(_TORCH / "utils" / "data")
 
 
-def asking_site() -> Site:
-    """Return the innermost line that asks, outside this package and the parts of torch on the way."""
+def _caller(*between: str) -> FrameType:
+    """Return the innermost frame of code outside this package and the files of torch that lie ``between``."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *_BETWEEN)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *between)):
         frame = frame.f_back
-    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-
-
-def loads_data() -> bool:
-    """Whether torch's own code for loading data asks, which draws seeds of generators and the order of items."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *_CALLED)):
-        frame = frame.f_back
-    return frame.f_code.co_filename.startswith(_LOADING)
+    return frame
 
 
 Visit = tuple[Site, int]
@@ -411,7 +390,8 @@ class Guesses:
 
     def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
         """Return a value of a dtype, or whether two tensors are equal, and the site that asks."""
-        site = asking_site()
+        frame = _caller(*_BETWEEN)
+        site = Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         number = self.times.get(site, 0)
         self.times[site] = number + 1
         self.visits.append((site, number))
@@ -469,7 +449,9 @@ def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> 
     if not results or any(tensor.layout is not torch.strided for tensor in results):
         return None
     with in_kernel():
-        return change_tensors(out, lambda tensor: wrap(_empty(tensor), device))
+        return change_tensors(
+            out, lambda t: wrap(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=META), device)
+        )
 
 
 def _computed(func: OpOverload, args: Any, kwargs: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -486,10 +468,6 @@ def _zeros(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if tensor.layout is not torch.strided:
         return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=CPU).zero_()
-
-
-def _empty(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
@@ -526,14 +504,9 @@ def fakes_of(func: OpOverload, args: Any, kwargs: Any, answer: Any, device: torc
         answer = _least(answer) if least else answer
     with in_kernel():
         if answer is not None and func is aten.nonzero.default:
-            shape, dtype = answer
-            return _by_columns(shape, dtype, device)
+            shape, dtype = answer  # It stores positions by columns: all of the first axis, then all of the second.
+            return wrap(torch.empty_strided(shape, (1, max(1, shape[0])), dtype=dtype, device=META), device)
         return None if answer is None else _fakes(answer, device)
-
-
-def _by_columns(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Any:
-    """Return positions as ``nonzero`` stores them: all of the first axis, then all of the second, and so on."""
-    return wrap(torch.empty_strided(shape, (1, max(1, shape[0])), dtype=dtype, device=META), device)
 
 
 def _least(specs: Any) -> Any:
@@ -568,44 +541,21 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | No
         return wrap(INDEX(meta, plain), device)
 
 
-Most = Callable[..., Any]
-_MOST: dict[str, Most] = {}
-
-
-def largest_result(*operators: str) -> Callable[[Most], Most]:
-    """Register the largest possible result of some operators: (shape, dtype), or a list of these."""
-
-    def register(function: Most) -> Most:
-        for name in operators:
-            if name in _MOST:
-                raise ValueError(f"{name} already has a largest result")
-            _MOST[name] = function
-        return function
-
-    return register
-
-
-@largest_result("aten::nonzero")
-def _nonzero(x: Tensor) -> Any:
-    return (x.numel(), x.dim()), torch.long
-
-
-@largest_result("aten::masked_select")
-def _masked_select(x: Tensor, mask: Tensor) -> Any:
-    return (prod(torch.broadcast_shapes(x.shape, mask.shape)),), x.dtype
-
-
-@largest_result("aten::_unique2", "aten::unique_consecutive")
-def _unique(x: Tensor, *flags: Any, **_: Any) -> Any:
+def _largest_unique(x: Tensor, *flags: Any, **_: Any) -> Any:
     return [((x.numel(),), x.dtype), (tuple(x.shape), torch.long), ((x.numel(),), torch.long)]
 
 
-@largest_result("aten::unique_dim", "aten::unique_dim_consecutive")
-def _unique_dim(x: Tensor, dim: int, *flags: Any, **_: Any) -> Any:
-    rows = x.shape[dim]
-    return [(tuple(x.shape), x.dtype), ((rows,), torch.long), ((rows,), torch.long)]
+def _largest_unique_rows(x: Tensor, dim: int, *flags: Any, **_: Any) -> Any:
+    return [(tuple(x.shape), x.dtype), *[((x.shape[dim],), torch.long)] * 2]
 
 
-@largest_result("torchvision::nms")
-def _nms(boxes: Tensor, scores: Tensor, threshold: float) -> Any:
-    return (len(boxes),), torch.long
+_MOST: dict[str, Callable[..., Any]] = {
+    "aten::nonzero": lambda x: ((x.numel(), x.dim()), torch.long),
+    "aten::masked_select": lambda x, mask: ((prod(torch.broadcast_shapes(x.shape, mask.shape)),), x.dtype),
+    "aten::_unique2": _largest_unique,
+    "aten::unique_consecutive": _largest_unique,
+    "aten::unique_dim": _largest_unique_rows,
+    "aten::unique_dim_consecutive": _largest_unique_rows,
+    "torchvision::nms": lambda boxes, scores, threshold: ((len(boxes),), torch.long),
+}
+"""The largest possible result of an operator: (shape, dtype), or a list of these."""

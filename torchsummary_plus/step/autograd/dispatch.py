@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -73,14 +74,11 @@ class StepKernels(ValuedKernels):
         """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
         return torch.is_grad_enabled() or self.module() != OUTSIDE
 
-    def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
+    def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Return the call that torch makes on the device without a mode; listeners receive this call."""
-        state = self.watch.state
-        if state.composite is Composite.VALUES and func in _WITH_VECTORS:
-            args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
-        if not state.in_engine:
-            return func, args, kwargs
-        return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
+        if self.watch.state.composite is Composite.VALUES and func in _WITH_VECTORS:
+            return func, *_without_vectors(_WITH_VECTORS[func], *args, **kwargs)
+        return func, args, kwargs
 
     def in_step(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator as the engine, or the code of a step, runs it without a mode."""
@@ -105,8 +103,7 @@ class StepKernels(ValuedKernels):
             return args[0]
         if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
             raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a dispatch mode")
-        func, kwargs = self._without_mode(func, args, kwargs, number, node)
-        kwargs = self._off_meta(args, kwargs)
+        func, kwargs = self._without_mode(func, args, kwargs, number, node), self._off_meta(args, kwargs)
         try:
             with state.being(in_engine=False):
                 out = self._known_or_on_zeros(func, args, kwargs)
@@ -120,18 +117,20 @@ class StepKernels(ValuedKernels):
     __call__ = in_step
 
     def _adds_in_composite(self, summed: Any, added: Any) -> bool:
-        """Whether a composite function that adds in place without a mode makes this addition."""
-        if self.watch.state.composite is Composite.ATTENTION:
-            return True
-        if not isinstance(summed, torch.Tensor) or not _adds_bias(summed, added):
-            return False
-        return self.watch.state.composite is Composite.RECURRENCE or self._in_scripted_linear()
+        """Whether a composite function that adds in place without a mode makes this addition.
 
-    def _in_scripted_linear(self) -> bool:
-        """Whether TorchScript, whose calls no function mode sees, runs a module that calls ``linear``."""
-        number = self.module()
-        if self.watch.state.in_engine or number == OUTSIDE:
+        It may be of a bias by ``linear``, for inputs that are not 2-d (aten/src/ATen/native/Linear.cpp): in a
+        recurrence, or in a module that calls it in TorchScript, whose calls no function mode sees.
+        """
+        composite = self.watch.state.composite
+        if composite is Composite.ATTENTION:
+            return True
+        are_tensors = isinstance(summed, torch.Tensor) and isinstance(added, torch.Tensor)
+        if not are_tensors or summed.dim() < 3 or added.dim() != 1:
             return False
+        number = self.module()
+        if composite is Composite.RECURRENCE or self.watch.state.in_engine or number == OUTSIDE:
+            return composite is Composite.RECURRENCE
         if number not in self.scripted:
             module = self.watch.tree.module(number)
             self.scripted[number] = module is not None and calls_in_script(module, "aten::linear")
@@ -161,47 +160,27 @@ class StepKernels(ValuedKernels):
             self.answers.assume(OUTSIDE, func.name(), ZEROS)
             return out
 
-    def _without_mode(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, node: Any
-    ) -> tuple[Any, dict[str, Any]]:
+    def _without_mode(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, node: Any) -> Any:
         """Return the operator that the engine, or a node's formula, runs without a mode in place of this one."""
-        if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number, node):
-            return aten.add_.Tensor, kwargs
         in_place = _IN_PLACE.get(func)
-        if in_place is not None:
-            in_node, maker = self.writers.get(self.meta_storages.of(args[0].untyped_storage())._cdata, (None, None))
-            if in_node == number and in_place.applies("" if node is None else node.name(), maker):
-                return in_place.func, kwargs
-        return func, kwargs
-
-    def _accumulates_in_place(self, args: tuple[Any, ...], number: int, node: Any) -> bool:
-        """Whether this addition is the engine's own and only the engine holds the first summand."""
-        summed, added = args[0], args[1]
-        if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
-            return False
-        storage = summed.untyped_storage()
-        counts = summed._use_count(), compat.storage_use_count(storage._cdata)
-        in_node, _ = self.writers.get(self.meta_storages.of(storage)._cdata, (None, None))
-        return (
-            counts == (4, 2)
-            and (in_node != number or _gives_twice(node))
-            and (summed.shape, summed.dtype) == (added.shape, added.dtype)
-            and is_dense(summed)
-        )
+        sums = func is aten.add.Tensor and not (kwargs or torch.is_grad_enabled()) and isinstance(args[1], torch.Tensor)
+        if in_place is None and not sums:
+            return func
+        storage = args[0].untyped_storage()
+        in_node, maker = self.writers.get(self.meta_storages.of(storage)._cdata, (None, None))
+        if sums and (args[0]._use_count(), compat.storage_use_count(storage._cdata)) == (4, 2):
+            # Only the engine holds the first summand; it sums gradients of an input that several nodes, or one, return.
+            edges = [] if node is None else [edge for edge in node.next_functions if edge[0] is not None]
+            is_alike = (args[0].shape, args[0].dtype) == (args[1].shape, args[1].dtype)
+            if is_alike and (in_node != number or len(set(edges)) < len(edges)) and is_dense(args[0]):
+                return aten.add_.Tensor
+        if in_place is None or in_node != number or maker not in in_place.makers:
+            return func
+        return in_place.func if not in_place.nodes or (node and node.name() in in_place.nodes) else func
 
 
-def _adds_bias(product: torch.Tensor, added: Any) -> bool:
-    """Whether an addition inside a recurrence is of a bias, which ``linear`` adds in place without a mode.
-
-    Source: aten/src/ATen/native/Linear.cpp, ``linear``, for inputs that are not 2-d.
-    """
-    return product.dim() >= 3 and isinstance(added, torch.Tensor) and added.dim() == 1
-
-
-def _gives_twice(node: Any) -> bool:
-    """Whether a node returns several gradients for one input of another node, which the engine then sums."""
-    inputs = [] if node is None else [edge for edge in node.next_functions if edge[0] is not None]
-    return len(set(inputs)) < len(inputs)
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""An operator and its arguments."""
 
 
 class InPlace(NamedTuple):
@@ -210,10 +189,6 @@ class InPlace(NamedTuple):
     func: Any
     makers: Collection[Any]
     nodes: Collection[str] = ()
-
-    def applies(self, node: str, maker: Any) -> bool:
-        """Return whether the replacement applies in a node to a tensor that ``maker`` created."""
-        return maker in self.makers and (not self.nodes or node in self.nodes)
 
 
 _WITH_VECTORS: dict[Any, Any] = {aten._linalg_svd.default: False, aten._linalg_eigh.default: "L"}
@@ -265,18 +240,14 @@ _IN_PLACE = {
 Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 """
 
-_NUMBERS = {aten.isnan.default}
-_SHARED = {f"{name}Backward{n}" for name in ("Max", "Min", "Median", "Nanmedian") for n in (0, 1)}
 _CLAMPED = {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
 if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
     _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
         aten.masked_fill_.Scalar, {aten.where.self, aten.reciprocal.default}, {*_CLAMPED, _ANGLE}
     )
 else:
-    _NUMBERS |= _COMPARED
-    _SHARED |= _CLAMPED
     _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED, _CLAMPED)
-_IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _NUMBERS, _SHARED)
+    _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED, _CLAMPED)
 
 
 def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:
@@ -302,7 +273,7 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
         with (
             functions.watch.state.being(in_engine=True, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
-            nullcontext() if is_on(StepFunctions) else functions.again(),
+            nullcontext() if is_on(StepFunctions) else copy(functions),
             nullcontext() if numbers is None else numbers.running(roots, creates_graph),
         ):
             return functions.engine.run(run, roots, gradients, keeps_graph, creates_graph, *args, **kwargs)
@@ -325,34 +296,3 @@ def _is_cast(func: Any, args: tuple[Any, ...]) -> bool:
     if not compat.has_kernel(func.name(), "AutocastCUDA"):
         return False
     return any(tensor.is_floating_point() and tensor.dtype is not torch.float64 for tensor in tensors_of(args))
-
-
-NodeCall = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""An operator and its arguments."""
-
-
-def call_of(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
-    """Return the call that an autograd node's formula makes without a mode, in place of this one."""
-    change = None if node is None else _CHANGES.get(node.name())
-    return (func, args, kwargs) if change is None else change(node, on_cuda, func, args, kwargs)
-
-
-def _selected(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
-    """Select the filled elements' gradients; under a mode torch sums them next to a zero, here any tensor."""
-    if func is aten.scalar_tensor.default:
-        return aten.alias.default, (node._saved_mask,), {}
-    return (aten.masked_select.default, (args[1], args[0]), {}) if func is aten.where.self else (func, args, kwargs)
-
-
-_SINGLE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-
-
-def _single(node: Any, on_cuda: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeCall:
-    """Compute norms of float32 tensors in float32 on a GPU; under a mode, and on the CPU, torch uses float64."""
-    tensor, dtype = args[0], kwargs.get("dtype")
-    if on_cuda and dtype in _SINGLE and tensor.dtype.to_real() is torch.float32:
-        return func, args, {**kwargs, "dtype": _SINGLE[dtype]}
-    return func, args, kwargs
-
-
-_CHANGES: dict[str, Callable[..., NodeCall]] = {"MaskedFillBackward1": _selected, "RenormBackward0": _single}

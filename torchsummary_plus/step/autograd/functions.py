@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -36,7 +37,6 @@ from ...trace.valued_kernels import longest_target
 from ..real_steps import MAKERS, READS, asking_module, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
-from .formulas import cast_grid, extreme_function, product_function
 from .nodes import DeviceNumbers, RenewedViews, number_of
 
 _NODE = "_torchsummary_plus_node"
@@ -70,24 +70,22 @@ class StepFunctions(TorchFunctionMode):
         self.numbers: DeviceNumbers | None = None
         """The numbers of nodes on a GPU."""
 
-    def again(self) -> StepFunctions:
-        """Return a copy, since a mode can be nested in itself only as another object."""
-        same = StepFunctions(self.watch, self.engine, self.device, self.capability)
-        same.renewed, same.keep_number, same.numbers = self.renewed, self.keep_number, self.numbers
-        return same
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.on_cuda:
             args, kwargs = on_numbered_gpus(func, args, kwargs)
         self.engine.drop_unreferenced()
         state = self.watch.state
-        state.autocasts = self._autocasts(func)
+        kind = self.device.type
+        casts = torch.is_autocast_enabled(kind) and getattr(func, "__name__", "") not in cast_functions(kind)
+        state.autocasts = kind if casts else ""
         # Not ``being``: this runs tens of thousands of times a step.
         outer, state.in_engine = (state.in_engine, state.in_transform), False
         is_inside = self.on_cuda and compat.transform_level() is not None
         state.in_transform = torch.is_autocast_enabled("cuda") if is_inside else None
         try:
-            out = self.renewed.call(self.stand_in(func), args, kwargs or {})
+            self.renewed.catch_up()
+            out = self.stand_in(func)(*args, **(kwargs or {}))
+            self.renewed.catch_up()
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
             elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
@@ -100,13 +98,6 @@ class StepFunctions(TorchFunctionMode):
             raise
         finally:
             state.in_engine, state.in_transform = outer
-
-    def _autocasts(self, func: Any) -> str:
-        """Return the kind of device for which autocast is on inside a function; "" if it is off there."""
-        kind = self.device.type
-        if not torch.is_autocast_enabled(kind) or getattr(func, "__name__", "") in cast_functions(kind):
-            return ""
-        return kind
 
     def stand_in(self, func: Any) -> Callable[..., Any]:
         """Return how a function runs without a mode of ours, on the device."""
@@ -121,11 +112,6 @@ class StepFunctions(TorchFunctionMode):
             return partial(_finite, func)
         if func in _OF_VALUES:
             return partial(self._of_values, func)
-        formula = product_function(func, self._assume, kernels.answers.zeros)
-        if formula is not None:
-            return formula
-        if func in _REFLECTORS and torch.is_grad_enabled():
-            self._assume(func.__name__, OTHER_FORMULA)
         if func in READS:
             return partial(self._read, func)
         if func in MAKERS:
@@ -133,7 +119,8 @@ class StepFunctions(TorchFunctionMode):
         if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
             return cast_grid
         if self.on_cuda:
-            return cuda_function(func, self.capability, self._attention_by_operators) or func
+            math = partial(self._attention, kernel=torch.ops.aten._scaled_dot_product_attention_math)
+            return cuda_function(func, self.capability, math) or func
         if func is ATTENTION:
             return self._attention
         if func is torch._transformer_encoder_layer_fwd and torch.is_autocast_enabled("cpu"):
@@ -142,7 +129,7 @@ class StepFunctions(TorchFunctionMode):
             return partial(self._recurrence, func)
         if func is _ctc_kernel:
             return self._ctc_loss
-        return self._max_pool1d if func in _POOLS else extreme_function(func) or func
+        return self._max_pool1d if func in _POOLS else cast("Callable[..., Any]", func)
 
     def _of_values(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function of singular values or eigenvalues, without vectors unless a gradient needs them."""
@@ -164,10 +151,6 @@ class StepFunctions(TorchFunctionMode):
     def _assume(self, operator: str, how: str) -> None:
         kernels: Any = self.watch.kernel
         kernels.answers.assume(asking_module(self.watch.frame), operator, how)
-
-    def _attention_by_operators(self, *args: Any, **kwargs: Any) -> Any:
-        """Run :meth:`_attention` with its condition known to hold."""
-        return self._attention(*args, kernel=torch.ops.aten._scaled_dot_product_attention_math, **kwargs)
 
     def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
         """Without a fused kernel, attention adds the mask in place; under a mode, out of place.
@@ -301,12 +284,6 @@ _OF_VALUES = {
 }
 """Functions that use singular values or eigenvalues only."""
 
-OTHER_FORMULA = "the gradient keeps its columns in a list here, and in one tensor in a real step"
-REFLECTORS_BAND = 0.25
-"""Relative error of the storages for that; eleven gradients of Householder reflectors took up to 11 % more."""
-_REFLECTORS = {torch.linalg.householder_product, torch.orgqr, torch.Tensor.orgqr, torch.ormqr, torch.Tensor.ormqr}
-"""Source: torch/csrc/autograd/FunctionsManual.cpp, ``householder_product_backward`` and ``ormqr_backward``."""
-
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _one_hot_kernel: _one_hot,
     _getitem: _get_item,
@@ -329,6 +306,44 @@ def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
     shape, device = out.shape, out.device
     del out
     return torch.full(shape, _FINITE[func], dtype=torch.bool, device=device)
+
+
+class CastGrid(torch.autograd.Function):
+    """``torch.affine_grid_generator`` operator by operator: its product, and so its result, is in autocast's dtype.
+
+    Source: aten/src/ATen/native/AffineGridGenerator.cpp; the operator itself has no kernel of autocast's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, size: list[int], align_corners: bool) -> Tensor:
+        """Multiply the grid in homogeneous coordinates by the matrices."""
+        ctx.size, ctx.align_corners = size, align_corners
+        count, _, *sides = size
+        points = theta.new_empty((count, *sides, len(sides) + 1))
+        for axis, length in enumerate(reversed(sides)):
+            points[..., axis].copy_(_steps(theta, length, align_corners).view(-1, *[1] * axis))
+        points[..., -1].fill_(1)
+        points = points.view(count, -1, len(sides) + 1)
+        return torch.bmm(points, theta.transpose(1, 2)).view(count, *sides, len(sides))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient of the matrices."""
+        return torch.ops.aten.affine_grid_generator_backward.default(grad, ctx.size, ctx.align_corners), None, None
+
+
+def _steps(theta: Tensor, length: int, align_corners: bool) -> Tensor:
+    """Return the coordinates along one axis, from -1 to 1."""
+    ends = (-1, 1) if length > 1 else (0, 0)
+    steps = torch.linspace(*ends, length, dtype=theta.dtype, device=theta.device)
+    return steps if align_corners else steps * (length - 1) / length
+
+
+def cast_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
+    """Run ``torch.affine_grid_generator`` under autocast."""
+    grid: Tensor = CastGrid.apply(theta, list(size), align_corners)  # type: ignore[no-untyped-call]
+    return grid
 
 
 @contextmanager

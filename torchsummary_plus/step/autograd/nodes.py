@@ -44,6 +44,18 @@ _NODES = ("MulBackward0", "DivBackward0", "DivBackward1")
 _NOTHING: tuple[Callable[[], None], int] = (lambda: None), 0
 
 
+OTHER_FORMULAS = frozenset({
+    *("ProdBackward0", "ProdBackward1", "CumprodBackward0", "MaskedFillBackward1", "RenormBackward0"),
+    *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
+    *("LinalgHouseholderProductBackward0", "OrmqrBackward0"),
+})  # fmt: skip
+"""Nodes whose gradient is computed by another formula under a mode, with up to several times the memory.
+
+Products check for zeros without a mode, and extremes of all elements share their gradient among equal elements in
+place; a mode leaves out both, as reflectors keep their columns in a list (torch/csrc/autograd/FunctionsManual.cpp).
+"""
+
+
 class SavedNumbers:
     """Passes the storages of kept numbers to ``record``, for the module that ran the product.
 
@@ -172,18 +184,18 @@ class RenewedViews:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Inside the block, record the nodes that torch replaces in this thread."""
-        outer = follow_renewals(self._renewing)
+
+        def renewing(tensor: Tensor) -> None:  # Here torch holds the view's lock, so that the node cannot be read yet.
+            with compat.no_subclass_function():
+                if tensor._is_view():
+                    self._pending.append((tensor, tensor._version))
+
+        outer = follow_renewals(renewing)
         try:
             yield
         finally:
             follow_renewals(outer)
             self._pending.clear()
-
-    def _renewing(self, tensor: Tensor) -> None:
-        """Record that torch is replacing a view's node while holding its lock, so that the node cannot be read yet."""
-        with compat.no_subclass_function():
-            if tensor._is_view():
-                self._pending.append((tensor, tensor._version))
 
     def catch_up(self) -> None:
         """Handle the replaced nodes, now that their views' locks are free."""
@@ -191,32 +203,24 @@ class RenewedViews:
             view, version = self._pending.pop()
             with compat.no_subclass_function():
                 if view._version == version:
-                    self._see_to(view)
-
-    def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a function and handle the nodes replaced before or by it."""
-        self.catch_up()
-        out = func(*args, **kwargs)
-        self.catch_up()
-        return out
-
-    def _see_to(self, view: Tensor) -> None:
-        nodes, scattered = list(_nodes(view)), _Scattered(self._watch, view._base)
-        for node in nodes:
-            node.register_prehook(scattered.begin)
-            node.register_hook(scattered.end)
+                    scattered = _Scattered(self._watch, view._base)
+                    for node in _nodes(view):
+                        node.register_prehook(scattered.begin)
+                        node.register_hook(scattered.end)
 
 
-def _nodes(view: Tensor) -> Iterator[Any]:
-    """Yield the nodes between a view and its base."""
+def _nodes(view: Tensor) -> list[Any]:
+    """Return the nodes between a view and its base."""
     base: Any = view._base
+    nodes: list[Any] = []
     try:
         node, end = view.grad_fn, base.grad_fn
     except RuntimeError:  # Made without gradients: torch raises when asked for its node, for the user too.
-        return
+        return nodes
     while node is not None and node is not end and node.name() != ACCUMULATES:
-        yield node
+        nodes.append(node)
         node = node.next_functions[0][0] if node.next_functions else None
+    return nodes
 
 
 class _Scattered:
