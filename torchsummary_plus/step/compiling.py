@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from itertools import chain
 from types import FunctionType
 from typing import Any, NoReturn
@@ -117,33 +117,54 @@ class CompilerNeededError(Exception):
     """A step imports torch's compiler, which must happen earlier: it would keep replacements of torch's functions."""
 
 
-def _refuse(*_: Any, **__: Any) -> Any:
-    raise CompilerNeededError
-
-
 @contextmanager
 def compiler_left_out() -> Iterator[None]:
     """Have optimizers run without importing ``torch._dynamo``, unless the process has imported it.
 
-    Checkpoints import it themselves: the first one raises :class:`CompilerNeededError`.
+    Checkpoints import it themselves: the first one raises :class:`CompilerNeededError`. torch hooks the ``step`` of
+    each class of optimizers once, permanently: the hooks made meanwhile are undone, and it hooks the class's own again
+    for the next optimizer.
     """
     if "torch._dynamo" in sys.modules or not compat.optimizers_import_compiler:
         yield
         return
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise CompilerNeededError
+
+    hook_step, hooked_steps = Optimizer.profile_hook_step, dict[Step, Step]()
+
+    def hook(step: Step) -> Step:
+        inner = compat.step_under_compiler(step)
+
+        def without_import(*args: Any, **kwargs: Any) -> Any:
+            assert inner is not None
+            with torch.set_grad_enabled(args[0].defaults["differentiable"]):  # As torch's decorator does.
+                return inner(*args, **kwargs)
+
+        hooked: Step = hook_step(step if inner is None else update_wrapper(without_import, inner))
+        hooked_steps[hooked] = step
+        return hooked
+
     methods = [method for value in vars(Optimizer).values() if (method := compat.kept_from_compiler(value))]
     checkpoints = vars(sys.modules["torch.utils.checkpoint"]) if "torch.utils.checkpoint" in sys.modules else {}
     importing = [method for value in checkpoints.values() if (method := compat.kept_from_compiler(value))]
     for method in methods:
         setattr(method, compat.UNCOMPILED_FORM, method)
     for method in importing:
-        setattr(method, compat.UNCOMPILED_FORM, _refuse)
-    hooked, own = _HookedSteps(), vars(Optimizer)["profile_hook_step"]
-    Optimizer.profile_hook_step = staticmethod(hooked.hook)  # type: ignore[assignment, method-assign]
+        setattr(method, compat.UNCOMPILED_FORM, refuse)
+    own_hook = vars(Optimizer)["profile_hook_step"]
+    Optimizer.profile_hook_step = staticmethod(hook)  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        Optimizer.profile_hook_step = own  # type: ignore[method-assign]
-        hooked.undo()
+        Optimizer.profile_hook_step = own_hook  # type: ignore[method-assign]
+        for kind in _subclasses(Optimizer):
+            own = hooked_steps.get(vars(kind).get("step"))
+            if own is not None:
+                del kind.step
+                if getattr(kind, "step", None) is not own:  # It was the class's own, not an inherited one.
+                    kind.step = own
         for method in (*methods, *importing):
             vars(method).pop(compat.UNCOMPILED_FORM, None)
 
@@ -152,43 +173,6 @@ def import_for_hooked() -> None:
     """Import the compiler before a step if an optimizer was created before, as torch's hooks would import it inside."""
     if any(getattr(vars(kind).get("step"), "hooked", False) for kind in _subclasses(Optimizer)):
         compat.import_for_optimizers()
-
-
-class _HookedSteps:
-    """The ``step`` methods of optimizer classes first used meanwhile; torch hooks each class's once, permanently."""
-
-    def __init__(self) -> None:
-        self._hook = Optimizer.profile_hook_step
-        self._own: dict[Step, Step] = {}
-
-    def hook(self, step: Step) -> Step:
-        """Return the hooked form that torch makes of a class's step, without the import."""
-        hooked: Step = self._hook(_without_import(step))
-        self._own[hooked] = step
-        return hooked
-
-    def undo(self) -> None:
-        """Restore the classes' own ``step``; torch hooks it again for the next optimizer."""
-        for kind in _subclasses(Optimizer):
-            own = self._own.get(vars(kind).get("step"))
-            if own is not None:
-                del kind.step
-                if getattr(kind, "step", None) is not own:  # It was the class's own, not an inherited one.
-                    kind.step = own
-
-
-def _without_import(step: Step) -> Step:
-    """Return a step that sets gradient mode as torch's decorator does; return any other step unchanged."""
-    inner = compat.step_under_compiler(step)
-    if inner is None:
-        return step
-
-    @wraps(inner)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with torch.set_grad_enabled(args[0].defaults["differentiable"]):
-            return inner(*args, **kwargs)
-
-    return run
 
 
 def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
@@ -205,7 +189,12 @@ def has_compiled(values: Iterable[Any]) -> bool:
     """
     if "torch._dynamo" not in sys.modules:
         return False
-    return any(_is_compiled(named) for value in values for named in (value, *_named(value)))
+    named = list(values)
+    for value in tuple(named):
+        if isinstance(value, FunctionType):
+            named += chain.from_iterable(map(content_of, value.__closure__ or ()))
+            named += (value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__)
+    return any(map(_is_compiled, named))
 
 
 def _is_compiled(value: Any) -> bool:
@@ -217,13 +206,3 @@ def _is_compiled(value: Any) -> bool:
     if not isinstance(value, FunctionType) or getattr(value, "_torchdynamo_disable", False):
         return False
     return hasattr(value, "_torchdynamo_orig_callable")
-
-
-def _named(value: Any) -> Iterator[Any]:
-    """Yield the objects that a function's closure and code refer to."""
-    if isinstance(value, FunctionType):
-        for cell in value.__closure__ or ():
-            yield from content_of(cell)
-        for name in value.__code__.co_names:
-            if name in value.__globals__:
-                yield value.__globals__[name]

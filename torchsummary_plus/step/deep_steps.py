@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -79,7 +81,8 @@ class Cut:
 
     def make(self, model: nn.Module) -> None:
         """Cut the model permanently."""
-        if self.count is None or any(_WITH_BUCKETS in _names(module) for module in model.modules()):
+        kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+        if self.count is None or _WITH_BUCKETS in kinds:
             return
         stack = largest_stack(model, WORTH)
         if stack is not None:
@@ -90,10 +93,6 @@ class Cut:
 
 _WITH_BUCKETS = "DistributedDataParallel"
 """A class given by name, because torch.distributed is slow to import."""
-
-
-def _names(module: nn.Module) -> set[str]:
-    return {kind.__name__ for kind in type(module).__mro__}
 
 
 @dataclass(frozen=True)
@@ -126,28 +125,20 @@ def largest_stack(model: nn.Module, least: int) -> LayerStack | None:
 
 
 def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[LayerStack]:
+    """Yield the runs of equal layers in a container, apart from integers that increase by one per layer."""
     if not isinstance(container, CONTAINERS):
         return
-    names = tuple(container._modules)
-    layers = list(container._modules.values())
+    names, layers = tuple(container._modules), container._modules.items()
+    described = [([], []) if layer is None else _described(name, layer, shared) for name, layer in layers]
     start = 0
-    pairs = zip(names, layers)
-    described: list[Any] = [None if layer is None else _described(name, layer, shared) for name, layer in pairs]
     for stop in range(1, len(names) + 1):
-        if stop < len(names) and described[start] is not None and _equal(described, start, stop):
-            continue
+        if stop < len(names):
+            (parts, counts), (others, later) = described[start], described[stop]
+            grows = all(a == b or b - a == stop - start for a, b in zip(counts, later))
+            if parts and parts == others and grows:
+                continue
         yield LayerStack(path, container, names, start, stop)
         start = stop
-
-
-def _equal(described: list[Any], first: int, other: int) -> bool:
-    """Whether two layers are equal, apart from integers that increase by one per layer."""
-    left, right = described[first], described[other]
-    return (
-        right is not None
-        and left[0] == right[0]
-        and all(a == b or b - a == other - first for a, b in zip(left[1], right[1]))
-    )
 
 
 def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
@@ -198,13 +189,8 @@ def _tensor(tensor: Tensor | None, shared: set[int]) -> Any:
 
 def _shared(model: nn.Module) -> set[int]:
     """Return the ids of parameters that several modules share."""
-    seen: set[int] = set()
-    twice: set[int] = set()
-    for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                (twice if id(parameter) in seen else seen).add(id(parameter))
-    return twice
+    owned = (filter(None.__ne__, module._parameters.values()) for module in model.modules())
+    return {key for key, count in Counter(map(id, chain.from_iterable(owned))).items() if count > 1}
 
 
 def _sharding(module: nn.Module) -> Any:
@@ -218,14 +204,13 @@ def _sharding(module: nn.Module) -> Any:
     if any(getattr(state, name, ()) for name in ("_states_to_forward_prefetch", "_states_to_backward_prefetch")):
         return object()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-    return [_group(group) for group in groups if group is not None]
+    parts = []
+    for group in filter(None, groups):
+        meshes = (getattr(group, name, None) for name in ("mesh_info", "post_forward_mesh_info"))
+        policies = (getattr(group, name, None) for name in ("mp_policy", "offload_policy"))
+        parts.append([str(value) for value in (*(getattr(mesh, "mesh", None) for mesh in meshes), *policies)])
+    return parts
 
 
 _OF_FLAT = ("sharding_strategy", "mixed_precision", "cpu_offload", "backward_prefetch", "compute_device", "world_size")
 """Settings of a ``FullyShardedDataParallel``'s flat parameter."""
-
-
-def _group(group: Any) -> Any:
-    names = ("mesh_info", "post_forward_mesh_info")
-    meshes = [str(getattr(getattr(group, name, None), "mesh", None)) for name in names]
-    return [meshes, str(getattr(group, "mp_policy", None)), str(getattr(group, "offload_policy", None))]

@@ -506,7 +506,8 @@ def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], Mem
     """Return a log with those of other draws, if any of them allocates other bytes.
 
     ``record`` records the same step with the given draws; ``redrawn`` tells whether its real pass draws too. If the
-    draws ask for the highest, its events replace the log's own.
+    draws ask for the highest, its events replace the log's own. All allocations in order are compared, not peaks: draws
+    that route tokens differently may still have equal peaks; the next may not.
     """
     if not (draws.asks or draws.foreign or redrawn):
         return log
@@ -514,32 +515,19 @@ def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], Mem
     for seed in OTHER_SEEDS:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             others.append(record(Draws(seed)))
-    if all(_sizes(other) == _sizes(log) for other in others):
+    sizes, *other_sizes = ([nbytes for _, _, nbytes in each.events] for each in (log, *others))
+    if all(other == sizes for other in other_sizes):
         note = f"random numbers may decide what runs: {len(others) + 1} draws allocated the same memory"
         return replace(log, assumptions=(*log.assumptions, note)) if draws.asks else log
     if draws.highest:
         note = f"random numbers decide what runs: the highest peak of {len(others) + 1} draws; others may exceed it"
         return replace(max((log, *others), key=_peak), others=log.others, assumptions=(*log.assumptions, note))
     note = f"random numbers decide what runs: the range is where 95 % of draws lie, judged by {len(others) + 1} of them"
-    spread = _spread([*map(_peak, others), _peak(log)])
-    return replace(log, others=(*log.others, *others), assumptions=(*log.assumptions, note), spread=spread)
-
-
-def _spread(peaks: list[int]) -> tuple[int, int]:
-    """Return by how much the prediction interval of another draw exceeds the lowest and highest of some peaks.
-
-    That of n normal draws is their mean with t * deviation * sqrt(1 + 1/n) on each side.
-    """
+    # Another of n normal draws lies within t * deviation * sqrt(1 + 1/n) of their mean.
+    peaks = [*map(_peak, others), _peak(log)]
     reach = STUDENT[len(peaks)] * stdev(peaks) * sqrt(1 + 1 / len(peaks))
-    return max(0, int(min(peaks) - mean(peaks) + reach)), max(0, int(mean(peaks) + reach - max(peaks)))
-
-
-def _sizes(log: MemoryLog) -> list[int]:
-    """Return the bytes of every allocation in order, and 0 for a free.
-
-    Draws that route tokens differently may still have equal peaks; the next may not.
-    """
-    return [nbytes for _, _, nbytes in log.events]
+    spread = max(0, int(min(peaks) - mean(peaks) + reach)), max(0, int(mean(peaks) + reach - max(peaks)))
+    return replace(log, others=(*log.others, *others), assumptions=(*log.assumptions, note), spread=spread)
 
 
 def _peak(log: MemoryLog) -> int:

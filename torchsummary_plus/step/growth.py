@@ -47,7 +47,7 @@ def grown(
     alike: dict[Hashable, Alike] = {}
     few, more, *most = (Reader(log, stack, alike).read() for log, stack in zip(logs, stacks))
     known = set() if proved is None else proved
-    sweeps = _proved_sweeps(few, more, most[0], known) if most else _known_sweeps(few, more, known)
+    sweeps = _proved_sweeps(few, more, most[0] if most else None, known)
     times = len(whole.names) - len(stacks[0].names)
     counts = [dict(log.unknown) for log in logs]
     if counts[0].keys() != counts[-1].keys() or logs[0].assumptions != logs[-1].assumptions:
@@ -69,50 +69,44 @@ class UnprovedError(Exception):
     """Two logs show what repeats, but no third log has confirmed it yet."""
 
 
-def _known_sweeps(few: Sequence[Token], more: Sequence[Token], proved: Proved) -> list[Sweep]:
-    """Return the sweeps between two lists if all their periods are confirmed. Raises :class:`UnprovedError`."""
-    for by_place in (True, False):
-        try:
-            sweeps = find_sweeps(few, more, by_place)
-        except NotRepeatingError:
-            continue
-        if proved.issuperset(_periods(more, sweeps, by_place)):
-            return sweeps
-    raise UnprovedError
-
-
-def _periods(more: Sequence[Token], sweeps: Sequence[Sweep], by_place: bool) -> Proved:
-    """Return the contents of each sweep's period, independent of where the period begins."""
-    return {
-        (by_place, frozenset(Counter(token[:2] for token in more[sweep.place : sweep.place + sweep.length]).items()))
-        for sweep in sweeps
-    }
-
-
-def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[Token], proved: Proved) -> list[Sweep]:
+def _proved_sweeps(
+    few: Sequence[Token], more: Sequence[Token], most: Sequence[Token] | None, proved: Proved
+) -> list[Sweep]:
     """Return the sweeps by which the first two lists predict the third. Raises :class:`NotRepeatingError`.
 
-    Places of storages are compared first: they alone distinguish a first or last layer that keeps more than the others.
-    Elsewhere they may grow with the depth, so that the second attempt ignores them.
+    Without a third list, all their periods must be confirmed already; else it raises :class:`UnprovedError`. Places of
+    storages are compared first: they alone distinguish a first or last layer that keeps more than the others. Elsewhere
+    they may grow with the depth, so that the second attempt ignores them.
     """
-    wanted = [token[:3] for token in most]
+    wanted = [token[:3] for token in most or ()]
     for by_place in (True, False):
         try:
             sweeps = find_sweeps(few, more, by_place)
-            if [token[:3] for token in repeated(few, more, sweeps, 2)] == wanted:
-                proved |= _periods(more, sweeps, by_place)
+            periods = {
+                (by_place, frozenset(Counter(token[:2] for token in more[s.place : s.place + s.length]).items()))
+                for s in sweeps
+            }
+            if most is None and proved.issuperset(periods):
+                return sweeps
+            if most is not None and [token[:3] for token in repeated(few, more, sweeps, 2)] == wanted:
+                proved |= periods
                 return sweeps
         except NotRepeatingError:
             continue
-    raise NotRepeatingError
+    raise UnprovedError if most is None else NotRepeatingError
 
 
 def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_place: bool) -> list[Sweep]:
-    """Return where the deeper list has an additional period. Raises :class:`NotRepeatingError`."""
+    """Return where the deeper list has an additional period. Raises :class:`NotRepeatingError`.
+
+    It is the middle one of the repeated periods, since the first and the last layer have only one neighbour.
+    """
     known: dict[object, int] = {}
-    short, long = (
-        [known.setdefault(_likeness(token, by_place), len(known)) for token in tokens] for tokens in (few, more)
-    )
+    short, long = [], []
+    for tokens, numbers in ((few, short), (more, long)):
+        for token in tokens:  # What tokens of equal layers have in common.
+            place = token.numbers[1:] if by_place and token.what in ("free", "output") else ()
+            numbers.append(known.setdefault((token.what, token.same, token.size, place), len(known)))
     sweeps = []
     i = j = 0
     while i < len(short) or j < len(long):
@@ -121,28 +115,17 @@ def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_place: bool) -> 
             continue
         length = _period(short, long, i, j)
         if length:
-            sweeps.append(_centred(long, j, length))
+            first = j
+            while first >= length and long[first - length : first] == long[j : j + length]:
+                first -= length
+            periods = (j - first) // length + 1
+            sweeps.append(Sweep(first + (periods + 1) // 2 * length, length))
             j += length
         elif i < len(short) and j < len(long) and few[i][:2] == more[j][:2]:
             i, j = i + 1, j + 1
         else:
             raise NotRepeatingError
     return sweeps
-
-
-def _likeness(token: Token, by_place: bool) -> object:
-    """Return what tokens of equal layers have in common."""
-    place = token.numbers[1:] if by_place and token.what in ("free", "output") else ()
-    return token.what, token.same, token.size, place
-
-
-def _centred(long: Sequence[int], place: int, length: int) -> Sweep:
-    """Return the middle one of the repeated periods, since the first and the last layer have only one neighbour."""
-    first = place
-    while first >= length and long[first - length : first] == long[place : place + length]:
-        first -= length
-    periods = (place - first) // length + 1
-    return Sweep(first + (periods + 1) // 2 * length, length)
 
 
 def _period(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
@@ -175,8 +158,9 @@ def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep
     tokens: list[Token] = []
     i = j = 0
     for sweep in (*sweeps, Sweep(len(more), 0)):
-        while j < sweep.place:
-            tokens.append(_further(few[i], more[j], times))
+        while j < sweep.place:  # Tokens that both lists have, with their numbers extrapolated.
+            by = _difference(few[i], more[j])
+            tokens.append(_moved(few[i], tuple(times * number for number in by)) if any(by) else few[i])
             i, j = i + 1, j + 1
         period = more[j : j + sweep.length]
         changes = [(n, _difference(before, period[n])) for n, before in enumerate(more[j - sweep.length : j])]
@@ -196,14 +180,6 @@ def _difference(before: Token, after: Token) -> tuple[int, ...]:
     if len(before.numbers) != len(after.numbers):
         raise NotRepeatingError
     return tuple(map(sub, after.numbers, before.numbers))
-
-
-def _further(few: Token, more: Token, times: int) -> Token:
-    """Return a token that both lists have, with its numbers extrapolated by ``times`` steps."""
-    if few.numbers == more.numbers:
-        return few
-    by = _difference(few, more)
-    return _moved(few, tuple(times * number for number in by))
 
 
 def _moved(token: Token, by: tuple[int, ...]) -> Token:

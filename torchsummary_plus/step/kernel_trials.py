@@ -42,7 +42,7 @@ from ..ops.scratch.registry import (
     Step,
     most_bytes,
 )
-from ..trace.kernels import change_tensors, tensors_of
+from ..trace.kernels import asks_values, change_tensors, tensors_of
 from .smaller_calls import Call, Shortened, extrapolated, shortened
 
 AT_ONCE, AT_ONCE_WORK = 1 << 19, 3 * 10**8
@@ -160,12 +160,25 @@ def _only_views(func: OpOverload) -> bool:
 def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], casts: bool) -> _Courses | None:
     """Return a call's courses, tried once for all calls alike; None if an operand is not strided."""
     args, kwargs, out = call
-    read: list[Any] = [id(func), _surroundings(casts), _selected(func, args, out)]
+    surroundings = (
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+        float32_precisions(),
+        casts and torch.get_autocast_dtype("cpu"),
+    )
+    read: list[Any] = [id(func), surroundings, _selected(func, args, out)]
     operands: list[Tensor] = []
     _read((*args, *kwargs, *kwargs.values()), read, operands)
     if any(tensor.layout is not torch.strided for tensor in operands):
         return None
-    read.append(_places(operands) if id(func) in _OF_STORAGES else _sharing(operands))
+    if id(func) in _OF_STORAGES:
+        read += [(int(tensor.storage_offset()), tensor.untyped_storage().nbytes()) for tensor in operands]
+    else:
+        read.append(_sharing(operands))
     read += [] if torch.Tag.pointwise in func.tags else _contents(operands)
     key = tuple(read)
     try:
@@ -179,33 +192,14 @@ def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], cast
         return _tried(func, call, casts)
 
 
-def _contents(tensors: Iterable[Tensor]) -> list[int]:
-    """Return a number for what each tensor of known integers or booleans holds, such as a mask or lengths."""
+def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
+    """Yield a number for what each tensor of known integers or booleans holds, such as a mask or lengths."""
     real = (each for each in tensors if not (isinstance(each, Fake) or each.is_meta or each.is_quantized))
-    held = [each for each in real if not (each.is_floating_point() or each.is_complex())]
-    if not held:
-        return []
-    with compat.no_modes(), compat.no_function():
-        return list(map(_digest, held))
-
-
-def _digest(tensor: Tensor) -> int:
-    weights = torch.randint(1 << 62, (tensor.numel(),), generator=torch.Generator().manual_seed(0))
-    return int((tensor.detach().reshape(-1).to(torch.int64) * weights).sum())
-
-
-def _surroundings(casts: bool) -> tuple[Any, ...]:
-    """Return what a kernel's memory depends on besides its arguments."""
-    return (
-        torch.get_num_threads(),
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.backends.mkldnn.enabled,
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_default_dtype(),
-        float32_precisions(),
-        casts and torch.get_autocast_dtype("cpu"),
-    )
+    for each in real:
+        if not (each.is_floating_point() or each.is_complex()):
+            with compat.no_modes(), compat.no_function():
+                weights = torch.randint(1 << 62, (each.numel(),), generator=torch.Generator().manual_seed(0))
+                yield int((each.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
 def _tried(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
@@ -249,13 +243,24 @@ def _fits(func: OpOverload, call: Call) -> bool:
 
 def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
     """Return a call's course from smaller calls; None if they do not agree."""
+
+    def course_of(smaller: Call) -> Course | None:
+        if (multiply_adds(func, *smaller) or 0) > LONGEST // 10 or not _fits(func, smaller):
+            return None
+        courses = _with_masks(func, smaller)
+        return None if courses is None or isinstance(courses[0], AtMost) else courses[0]
+
     ways = []
-    for least in (2, 16) if func in _CONVOLUTIONS else (2,):
+    is_convolution = func in _CONVOLUTIONS
+    for least in (2, 16) if is_convolution else (2,):
         for way in shortened(call, torch.Tag.pointwise in func.tags):
-            if func in _CONVOLUTIONS and way.axis != 0:
-                continue
-            sizes = way.sizes(share, torch.get_num_threads(), least)
-            if sizes is not None and _is_alike(func, call, way.at(sizes[0])):
+            sizes = None
+            if not is_convolution or way.axis == 0:
+                sizes = way.sizes(share, torch.get_num_threads(), least)
+            if sizes is not None and is_convolution:  # The same library must run it.
+                calls = call, way.at(sizes[0])
+                sizes = sizes if len({takes_onednn(*_convolution(func, args)) for args, *_ in calls}) == 1 else None
+            if sizes is not None:
                 ways.append((way, sizes))
     if _is_pointwise(func, call.args):  # Any position is computed alike, as is any image.
         height = Shortened(call, int(call.args[0].shape[2]), 2)
@@ -263,7 +268,7 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
         ways += [] if sizes is None else [(height, sizes)]
     ways.sort(key=lambda each: each[0].elements(max(each[1])) > 4 * AT_ONCE)
     for way, sizes in ways:
-        course = extrapolated(way, sizes, lambda smaller: _smaller_course(func, smaller))
+        course = extrapolated(way, sizes, course_of)
         if course is not None:
             return _with_threads(func, call, course)
     return None
@@ -283,13 +288,6 @@ def _with_threads(func: OpOverload, call: Call, course: Course) -> Course:
     return (*course[:place], Alloc(largest, band=band), *course[place + 1 :])
 
 
-def _smaller_course(func: OpOverload, call: Call) -> Course | None:
-    if (multiply_adds(func, *call) or 0) > LONGEST // 10 or not _fits(func, call):
-        return None
-    courses = _with_masks(func, call)
-    return None if courses is None or isinstance(courses[0], AtMost) else courses[0]
-
-
 _OF_STORAGES = {
     id(aten._new_zeros_with_same_feature_meta.default),
     *(id(getattr(aten, f"{part}_scatter").default) for part in ("slice", "select", "diagonal", "as_strided")),
@@ -297,13 +295,6 @@ _OF_STORAGES = {
 """Operators whose results are as large as an argument's whole storage."""
 
 _CONVOLUTIONS = {aten.convolution.default, aten._convolution.default, aten.convolution_backward.default}
-
-
-def _is_alike(func: OpOverload, call: Call, smaller: Call) -> bool:
-    """Whether the same library runs a smaller convolution."""
-    return (
-        func not in _CONVOLUTIONS or len({takes_onednn(*_convolution(func, args)) for args, *_ in (call, smaller)}) == 1
-    )
 
 
 def _is_pointwise(func: OpOverload, args: tuple[Any, ...]) -> bool:
@@ -331,10 +322,15 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
     length = max(map(len, lists), default=0)
     if length < 2 or any(len(value) != length for value in lists):
         return None
+
+    def part(value: Any, place: int) -> Any:
+        return value[place : place + 1] if isinstance(value, (list, tuple)) and value else value
+
     course: list[Step] = []
     buffers = results = 0
     for place in range(length):
-        one = _one(call, place)
+        kwargs = {name: part(value, place) for name, value in call.kwargs.items()}
+        one = Call(tuple(part(value, place) for value in call.args), kwargs, part(call.out, place))
         courses = _known(func, one, _COURSES, False)
         if courses is None or isinstance(courses[0], AtMost):
             return None
@@ -347,18 +343,11 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
     return tuple(course)
 
 
-def _one(call: Call, place: int) -> Call:
-    """Return the call for the tensors at one place of the lists."""
-
-    def part(value: Any) -> Any:
-        return value[place : place + 1] if isinstance(value, (list, tuple)) and value else value
-
-    kwargs = {name: part(value) for name, value in call.kwargs.items()}
-    return Call(tuple(map(part, call.args)), kwargs, part(call.out))
-
-
 def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()) -> tuple[Course, Course] | None:
-    """Return the courses of one call; None if the kernel fails, or its results have other shapes than expected."""
+    """Return the courses of one call; None if the kernel fails, or its results have other shapes than expected.
+
+    What only the first call of an object of packed weights keeps lasts, if later calls free all they allocate.
+    """
     args, _, out = call
     selected = _selected(func, args, out)
     if selected == -1:
@@ -372,34 +361,49 @@ def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()
             try:
                 own, named = _fresh(func, call, fill)
                 first, result = _course(func, own, named)
-                if not _is_expected(result, out, selected is not None):
+                results = zip(tensors_of(result), tensors_of(out))  # Others of one axis may be opaque.
+                unlike = [real for real, fake in results if real.shape != fake.shape]
+                if any(selected is not None or (real.numel() and real.dim() > 1) for real in unlike):
                     continue
                 if has_packed or is_foreign(func.name()) or unfreed_bytes(first):
                     # The first run created what the library keeps.
                     own, named = _fresh(func, call, fill) if has_packed or casts else (own, named)
                     first, _ = _course(func, own, named)
-                return _with_lasting(first, _course(func, own, named)[0]) if has_packed else (first, first)
+                if not has_packed:
+                    return first, first
+                later, _ = _course(func, own, named)
             except Exception:
                 continue
+            if not unfreed_bytes(later):
+                freed, number = {step.buffer for step in first if isinstance(step, Free)}, count()
+                first = tuple(s._replace(lasts=next(number) not in freed) if isinstance(s, Alloc) else s for s in first)
+            return first, later
     return None
 
 
 def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[str, Any]]:
-    """Return a call's arguments as real tensors, with generators and packed weights of its own."""
+    """Return a call's arguments as real tensors, with generators and packed weights of its own.
+
+    Each tensor becomes a copy, always the same, as kernels may check for shared memory; one that shares its storage
+    becomes a part of a copy of all of it.
+    """
     operands = tensors_of((*call.args, *call.kwargs.values()))
-    real = _real_once(set(map(_place, operands)) if id(func) in _OF_STORAGES else _shared(operands), fill)
+    whole = set(map(_place, operands)) if id(func) in _OF_STORAGES else _shared(operands)
+    known: dict[int, Tensor] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def real(tensor: Tensor) -> Tensor:
+        if id(tensor) not in known:
+            known[id(tensor)] = copy = _part(tensor, storages) if _place(tensor) in whole else _real(tensor)
+            if fill is not None and (isinstance(tensor, Fake) or tensor.is_meta):
+                with torch.no_grad():
+                    fill(copy)
+        return known[id(tensor)]
+
     own, named = change_tensors(call.args, real), change_tensors(call.kwargs, real)
     prepare = _PREPARED.get(func)
     named = {name: torch.Generator() if isinstance(value, torch.Generator) else value for name, value in named.items()}
     return repacked(own if prepare is None else prepare(*own)), named
-
-
-def _is_expected(result: Any, out: Any, every: bool) -> bool:
-    """Whether results have the fakes' shapes; only ``every`` one-axis result has to, as others may be opaque."""
-    return all(
-        real.shape == fake.shape or not (every or (real.numel() and real.dim() > 1))
-        for real, fake in zip(tensors_of(result), tensors_of(out))
-    )
 
 
 def _fills(selected: int | None) -> Iterator[Fill | None]:
@@ -431,20 +435,13 @@ def _unexpanded(tensor: Tensor) -> Tensor:
 
 def _selected(func: OpOverload, args: tuple[Any, ...], out: Any) -> int | None:
     """Return how many elements a call's values select; None if it does not depend on them, -1 if unknown."""
-    if not _may_select(func):
-        return None
     if func in _INDEXING:
         if not masks_of(args[1]):
             return None
         rows = masked_rows(out, *args[:2]) if func is aten.index.Tensor else written_rows(*args[:3])
         return -1 if rows is None else rows
-    results = tensors_of(out)
+    results = tensors_of(out) if asks_values(func) and torch.Tag.dynamic_output_shape in func.tags else []
     return int(results[0].shape[0]) if results and results[0].dim() else None
-
-
-@cache
-def _may_select(func: OpOverload) -> bool:
-    return func in _INDEXING or torch.Tag.dynamic_output_shape in func.tags
 
 
 _INDEXING = {
@@ -478,25 +475,6 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...]) -> bool:
     return is_reordered and skips and 1 in (x.shape[1], weight.shape[0], weight.shape[1])
 
 
-def _real_once(whole: set[int], fill: Fill | None) -> Callable[[Tensor], Tensor]:
-    """Return a function that replaces each tensor by a copy, always the same: kernels may check for shared memory.
-
-    A tensor in one of the storages ``whole`` becomes a part of a copy of all of it.
-    """
-    known: dict[int, Tensor] = {}
-    storages: dict[int, torch.UntypedStorage] = {}
-
-    def real(tensor: Tensor) -> Tensor:
-        if id(tensor) not in known:
-            known[id(tensor)] = copy = _part(tensor, storages) if _place(tensor) in whole else _real(tensor)
-            if fill is not None and (isinstance(tensor, Fake) or tensor.is_meta):
-                with torch.no_grad():
-                    fill(copy)
-        return known[id(tensor)]
-
-    return real
-
-
 def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     """Return which tensors are identical, which share a storage, and their positions in it."""
     if len(tensors) < 2:
@@ -507,11 +485,6 @@ def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     shared = _shared(tensors)
     offsets = (tensor.storage_offset() if place in shared else 0 for tensor, place in zip(tensors, places))
     return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
-
-
-def _places(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
-    """Return where tensors begin in their storages, and the bytes of these."""
-    return tuple((int(tensor.storage_offset()), tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
 def _place(tensor: Tensor) -> int:
@@ -577,16 +550,6 @@ def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if place not in before or resized.pop(place, None) is not None:
             new[number] = tensor.untyped_storage().nbytes()
     return tuple(_steps(sizes, new, resized.values())), result
-
-
-def _with_lasting(first: Course, later: Course) -> tuple[Course, Course]:
-    """Let what only the first call of an object keeps last, if later calls free all they allocate."""
-    if unfreed_bytes(later):
-        return first, later
-    freed = {step.buffer for step in first if isinstance(step, Free)}
-    number = count()
-    lasting = (step._replace(lasts=next(number) not in freed) if isinstance(step, Alloc) else step for step in first)
-    return tuple(lasting), later
 
 
 def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:

@@ -7,7 +7,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -351,10 +352,10 @@ class Ledger(Listener):
     def _record_result(self, tensor: torch.Tensor, nbytes: int | None, owner: int, band: float) -> None:
         if self.is_here(tensor):
             storage = self._storage(tensor)
-            if storage._cdata not in self._live:
-                self._record(storage, owner, nbytes if storage.resizable() else 0, band)
-            else:
+            if storage._cdata in self._live:
                 self.resized(storage)
+            else:
+                self._record(storage, owner, nbytes if storage.resizable() else 0, band)
 
     def is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has memory on the ledger's device, in a storage of its own.
@@ -451,7 +452,8 @@ class IfUsed(Listener):
             storage = tensor.untyped_storage()
             key, nbytes = storage._cdata, storage.nbytes() if self.ledger.is_here(tensor) else 0
             if self.ledger.number_of(tensor) < 0:
-                self._waiting[key] = weakref.ref(storage, self._release(key, nbytes)), holding.kind, holding.owner
+                released = weakref.ref(storage, partial(self._release, key, nbytes))
+                self._waiting[key] = released, holding.kind, holding.owner
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record what an operator is about to use."""
@@ -480,36 +482,23 @@ class IfUsed(Listener):
         """Stop following; the steps are over."""
         self._waiting.clear()
 
-    def _release(self, key: int, nbytes: int) -> Callable[[object], None]:
-        """Return a callback for a storage's release: it records the storage as held until then."""
-
-        def released(_: object) -> None:
-            _, kind, owner = self._waiting.pop(key, (None, "", 0))
-            if kind and nbytes:
-                self.ledger.event(self.ledger.was_there(nbytes, kind, owner), 0)
-
-        return released
-
-
-class _Clock(Protocol):
-    """The current phase and step, the moments so far, and the device whose memory is recorded."""
-
-    phase: str
-    step: int
-    moments: list[Moment]
-    backend: str
+    def _release(self, key: int, nbytes: int, _: object) -> None:
+        """Record a storage that the steps let go of as held until then."""
+        _, kind, owner = self._waiting.pop(key, (None, "", 0))
+        if kind and nbytes:
+            self.ledger.event(self.ledger.was_there(nbytes, kind, owner), 0)
 
 
 class Work(Listener):
     """Counts the multiply-adds of the last step by phase; operators between phases count as the forward's.
 
-    ``kernels`` are those of the last step; the clock has recorded an operator's moment before.
+    ``kernels`` are those of the last step; the ledger has recorded an operator's moment before.
 
     A backward is counted as it runs: a frozen weight has no gradient, and costs nothing.
     """
 
-    def __init__(self, clock: _Clock, steps: int) -> None:
-        self.clock = clock
+    def __init__(self, ledger: Ledger, steps: int) -> None:
+        self.ledger = ledger
         self.steps = steps
         self.step = -1
         self.mult_adds: Counter[str] = Counter()
@@ -518,15 +507,16 @@ class Work(Listener):
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Add the operator's multiply-adds to its phase; a new step starts over."""
-        if self.clock.step != self.step:
-            self.step = self.clock.step
+        if self.ledger.step != self.step:
+            self.step = self.ledger.step
             self.mult_adds, self.unknown, self.kernels = Counter(), Counter(), []
         count = multiply_adds(func, args, kwargs, out)
         if count is None:
             self.unknown[str(func)] += 1
         elif count:
-            phase = self.clock.phase
+            phase = self.ledger.phase
             self.mult_adds[phase if phase in ("backward", "optimizer") else "forward"] += count
         if self.step < self.steps - 1:
             return
-        self.kernels += kernels_of(len(self.clock.moments) - 1, func, args, kwargs, out, count or 0, self.clock.backend)
+        moment, backend = len(self.ledger.moments) - 1, self.ledger.backend
+        self.kernels += kernels_of(moment, func, args, kwargs, out, count or 0, backend)

@@ -77,15 +77,11 @@ def _bare(function: Any) -> Any:
     return function
 
 
-def _spellings() -> dict[str, str]:
-    spellings = {}
-    for name, named in LOSSES.items():
-        for spelling in (name, _bare(named.function).__name__, getattr(named.module, "__name__", name)):
-            spellings[spelling.lower()] = name
-    return spellings
-
-
-SPELLINGS = _spellings()
+SPELLINGS = {
+    spelling.lower(): name
+    for name, named in LOSSES.items()
+    for spelling in (name, _bare(named.function).__name__, getattr(named.module, "__name__", name))
+}
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,8 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
         return None
     own_targets = _as_targets(targets)
     named, function = _find(loss)
-    name = _name_of(loss)
+    bare = _bare(loss)
+    name = SPELLINGS[loss.lower()] if isinstance(loss, str) else getattr(bare, "__name__", type(bare).__name__)
     if named is not None:
         return Loss(name, function, own_targets, named.targets, True)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
@@ -199,18 +196,10 @@ def _find(loss: Any) -> tuple[Named | None, Any]:
             raise choice_error("loss", loss, [*LOSSES, "a callable"])
         return LOSSES[name], LOSSES[name].function
     for named in LOSSES.values():
-        if named.module is not None and isinstance(loss, named.module):
-            return named, loss
-        if _bare(loss) is _bare(named.function):
+        is_module = named.module is not None and isinstance(loss, named.module)
+        if is_module or _bare(loss) is _bare(named.function):
             return named, loss
     return None, loss
-
-
-def _name_of(loss: Any) -> str:
-    if isinstance(loss, str):
-        return SPELLINGS[loss.lower()]
-    bare = _bare(loss)
-    return getattr(bare, "__name__", type(bare).__name__)
 
 
 def _needs_targets(loss: Any) -> bool:
@@ -244,6 +233,11 @@ def _as_targets(targets: Any) -> Any:
     )
 
 
+WITHOUT_GRADIENTS = (
+    "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
+)
+
+
 def prediction(output: Any) -> Tensor:
     """Return the input of torch's losses: ``logits``, else the first floating-point tensor that requires gradients."""
     if isinstance(output, Tensor):
@@ -254,9 +248,7 @@ def prediction(output: Any) -> Tensor:
     for tensor in all_tensors(output):
         if tensor.is_floating_point() and tensor.requires_grad:
             return tensor
-    raise InputError(
-        "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
-    )
+    raise InputError(WITHOUT_GRADIENTS)
 
 
 def _classes_are_last(scores: Tensor, output: Any, inputs: Any, targets: Any) -> bool:
@@ -270,13 +262,10 @@ def _classes_are_last(scores: Tensor, output: Any, inputs: Any, targets: Any) ->
             return True
         if by_second and shape != tuple(scores.shape[:-1]):
             return False
-    of_logits = not isinstance(output, Tensor) and scores.dim() == 3 and _has_logits(output)
+    has_logits = "logits" in output if isinstance(output, Mapping) else hasattr(output, "logits")
+    of_logits = not isinstance(output, Tensor) and scores.dim() == 3 and has_logits
     tokens = (t for t in all_tensors(inputs) if not t.is_floating_point() and t.dtype is not torch.bool)
     return of_logits or any(tuple(t.shape) == tuple(scores.shape[:-1]) for t in tokens)
-
-
-def _has_logits(output: Any) -> bool:
-    return "logits" in output if isinstance(output, Mapping) else hasattr(output, "logits")
 
 
 def own_loss(output: Any) -> Tensor | None:
@@ -292,9 +281,7 @@ def default_loss(output: Any) -> Tensor:
         return own
     outputs = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not outputs:
-        raise InputError(
-            "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
-        )
+        raise InputError(WITHOUT_GRADIENTS)
     total = outputs[0].sum()
     for tensor in outputs[1:]:
         total = total + tensor.sum()

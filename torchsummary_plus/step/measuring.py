@@ -35,7 +35,6 @@ from ..trace.questions import OUTSIDE
 from ..watch.history import AllocatorHistory, free_blocks_taken
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import (
-    Change,
     ProfileReader,
     QuietProfile,
     alone,
@@ -74,13 +73,13 @@ def measure_step(
     with one_pass():
         tree = read(model, example)
         example = _settled(tree, example, step)
-        _check_places(tree, device)
+        if not is_complete(tree.modules[: tree.unregistered]):  # The others may be skeletons for functional_call.
+            raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
+        if tree.device() != device:
+            move = f"model.to({str(device)!r})"
+            raise InputError(f"the model is on {tree.device()}, not on {device}; move it with {move}")
         before = _reserved(device, afresh=True)
-        with (
-            free_blocks_taken(device),
-            compiled_for_torch(),
-            copied(tree, step, Copies(device)) as copy,
-        ):
+        with free_blocks_taken(device), compiled_for_torch(), copied(tree, step, Copies(device)) as copy:
             log = profiled(copy, example, device)
             after = _reserved(device)
         if is_timed:
@@ -107,14 +106,6 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
     return torch.cuda.max_memory_reserved(device)
 
 
-def _check_places(tree: ModuleTree, device: torch.device) -> None:
-    """Raise :class:`InputError` for a model that is not on the device, or is on meta."""
-    if not is_complete(tree.modules[: tree.unregistered]):  # The others may be skeletons for functional_call.
-        raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
-    if tree.device() != device:
-        raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
-
-
 @contextmanager
 def copied(tree: ModuleTree, step: Step, copies: Copies, draws: bool = True) -> Iterator[StepCopy]:
     """Yield a copy of a model and its step on copies of their tensors, with the model's mode set.
@@ -132,16 +123,12 @@ def copied(tree: ModuleTree, step: Step, copies: Copies, draws: bool = True) -> 
     ):
         repack(copy.tree.modules)
         set_mode(copy.tree, step.mode == "train", run_really)
-        copy.prior += _constants(tree, surroundings.modules)
+        owned = [*enumerate(tree.modules), *((OUTSIDE, module) for module in surroundings.modules)]
+        constants = ((owner, constant) for owner, module in owned for constant in graph_constants(module))
+        # Those of scripted modules' graphs; oneDNN's are among the packed weights.
+        copy.prior += (PriorTensor(tensor, "parameters", owner) for owner, tensor in constants if not tensor.is_mkldnn)
         copies.settle()
         yield copy
-
-
-def _constants(tree: ModuleTree, others: Iterable[nn.Module]) -> Iterator[PriorTensor]:
-    """Yield the constants of scripted modules' graphs, also of ``others``; oneDNN's are among the packed weights."""
-    owned = [*enumerate(tree.modules), *((OUTSIDE, module) for module in others)]
-    constants = ((owner, constant) for owner, module in owned for constant in graph_constants(module))
-    yield from (PriorTensor(tensor, "parameters", owner) for owner, tensor in constants if not tensor.is_mkldnn)
 
 
 def profiled(copy: StepCopy, example: Example, device: torch.device, collects: bool = True) -> MemoryLog:
@@ -184,10 +171,17 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
-    before, events = _happened(done, device.type, history, existing, if_used)
+    changed = changes(done, device.type)
+    unused = if_used - {*received(done), *freed(changed)} if if_used else set()
+    before = [(at, nbytes, history.blocks.get(at, nbytes)) for at, nbytes in existing.items() if at not in unused]
+    events = with_requests(with_frees(changed, history.happened), history.requests)
     reader = ProfileReader(device.type, before)
     reader.read(events)
-    missed = (*_missed(reader, before, history), *_in_threads(tree, marks))
+    missed = _missed(reader, before, history)
+    if paths := [tree.paths[index] for index in sorted(marks.in_threads)]:
+        names = ", ".join([*paths[:3], *["..."] * (len(paths) > 3)])
+        why = "called in threads that the model starts, whose allocations torch's profiler does not record"
+        missed += (f"{names}: {why}; the measured peak may be too low",)
     log = reader.log(tuple(tree.paths), steps.assumptions(missed))
     log = with_unseen_frees(log, reader.reused, packed_bytes)
     return log if collects else _with_collected(log, reader.garbage(events))
@@ -202,23 +196,6 @@ def timed(copy: StepCopy, example: Example, device: torch.device) -> MeasuredTim
     args, kwargs = own_arguments(example, steps, device)
     steps.run(args, kwargs)
     return stopwatch.measured(WARM_UP)
-
-
-def _happened(
-    done: QuietProfile, device_type: str, history: AllocatorHistory, existing: dict[int, int], if_used: set[int]
-) -> tuple[list[tuple[int, int, int]], Iterator[Change]]:
-    """Return the storages from before the steps (address, bytes, bytes of the block), and the steps' changes.
-
-    Of ``existing``, the bytes by address, those in ``if_used`` count only if an operator received or freed them.
-    """
-    changed = changes(done, device_type)
-    unused = if_used - {*received(done), *freed(changed)} if if_used else set()
-    before = [
-        (address, nbytes, history.blocks.get(address, nbytes))
-        for address, nbytes in existing.items()
-        if address not in unused
-    ]
-    return before, with_requests(with_frees(changed, history.happened), history.requests)
 
 
 def own_arguments(example: Example, steps: Steps, device: torch.device) -> tuple[Any, Any]:
@@ -276,16 +253,6 @@ def _missed(
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
     return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
-
-
-def _in_threads(tree: ModuleTree, marks: Marks) -> tuple[str, ...]:
-    """Return a note if modules ran in threads of their own, where torch profiles nothing."""
-    paths = [tree.paths[index] for index in sorted(marks.in_threads)]
-    if not paths:
-        return ()
-    names = ", ".join([*paths[:3], *["..."] * (len(paths) > 3)])
-    why = "called in threads that the model starts, whose allocations torch's profiler does not record"
-    return (f"{names}: {why}; the measured peak may be too low",)
 
 
 class RealSteps(Steps):

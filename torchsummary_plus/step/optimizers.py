@@ -156,14 +156,12 @@ class EightBit(torch.optim.Optimizer):
                 state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.float32)
                 continue
             state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
-            state[f"qmap{number}"] = self._map(parameter.device, number)
+            key = parameter.device, number
+            if key not in self.maps:
+                self.maps[key] = torch.zeros((MAP,), dtype=torch.float32, device=parameter.device)
+            state[f"qmap{number}"] = self.maps[key]
             scales = -(-count // BLOCK)
             state[f"absmax{number}"] = torch.zeros((scales,), dtype=torch.float32, device=parameter.device)
-
-    def _map(self, device: torch.device, number: int) -> torch.Tensor:
-        if (device, number) not in self.maps:
-            self.maps[device, number] = torch.zeros((MAP,), dtype=torch.float32, device=device)
-        return self.maps[device, number]
 
 
 class AdamW8bit(EightBit):
@@ -217,7 +215,10 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     tolerances = {name: group[name] for name in TOLERANCES}
     group.update(dict.fromkeys(TOLERANCES, -inf))
     by_search = group["line_search_fn"] is not None
-    answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
+    limits = f"max_iter {group['max_iter']}, max_eval {group['max_eval']}"
+    how = f"assumed to run to its limits ({limits}) without converging"
+    how += "; each line search is assumed to accept its first point" if by_search else ""
+    answers.assume(OUTSIDE, type(optimizer).__name__, how)
     ledger.assuming = SEARCHED if by_search else 0.0
     outer, answers.is_search = answers.is_search, lambda: ledger.phase == "optimizer"
     module.min = _shorter
@@ -236,8 +237,3 @@ def _shorter(*sizes: Any) -> Any:
     """
     tensors = [value for value in sizes if isinstance(value, torch.Tensor)]
     return tensors[0] if len(sizes) == 2 and len(tensors) == 1 else min(*sizes)
-
-
-def _limits(iterations: int, evaluations: int, by_search: bool) -> str:
-    limits = f"assumed to run to its limits (max_iter {iterations}, max_eval {evaluations}) without converging"
-    return f"{limits}; each line search is assumed to accept its first point" if by_search else limits

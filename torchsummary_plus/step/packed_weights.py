@@ -29,7 +29,8 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     """Return the bytes of each block that packed objects hold, with the module's number, and the bytes held elsewhere.
 
     A library such as FBGEMM packs weights into its own memory. Of torch's memory an object holds the storages that it
-    returns at every call, and those that a copy of it allocates. Optimized models hold oneDNN's tensors.
+    returns at every call, but for C++ vectors, and those that a copy of it allocates. Optimized models hold oneDNN's
+    tensors.
     """
     modules = list(modules)
     constants = [(constant, index) for index, module in enumerate(modules) for constant in graph_constants(module)]
@@ -40,20 +41,12 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
         blocks = [(compat.onednn_bytes(constant), index) for constant, index in constants if constant.is_mkldnn]
         stored = sum(nbytes for nbytes, _ in blocks)
         for packed, index in objects:
-            tensors = list(unpacked(packed))
+            tensors, again = list(unpacked(packed)), unpacked(packed)
             stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            blocks += [(nbytes, index) for nbytes in (*_own_bytes(tensors, unpacked(packed)), *_copy_bytes(packed))]
+            first, same = ({storage.data_ptr(): storage for storage in _storages(part)} for part in (tensors, again))
+            own = (storage.nbytes() for at, storage in same.items() if at in first and storage.resizable())
+            blocks += [(nbytes, index) for nbytes in (*filter(None, own), *_copy_bytes(packed))]
     return blocks, max(0, stored - sum(nbytes for nbytes, _ in blocks))
-
-
-def _own_bytes(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:
-    """Yield the bytes of the storages that two calls both return: the object's own. C++ vectors are not torch's."""
-    first, same = ({storage.data_ptr(): storage for storage in _storages(answer)} for answer in (tensors, again))
-    yield from (
-        storage.nbytes()
-        for place, storage in same.items()
-        if place in first and storage.resizable() and storage.nbytes()
-    )
 
 
 def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:

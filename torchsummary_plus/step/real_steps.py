@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -58,7 +59,6 @@ from ..trace.questions import (
     question,
     record,
 )
-from ..watch.meters import free_bytes
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled
 from .runner import Steps
@@ -116,22 +116,6 @@ class Misrepresented(Listener):
                 self.seen.add(OTHER_TANGENTS)
 
 
-class _NoAccount:
-    """An account that ignores everything."""
-
-    phase = ""
-    step = 0
-
-    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Ignore the tensors."""
-
-    def join(self, tensors: Sequence[Tensor], owner: int) -> None:
-        """Ignore the tensors."""
-
-    def enter(self, phase: str, step: int) -> None:
-        """Ignore the phase."""
-
-
 def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """Run the steps for real on CPU copies of the tensors they reach; everything is restored.
 
@@ -142,13 +126,16 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
     recorder, journal = AnswerRecorder(LONGEST_STEP, goes_on=True), SavedStorages()
     try:
-        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > MOST_BYTES:
-            raise TooLargeError
+        copied_tensors = [*tree.tensors(), *reached_by(tree, step).tensors]
+        held = sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in copied_tensors}.values())
+        if held + example.nbytes(tree.dtype()) > MOST_BYTES:
+            raise TooLongError(TOO_LARGE)
         swapped = copied(tree, step, Copies(CPU, moves=True), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
             watch = Pass(copy.tree, run_really, [journal, recorder])
             watch.install()
-            steps = Steps(watch, CPU, _NoAccount(), copy)
+            ignore: Any = dict.fromkeys(("classify", "join", "enter"), lambda *_: None)
+            steps = Steps(watch, CPU, SimpleNamespace(phase="", step=0, **ignore), copy)
             args, kwargs = own_arguments(example, steps, CPU)
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in copy.prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
@@ -159,7 +146,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
                 for _ in steps.each():
                     steps.run_once(args, kwargs)
             return RealStep(recorder.rehearsal(), journal)
-    except (TooLongError, TooLargeError) as error:
+    except TooLongError as error:
         return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))
     except Exception as error:
         return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
@@ -192,21 +179,9 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     return with_operands(measured(), names, saved_bytes)
 
 
-def _bytes_reached(tree: ModuleTree, step: Step) -> int:
-    """Return the bytes of the tensors that a real step copies."""
-    reached = [*tree.tensors(), *reached_by(tree, step).tensors]
-    return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
-
-
 MOST_BYTES = 1 << 30
 """Most bytes that a real step may hold besides what existed before it."""
-
-
-class TooLargeError(Exception):
-    """A step exceeds a real step's memory limit."""
-
-    def __init__(self) -> None:
-        super().__init__(f"it takes more than {MOST_BYTES:,} bytes")
+TOO_LARGE = f"it takes more than {MOST_BYTES:,} bytes"
 
 
 class SavedStorages(Listener):
@@ -229,7 +204,7 @@ class SavedStorages(Listener):
                 self._born[key] = weakref.ref(storage, partial(self._forget, key, nbytes))
                 self.nbytes += nbytes
         if self.nbytes > MOST_BYTES:
-            raise TooLargeError
+            raise TooLongError(TOO_LARGE)
 
     def _forget(self, key: int, nbytes: int, _: object) -> None:
         del self._born[key]
@@ -238,11 +213,7 @@ class SavedStorages(Listener):
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Save the contents that an operator is about to overwrite."""
         schema = getattr(func, "_schema", None)
-        if schema is not None and schema.is_mutable:
-            self._save(all_stored(written(func, args, kwargs)))
-
-    def _save(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
+        for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
             storage = tensor.untyped_storage()
             if storage._cdata not in self._born and storage._cdata not in self.contents and tensor.device.type == "cpu":
                 content = ctypes.string_at(storage.data_ptr(), storage.nbytes())
@@ -270,14 +241,8 @@ LONGEST_STEP = 10**11
 MOST_ANSWERS = 20_000
 """Most values that a pass may read, as a loop over pixels does; beyond, a step is measured instead of recorded."""
 
-SURELY_MEASURED = 200_000
-"""Most operators of a step that is measured even if no one knows how much memory is free."""
-
-MOST_MEASURED = 2_000_000
-"""Most operators of a step that is measured at all: about two minutes."""
-
-PROFILE_BYTES = 10_000
-"""Upper bound of what torch's profile of a step takes per operator (5,200 measured on torch 2.13)."""
+MOST_MEASURED = 200_000
+"""Most operators of a step that is measured: torch's profile takes about 5 KB for each."""
 
 MOST_INPUT_BYTES = 1 << 30
 """Most bytes of real inputs for a rehearsal."""
@@ -294,18 +259,7 @@ def asking_module(frame: Frame | None) -> int:
 
 
 class TooLongError(Exception):
-    """A real forward or step exceeds its limit of multiply-adds, operators or values."""
-
-
-def most_measured(free: int | None) -> int:
-    """Return how many operators a measured step may have, given the bytes of free memory: its profile takes half.
-
-    >>> most_measured(None), most_measured(8 << 30), most_measured(1 << 40)
-    (200000, 429496, 2000000)
-    """
-    if free is None:
-        return SURELY_MEASURED
-    return min(MOST_MEASURED, free // 2 // PROFILE_BYTES)
+    """A real forward or step exceeds its limit of multiply-adds, operators, values or memory."""
 
 
 class AnswerRecorder(Listener):
@@ -322,7 +276,6 @@ class AnswerRecorder(Listener):
         self.operators = 0
         self.multiply_adds = 0
         self.rng_state = rng_state()
-        self.most_measured = most_measured(free_bytes())
         self.elements = 0
         """How many elements were read as arrays."""
         self.is_aside = False
@@ -361,10 +314,9 @@ class AnswerRecorder(Listener):
         if self.multiply_adds > self.longest:
             raise TooLongError(f"it takes more than {self.longest:,} multiply-adds")
         self.operators += 1
-        most = self.most_measured if self.is_loop else MOST_OPERATORS
+        most = MOST_MEASURED if self.is_loop else MOST_OPERATORS
         if self.operators > most:
-            room = ", whose profile would take half of the free memory" if most < MOST_MEASURED and self.is_loop else ""
-            raise TooLongError(f"it calls more than {most:,} operators{room}")
+            raise TooLongError(f"it calls more than {most:,} operators")
         if self.is_loop:
             return
         if id(func) in PUTS and masks_of(args[1]):
@@ -415,16 +367,12 @@ class ReadsRecorded(TorchFunctionMode):
             return read_out(func, *args, **(kwargs or {}))
         if func is not functional.one_hot:
             return func(*args, **(kwargs or {}))
-        outer, self.recorder.is_aside = self.recorder.is_aside, _has_number(*args, **(kwargs or {}))
+        classes = args[1] if len(args) > 1 else (kwargs or {}).get("num_classes", -1)
+        outer, self.recorder.is_aside = self.recorder.is_aside, classes >= 0  # Else it depends on values.
         try:
             return func(*args, **(kwargs or {}))
         finally:
             self.recorder.is_aside = outer
-
-
-def _has_number(_: Tensor, num_classes: int = -1) -> bool:
-    """Whether ``one_hot`` is given the number of classes, which otherwise depends on values."""
-    return num_classes >= 0
 
 
 @dataclass(frozen=True)
@@ -539,8 +487,18 @@ def in_wide_bands(log: MemoryLog, why: str, band: float = OTHER_KERNELS) -> Memo
 
 
 def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:
-    """Add cuBLAS's workspaces to the log of a real step on the CPU, at each thread's first product of matrices."""
-    firsts = list(_first_products(log))
+    """Add cuBLAS's workspaces to the log of a real step on the CPU, at each thread's first product of matrices.
+
+    The backward runs on a thread of its own.
+    """
+    rules = {name: rule for (device, name), rule in LASTING.items() if device == "cuda"}
+    products = {name for name, rule in rules.items() if rule.source.startswith(HANDLES)}
+    by_thread: dict[bool, int] = {}
+    for event, (moment, _, nbytes) in enumerate(log.events):
+        at = log.moments[moment]
+        if nbytes and at.operator in products:
+            by_thread.setdefault(at.phase == "backward", event)
+    firsts = list(by_thread.values())
     workspace = StorageSpec(workspace_bytes(capability), "workspace", -1)
     events = list(log.events)
     for number, event in reversed(list(enumerate(firsts))):
@@ -551,17 +509,3 @@ def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:
     streams = log.streams and (*log.streams, *(0 for _ in firsts))
     storages = (*log.storages, *(workspace for _ in firsts))
     return replace(log, events=tuple(events), doubts=doubts, streams=streams, storages=storages)
-
-
-def _first_products(log: MemoryLog) -> Iterator[int]:
-    """Yield the first event of a product in the backward, which runs on a thread of its own, and outside of it."""
-    products = {
-        name for (backend, name), rule in LASTING.items() if backend == "cuda" and rule.source.startswith(HANDLES)
-    }
-    seen = set()
-    for event, (moment, _, nbytes) in enumerate(log.events):
-        at = log.moments[moment]
-        in_backward = at.phase == "backward"
-        if nbytes and at.operator in products and in_backward not in seen:
-            seen.add(in_backward)
-            yield event

@@ -133,7 +133,8 @@ class RecordedSteps(Steps):
         paths = tuple(self.tree.paths)
         return self.ledger.log(paths, self.assumptions(self.kernels.answers.assumptions(paths)))
 
-    def _wait_for_use(self, holding: PriorTensor) -> None:
+    def wait_for_use(self, holding: PriorTensor) -> None:
+        """Follow a tensor that counts only if the steps use it."""
         self.if_used.wait(holding)
 
     def blame(self, error: Exception, values: str) -> SummaryError:

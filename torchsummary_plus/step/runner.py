@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -93,7 +94,7 @@ class Steps:
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
         for holding in self.copy.prior:
             if holding.if_used:
-                self._wait_for_use(holding)
+                self.wait_for_use(holding)
 
     def _classify_model(self) -> None:
         for tensor, owner in self.packed:
@@ -115,7 +116,7 @@ class Steps:
         reference, owner = self.parameters.get(id(parameter), (None, otherwise))
         return owner if reference is not None and reference() is parameter else otherwise
 
-    def _wait_for_use(self, holding: PriorTensor) -> None:
+    def wait_for_use(self, holding: PriorTensor) -> None:
         """Classify a tensor that counts only if the steps use it."""
         self.account.classify([holding.tensor], holding.kind, holding.owner)
 
@@ -127,9 +128,8 @@ class Steps:
         if elsewhere:
             self.notes[f"packed weights of up to {elsewhere:,} bytes in their library's memory are not counted"] = None
         if unreadable := unreadable_weights(modules):
-            self.notes[f"packed weights of {unreadable} modules that their library cannot unpack are not counted"] = (
-                None
-            )
+            note = f"packed weights of {unreadable} modules that their library cannot unpack are not counted"
+            self.notes[note] = None
 
     def make_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""
@@ -205,25 +205,24 @@ class Steps:
         return loss
 
     def _forward(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Run the forward and return the loss, None for inference; the output is kept if the loop keeps it."""
+        """Run the forward and return the loss, None for inference; the output is kept if the loop keeps it.
+
+        Code in the output that did not run is noted. Raises :class:`UnsupportedError` if there is nothing else.
+        """
         self.doing = "forward"
         with self._autocast():
             output = self.model(*args, **kwargs)
-            self._check_ran(output)
+            left = not_run(kinds_left(suspended_code(output)))
+            if left and not all_tensors(output):
+                raise UnsupportedError(f"{left}, so its memory is unknown; pass a train_step that consumes it")
+            if left:
+                self.notes[left] = None
             self.output = output if self.step.keep_output else None
             if self.step.mode == "eval":
                 self.account.enter("end", self.account.step)
                 return None
             self.doing = "loss"
             return self._loss(output, (args, kwargs))
-
-    def _check_ran(self, output: Any) -> None:
-        """Note code in a forward's output that did not run; raise :class:`UnsupportedError` if there is no more."""
-        left = not_run(kinds_left(suspended_code(output)))
-        if left and not all_tensors(output):
-            raise UnsupportedError(f"{left}, so its memory is unknown; pass a train_step that consumes it")
-        if left:
-            self.notes[left] = None
 
     def _closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the closure that an optimizer calls for gradients and the loss."""
@@ -291,8 +290,15 @@ class Steps:
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
         """Record each gradient as such, for its parameter's module, as soon as it exists."""
+
+        def name(index: int, parameter: Tensor) -> None:
+            safe_point()
+            with compat.no_function(), self.watch.state.being(in_engine=False):
+                if parameter.grad is not None:
+                    self.account.classify([parameter.grad], "gradients", index)
+
         handles = [
-            parameter.register_post_accumulate_grad_hook(self._name_gradient(owner))
+            parameter.register_post_accumulate_grad_hook(partial(name, owner))
             for reference, owner in self.parameters.values()
             if (parameter := reference()) is not None and parameter.requires_grad
         ]
@@ -303,31 +309,14 @@ class Steps:
             for handle in handles:
                 handle.remove()
 
-    def _name_gradient(self, index: int) -> Callable[[Tensor], None]:
-        def name(parameter: Tensor) -> None:
-            safe_point()
-            with compat.no_function(), self.watch.state.being(in_engine=False):
-                if parameter.grad is not None:
-                    self.account.classify([parameter.grad], "gradients", index)
-
-        return name
-
-    def _forward_of(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """Wrap a closure that an optimizer calls, so that it runs in the forward phase."""
-
-        def forward() -> Any:
-            with self._phase("forward"):
-                return closure()
-
-        return forward
-
     def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
         """Return the context of an optimizer's step."""
         return nullcontext()
 
     def _optimizer(self) -> torch.optim.Optimizer | None:
+        """Return the steps' optimizer: the copy of one that was given, with its state, if it holds any parameter."""
         self.doing = "optimizer"
-        maker = optimizer_maker(self.step.optimizer)
+        given, maker = self.step.optimizer, optimizer_maker(self.step.optimizer)
         if maker is None or self.step.mode == "eval":
             return None
         registered = {key: at() for key, (at, owner) in self.parameters.items() if owner < self.tree.unregistered}
@@ -336,28 +325,27 @@ class Steps:
         if late:
             self.notes[f"{len(late)} of {len(learned)} parameters {UNTRAINED}"] = None
         trained = {key: parameter for key, parameter in learned.items() if key not in late}
-        optimizer = self._own_optimizer(trained) or maker(list(trained.values()))
+        groups = given.param_groups if isinstance(given, optimizers.Optimizer) else []
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        optimizer: torch.optim.Optimizer
+        if held & self.parameters.keys():
+            optimizer = given
+            if left := trained.keys() - held:
+                self.notes[
+                    f"the optimizer trains {len(trained) - len(left):,} of {len(trained):,} parameters that require "
+                    "gradients; the gradients of the others stay from step to step"
+                ] = None
+        else:
+            optimizer = maker(list(trained.values()))
         set_to_train(optimizer)
-        return optimizer
-
-    def _own_optimizer(self, trained: dict[int, Tensor]) -> torch.optim.Optimizer | None:
-        """Return the copy of an optimizer that was given, with its state; None if it holds none of the parameters."""
-        optimizer = self.step.optimizer
-        if not isinstance(optimizer, optimizers.Optimizer):
-            return None
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if not held & self.parameters.keys():
-            return None
-        if left := trained.keys() - held:
-            self.notes[
-                f"the optimizer trains {len(trained) - len(left):,} of {len(trained):,} parameters that require "
-                "gradients; the gradients of the others stay from step to step"
-            ] = None
         return optimizer
 
     @contextmanager
     def _optimizers_named(self) -> Iterator[None]:
-        """Set the phase to optimizer during a step, and record the state as such, for the parameter's module."""
+        """Set the phase to optimizer during a step, and record the state as such, for the parameter's module.
+
+        The closure that an optimizer calls runs in the forward phase.
+        """
         stepping = self.stepping
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -366,7 +354,7 @@ class Steps:
             stepping.append(ExitStack())
             stepping[-1].enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
             stepping[-1].enter_context(self._stepping(optimizer))
-            return closure_of(args, kwargs, self._forward_of)
+            return closure_of(args, kwargs, self._phase("forward"))
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             if is_beside():

@@ -64,33 +64,34 @@ class Shortened:
 
     def _changed(self, value: Any, size: int) -> Any:
         """Return arguments with tensors on meta and lists of sizes in another size."""
-        if isinstance(value, Tensor):
-            return self._smaller(value, size)
         if isinstance(value, (list, tuple)):
             if value and all(type(item) is int for item in value):
                 return type(value)(self._shape(tuple(value), size))
             return type(value)([self._changed(item, size) for item in value])
         if isinstance(value, dict):
             return {name: self._changed(item, size) for name, item in value.items()}
-        return value
-
-    def _smaller(self, tensor: Tensor, size: int) -> Tensor:
-        shape = self._shape(tuple(tensor.shape), size)
-        strides = list(tensor.stride())
-        for before, after, step in zip(tensor.shape, shape, tensor.stride()):
+        if not isinstance(value, Tensor):
+            return value
+        shape = self._shape(tuple(value.shape), size)
+        strides = list(value.stride())
+        for before, after, step in zip(value.shape, shape, value.stride()):
             if before != after:  # Steps over all of this axis become shorter.
                 strides = [
                     stride // before * after if stride >= step * before and stride % before == 0 else stride
                     for stride in strides
                 ]
-        smaller = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
-        smaller = torch.ops.aten._neg_view.default(smaller) if tensor.is_neg() else smaller
-        smaller = torch.ops.aten._conj.default(smaller) if tensor.is_conj() else smaller
-        return smaller.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+        smaller = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+        smaller = torch.ops.aten._neg_view.default(smaller) if value.is_neg() else smaller
+        smaller = torch.ops.aten._conj.default(smaller) if value.is_conj() else smaller
+        return smaller.requires_grad_(value.requires_grad and value.is_leaf)
 
 
 def shortened(call: Call, is_pointwise: bool) -> Iterator[Shortened]:
-    """Yield ways to shorten a call: by the first axis, or the second if that one is short, and wherever its size is."""
+    """Yield ways to shorten a call: by the first axis, or the second if that one is short, and wherever its size is.
+
+    A size must be that of no other axis, as if a batch is as large as the channels, and not a number's: kernels such as
+    batch norm's and group norm's do not check that their arguments agree, and would read beyond them.
+    """
     given, found = ([tensor for tensor in tensors_of(part) if tensor.dim()] for part in (call[:2], call.out))
     sizes: dict[tuple[int, int | None], None] = {}
     for tensor in (*given[:1], *found[:1]):
@@ -99,21 +100,12 @@ def shortened(call: Call, is_pointwise: bool) -> Iterator[Shortened]:
     sizes.update(dict.fromkeys((size, None) for size, _ in list(sizes)))
     if is_pointwise:
         sizes.update(dict.fromkeys((size, None) for size in sorted(set((found or given)[0].shape), reverse=True)))
-    ways = (Shortened(call, size, axis) for size, axis in sizes)
-    yield from (way for way in ways if is_pointwise or _means_one_axis(call, way.size, way.axis))
-
-
-def _means_one_axis(call: Call, size: int, axis: int | None) -> bool:
-    """Whether a size is that of no other axis, as if a batch is as large as the channels, and not a number's.
-
-    Kernels such as batch norm's and group norm's do not check that their arguments agree: they would read beyond them.
-    """
-    if any(type(value) is int and value == size for value in (*call.args, *call.kwargs.values())):
-        return False
-    shapes = [enumerate(tensor.shape) for tensor in tensors_of(call)]
-    if axis is None or len(tensors_of(call[:2])) < 2:
-        return True
-    return not any(length == size and place != axis for shape in shapes for place, length in shape)
+    numbers = {value for value in (*call.args, *call.kwargs.values()) if type(value) is int}
+    others = {(length, place) for tensor in tensors_of(call) for place, length in enumerate(tensor.shape)}
+    for size, axis in sizes:
+        is_one_axis = len(tensors_of(call[:2])) < 2 or axis is None or not {p for n, p in others if n == size} - {axis}
+        if is_pointwise or (size not in numbers and is_one_axis):
+            yield Shortened(call, size, axis)
 
 
 def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Course | None]) -> Course | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -148,7 +148,14 @@ class Surroundings:
         ``AveragedModel`` makes its counter on the CPU, wherever the model is.
         """
         for optimizer in self.reach.optimizers:
-            self.moving.update(map(id, _moving_states(optimizer)))
+            # State lies where its parameters do: all but counts of steps that the CPU reads.
+            # Source: torch/optim/optimizer.py, ``_process_value_according_to_param_policy``.
+            groups = optimizer.param_groups
+            on_card = {id(p) for g in groups if g.get("fused") or g.get("capturable") for p in g["params"]}
+            for parameter, state in optimizer.state.items():
+                named = state.items() if isinstance(state, dict) else ()
+                counted = {"step"} if id(parameter) not in on_card else set()
+                self.moving |= {id(v) for name, v in named if isinstance(v, Tensor) and name not in counted}
         gradients = [g for t in self.reach.tensors if id(t) in self._owners and (g := gradient_of(t)) is not None]
         on_device = any(not tensor.is_meta for tensor in tree.tensors())
         self.without_bytes = {id(t) for t in self.reach.tensors if t.is_meta} if on_device else set()
@@ -178,8 +185,13 @@ class Surroundings:
         tree, copier = copied_tree(self.tree, own, beside, away, loss_modules)
         for tensor in tensors_in(self.modules):
             copier.of(tensor)
-        if again is not None:
-            _separate_buffers([*self.tree.modules, *loss_modules, *self.modules], copier, again)
+        seen: set[int] = set()  # ``Module.to`` copies a buffer for every module, while a parameter stays one object.
+        for module in dict.fromkeys([*self.tree.modules, *loss_modules, *self.modules]) if again is not None else ():
+            for name, buffer in vars(module).get("_buffers", {}).items():
+                if buffer is not None and not isinstance(buffer, nn.Parameter):
+                    if id(buffer) in seen and again is not None:
+                        copier.of(module)._buffers[name] = again(buffer)
+                    seen.add(id(buffer))
         rest = [tensor for tensor in self.reach.tensors if id(tensor) not in self._left]
         for tensor in rest:
             copier.of(tensor)
@@ -201,7 +213,19 @@ class Surroundings:
 
         One that only a graph keeps is represented by ``make``'s.
         """
-        known = self._known()
+        known: dict[int, tuple[str, int]] = {}
+        for module in self.modules:
+            known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
+        for optimizer in self.reach.optimizers:
+            known.update((id(p), ("parameters", OUTSIDE)) for group in optimizer.param_groups for p in group["params"])
+            for parameter, state in optimizer.state.items():
+                owner = self._owners.get(id(parameter), OUTSIDE)
+                values = state.values() if isinstance(state, dict) else ()
+                known.update((id(value), ("optimizer_state", owner)) for value in values)
+        for tensor in self.reach.tensors:
+            gradient = gradient_of(tensor)
+            if gradient is not None:
+                known[id(gradient)] = ("gradients", self._owners.get(id(tensor), OUTSIDE))
         moving = {id(tensor) for tensor in tensors_in(self.modules)} | known.keys()
         standing: dict[int, Tensor] = {}
         for reached in self.reach.tensors:
@@ -220,53 +244,6 @@ class Surroundings:
         for tensor in self._in_graphs.stand_ins({**of_model, **standing}.__getitem__, make):
             yield PriorTensor(tensor, "buffers", OUTSIDE)
 
-    def _known(self) -> dict[int, tuple[str, int]]:
-        """Return the known kinds and owners of tensors, by their ids."""
-        known: dict[int, tuple[str, int]] = {}
-        for module in self.modules:
-            known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
-        for optimizer in self.reach.optimizers:
-            known.update((id(p), ("parameters", OUTSIDE)) for group in optimizer.param_groups for p in group["params"])
-            for parameter, state in optimizer.state.items():
-                owner = self._owners.get(id(parameter), OUTSIDE)
-                known.update((id(value), ("optimizer_state", owner)) for value in _values(state))
-        for tensor in self.reach.tensors:
-            gradient = gradient_of(tensor)
-            if gradient is not None:
-                known[id(gradient)] = ("gradients", self._owners.get(id(tensor), OUTSIDE))
-        return known
-
-
-def _separate_buffers(modules: Iterable[nn.Module], copier: Copier, again: Change) -> None:
-    """Put ``again(b)`` into the copy of every module but the first that holds a buffer ``b``.
-
-    ``Module.to`` copies it for each of them, while a parameter remains the same object.
-    """
-    seen: set[int] = set()
-    for module in dict.fromkeys(modules):
-        for name, buffer in vars(module).get("_buffers", {}).items():
-            if buffer is not None and not isinstance(buffer, nn.Parameter):
-                if id(buffer) in seen:
-                    copier.of(module)._buffers[name] = again(buffer)
-                seen.add(id(buffer))
-
-
-def _moving_states(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Yield the state that lies where its parameters do: all but counts of steps that the CPU reads.
-
-    Source: torch/optim/optimizer.py, ``_process_value_according_to_param_policy``.
-    """
-    on_card = {id(p) for g in optimizer.param_groups if g.get("fused") or g.get("capturable") for p in g["params"]}
-    for parameter, state in optimizer.state.items():
-        named = state.items() if isinstance(state, dict) else ()
-        for name, value in named:
-            if isinstance(value, Tensor) and (name != "step" or id(parameter) in on_card):
-                yield value
-
 
 def _parameters(module: nn.Module) -> list[Tensor]:
     return [parameter for parameter in module._parameters.values() if parameter is not None]
-
-
-def _values(state: Any) -> Iterable[Any]:
-    return state.values() if isinstance(state, dict) else ()

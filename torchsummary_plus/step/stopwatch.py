@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -69,10 +68,7 @@ class Stopwatch(Listener):
             node: Any = tensor.grad_fn
             if node is not None and SEEN not in node.metadata:
                 node.metadata[SEEN] = module
-                node.register_prehook(partial(self._reach, module))
-
-    def _reach(self, module: int, gradients: Any) -> None:
-        self._begin_lap(module)
+                node.register_prehook(lambda _: self._begin_lap(module))
 
     def _begin_lap(self, module: int) -> None:
         now: Any = perf_counter()

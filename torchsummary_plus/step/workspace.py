@@ -118,16 +118,21 @@ class Workspaces:
         self._unfreed = self._doubt = self._lasting_doubt = 0
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
-        """Return a kernel's course; call :meth:`lasting` before."""
+        """Return a kernel's course; call :meth:`lasting` before. On the CPU, a kernel without a rule is tried."""
         name, kwargs = self._function(SCRATCH, name, args, kwargs, out)
-        course = self._scratch(name, args, kwargs, out)
+        rule = SCRATCH.get((self.backend, name))
+        course: Course = ()
+        if rule is not None:
+            course = self._by_rule(rule, name, args, kwargs, out)
+        elif self.backend == "cpu":
+            course = self._tried(name, args, kwargs, out)
+        elif name in UNMODELLED["cuda"] or is_foreign(name) or is_unstudied(name):
+            course = self._bounded(AtMost(None, multiplies=name not in OF_ROWS), name, args, kwargs, out)
         passing, self._passing = self._passing, 0
-        if not passing:
-            return course
-        if name not in blas.ONE_PRODUCT:
+        if passing and name not in blas.ONE_PRODUCT:
             self._note(name, passing + most_bytes(course))
             return course
-        return (*course, Alloc(passing))
+        return (*course, Alloc(passing)) if passing else course
 
     def _function(
         self, rules: Mapping[tuple[str, str], Rule], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
@@ -143,10 +148,7 @@ class Workspaces:
             return name, kwargs
         return function, {key: value for key, value in kwargs.items() if key not in outs}
 
-    def _scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
-        rule = SCRATCH.get((self.backend, name))
-        if rule is None:
-            return self._without_rule(name, args, kwargs, out)
+    def _by_rule(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         answer = self._ask(rule, name, args, kwargs, out)
         if answer is None:  # It raised.
             answer = UNKNOWN
@@ -160,14 +162,6 @@ class Workspaces:
         if guesses:
             self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
         return tuple(answer)
-
-    def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
-        """Return the course of a kernel without a rule; on the CPU it is tried."""
-        if self.backend == "cpu":
-            return self._tried(name, args, kwargs, out)
-        if name in UNMODELLED["cuda"] or is_foreign(name) or is_unstudied(name):
-            return self._bounded(AtMost(None, multiplies=name not in OF_ROWS), name, args, kwargs, out)
-        return ()
 
     def _bounded(self, answer: AtMost, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         """Name an operator with only a bound, and cuBLAS's workspace if it may be the first to take it."""

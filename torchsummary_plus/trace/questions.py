@@ -64,10 +64,7 @@ class Answers:
     """
 
     def __init__(
-        self,
-        recorded: dict[Question, list[Any]] | None = None,
-        of_step: bool = False,
-        guesses: Guesses | None = None,
+        self, recorded: dict[Question, list[Any]] | None = None, of_step: bool = False, guesses: Guesses | None = None
     ) -> None:
         self.recorded = recorded
         self.of_step = of_step

@@ -85,12 +85,19 @@ class CudaEngine:
         self.fresh.clear()
 
     def run(self, run: Callable[..., Any], roots: Sequence[Any], gradients: Any, *how: Any, **kwargs: Any) -> Any:
-        """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream."""
+        """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream.
+
+        The engine would look it up on a missing GPU.
+        """
         if self.slot is None:
             return run(roots, gradients, *how, **kwargs)
         with self._started(self.slot, roots) as (started, graph):
             if kwargs["accumulate_grad"]:
-                _check_leaves(graph)
+                if any(node.name() == ACCUMULATES and _has_stream(node) for node in graph):
+                    raise UnsupportedError(
+                        "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
+                        "estimate it with a CPU build of torch"
+                    )
                 return run(started, gradients, *how, **kwargs)
             inputs, allows_unused = how[-2:]
             return self._gradients_by_hooks(
@@ -104,7 +111,12 @@ class CudaEngine:
         started = tuple(root if _is_on_meta(root) else self._seen_as_meta(root) for root in roots)
         nodes = nodes_of(started)
         graph = reached(nodes)
-        _number_last(nodes_of([view for view, root in zip(started, roots) if view is not root]), graph)
+        # The engine begins with the views' nodes: others may have the numbers of nodes still to come.
+        first = nodes_of([view for view, root in zip(started, roots) if view is not root])
+        most = max((n._sequence_nr() for n in graph.difference(first) if n.name() != ACCUMULATES), default=0)
+        for node in first:
+            if node._sequence_nr() < most:
+                node._set_sequence_nr(most + 1)
         self.drop_unreferenced()
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]
         slot.put_one_that_counts()
@@ -189,24 +201,6 @@ def reached(nodes: Sequence[Any]) -> set[Any]:
         seen |= following
         waiting.extend(following)
     return seen
-
-
-def _number_last(nodes: Sequence[Any], graph: set[Any]) -> None:
-    """Let the engine begin with some nodes of a graph, since others may have the numbers of nodes still to come."""
-    others = (node._sequence_nr() for node in graph.difference(nodes) if node.name() != ACCUMULATES)
-    most = max(others, default=0)
-    for node in nodes:
-        if node._sequence_nr() < most:
-            node._set_sequence_nr(most + 1)
-
-
-def _check_leaves(graph: set[Any]) -> None:
-    """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
-    if any(node.name() == ACCUMULATES and _has_stream(node) for node in graph):
-        raise UnsupportedError(
-            "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
-            "estimate it with a CPU build of torch"
-        )
 
 
 def _has_stream(node: Any) -> bool:

@@ -41,26 +41,22 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     ``math`` runs attention operator by operator where no fused kernel applies.
     """
     if func is ATTENTION:
-        return partial(_attention_unless_nested, partial(attention, capability, math))
+        return partial(attention, capability, math)
     if func in _BATCH_NORMS:
         return partial(batch_norm, func)
     if func is torch.grid_sampler:
         return _sampled
     if func in _OF_A_DEVICE:
         return partial(_inside_transforms, func, _OF_A_DEVICE[func])
-    layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
-    if layer is not None:
-        return layer
+    if func in _FAST_PATHS:
+        attend = partial(self_attention, capability, partial(attention, capability, math))
+        return attend if func is torch._native_multi_head_attention else partial(encoder_layer, attend)
     mode = _RECURRENT.get(func)
     if mode is None:
         return None
     if not torch.backends.cudnn.enabled:
         return partial(_recurrent_step_by_step, func)
-    return lambda *args: recurrent(capability, func, mode, *args)
-
-
-def _attention_unless_nested(fused: Callable[..., Tensor], query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return (ATTENTION if query.is_nested else fused)(query, *args, **kwargs)
+    return partial(recurrent, capability, func, mode)
 
 
 def loss_on_card(capability: Capability) -> AbstractContextManager[None]:
@@ -76,6 +72,7 @@ def loss_on_card(capability: Capability) -> AbstractContextManager[None]:
     return compat.replaced({place: seen})
 
 
+_FAST_PATHS = {torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention}
 _OF_A_DEVICE = {getattr(torch.Tensor, name).__get__: name for name in ("device", "is_cuda", "is_cpu", "is_meta")}
 
 
@@ -105,8 +102,11 @@ def attention(
     Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp). Boolean masks
     become numbers (``convert_boolean_attn_mask`` in aten/src/ATen/native/transformers/attention.cpp).
     """
+    if query.is_nested:
+        return ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
     if since(BATCHED_SINCE) and query.dim() == key.dim() == value.dim() == 3:
-        query, key, value, attn_mask = map(_with_batch, (query, key, value, attn_mask))
+        query, key, value = query[None], key[None], value[None]
+        attn_mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
         with_batch = attention(capability, math, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return with_batch.squeeze(0)
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
@@ -178,11 +178,6 @@ BATCHED_SINCE = "2.14"
 """The first release that adds a missing batch axis, so that fused kernels run; measured on 2.13 and 2.14."""
 
 
-def _with_batch(tensor: Any) -> Any:
-    """Return a view with four axes; None stays None."""
-    return tensor[(None,) * (4 - tensor.dim())] if tensor is not None else None
-
-
 def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:
     """Return a mask to add to scores: 0 where it is True, else minus infinity."""
     return torch.where(mask, 0.0, torch.scalar_tensor(-torch.inf, dtype=query.dtype, device=query.device))
@@ -222,16 +217,13 @@ def _sampled(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode:
         grid, input = (tensor.float() if tensor.dtype in HALVES else tensor for tensor in (grid, input))
     how = interpolation_mode, padding_mode, align_corners
     may = how == (BILINEAR, ZEROS, True) and input.dim() == 4 and input.shape[1] <= _MOST_CHANNELS
-    if may and torch.backends.cudnn.enabled and all(map(_is_sampled_by_cudnn, (input, grid))):
+    fits = all(tensor.dtype in CUDNN_SAMPLES and 0 < tensor.numel() <= LAST_OFFSET for tensor in (input, grid))
+    if may and fits and torch.backends.cudnn.enabled:
         return aten.cudnn_grid_sampler(input, grid)  # type: ignore[no-any-return]
     return torch.grid_sampler(input, grid, *how)
 
 
 _MOST_CHANNELS = 1024
-
-
-def _is_sampled_by_cudnn(tensor: Tensor) -> bool:
-    return tensor.dtype in CUDNN_SAMPLES and 0 < tensor.numel() <= LAST_OFFSET
 
 
 CUDNN_SAMPLES = (torch.float64, torch.float32, torch.float16)
@@ -351,14 +343,6 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of query, key and value by the kernel that the GPU runs."""
 
 
-def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..., Any] | None:
-    """Return the GPU's implementation of a function of the fast path; None for any other function."""
-    attend = partial(self_attention, capability, mix)
-    if func is torch._transformer_encoder_layer_fwd:
-        return partial(encoder_layer, attend)
-    return attend if func is torch._native_multi_head_attention else None
-
-
 def cast_encoder_layer(*args: Any, **kwargs: Any) -> Tensor:
     """Run an encoder layer on the CPU under autocast, which casts the arguments of each operator inside it."""
     return encoder_layer(torch._native_multi_head_attention, *args, **kwargs)
@@ -412,11 +396,18 @@ def self_attention(
             del mixed
             return linear(past, proj_weight, proj_bias), None
         del parts
-    packed = _packed(query, key, value, qkv_weight)
+    if query is key is value:  # The three projections side by side.
+        packed = torch.matmul(query, qkv_weight.t())
+    else:
+        pairs = zip((query, key, value), qkv_weight.chunk(3))
+        packed = torch.cat([torch.matmul(x, part.t()) for x, part in pairs], dim=2)
     q, k, v = packed.new_empty((3, batch * num_head, length, width)).unbind()
     del packed
     scores = torch.bmm(q, k.transpose(1, 2)).view(batch, num_head, length, length)
-    weights = _softmax_in_place(scores) if mask is None else _masked_softmax(scores, mask, mask_type)
+    if mask is None:  # Source: ``masked_softmax`` in transformers/attention.cpp.
+        weights: Tensor = aten._softmax.out(scores, -1, False, out=scores)
+    else:
+        weights = _masked_softmax(scores, mask, mask_type)
     del scores
     torch.bmm(weights.view(-1, length, length), v, out=q)
     mean_weights = weights if need_weights else None
@@ -430,14 +421,8 @@ def self_attention(
     return projected, mean_weights
 
 
-def _softmax_in_place(scores: Tensor) -> Tensor:
-    """Source: ``masked_softmax`` in transformers/attention.cpp."""
-    in_place: Tensor = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
-    return in_place
-
-
 def _masked_softmax(scores: Tensor, mask: Tensor, mask_type: int | None) -> Tensor:
-    """Source: ``masked_softmax`` there, and ``masked_softmax_cuda`` in cuda/SoftMax.cu."""
+    """Source: ``masked_softmax``, and ``masked_softmax_cuda`` in cuda/SoftMax.cu."""
     mask = mask.bool()
     if mask_type == PAIRS:
         mask = mask.expand(scores.shape)
@@ -450,11 +435,3 @@ def _masked_softmax(scores: Tensor, mask: Tensor, mask_type: int | None) -> Tens
     other = torch.softmax(scores.masked_fill(mask, -torch.inf), -1)
     del weights
     return other
-
-
-def _packed(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
-    """Return the three projections side by side."""
-    if query is key is value:
-        return torch.matmul(query, weight.t())
-    parts = [torch.matmul(x, part.t()) for x, part in zip((query, key, value), weight.chunk(3))]
-    return torch.cat(parts, dim=2)

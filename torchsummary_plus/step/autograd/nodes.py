@@ -92,24 +92,30 @@ class SavedNumbers:
             self._shared = None if node is None else self._of_views.get(node._sequence_nr())
 
     def settle(self) -> None:
-        """Record the number kept by the last operator's node, if any."""
+        """Record the number kept by the last operator's node, if any.
+
+        That of a write to a view is recorded until a hook says that it is freed; Python cannot reach the node.
+        """
         if self._pending is None:
             return
         (result, written_with, number), self._pending = self._pending, None
         out = result()
-        if out is not None:
-            with compat.no_function():
-                self._settle(out, written_with, number)
-
-    def _settle(self, out: torch.Tensor, written_with: Any, number: int) -> None:
-        shared, self._shared = self._shared, None
-        if self._is_view:
-            if written_with is not None:
-                self._record_until_node_ran(out, written_with, number)
-        elif shared is not None and out.grad_fn is not None:
-            out.grad_fn.register_hook(_Until(shared, self.keeps_graph))
-        else:
-            self._record_other(out)
+        if out is None:
+            return
+        with compat.no_function():
+            shared, self._shared = self._shared, None
+            node: Any = out.grad_fn if self._is_view or shared is not None else None
+            if not self._is_view:
+                if node is None:
+                    self._record_other(out)
+                elif shared is not None:
+                    node.register_hook(_Until(shared, self.keeps_graph))
+            elif written_with is not None and node is not None and node._sequence_nr() >= number:
+                storage = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
+                self._record(storage)
+                self._of_views[node._sequence_nr()] = storage
+                self._written = weakref.ref(storage), number
+                node.register_hook(_Until(storage, self.keeps_graph))
 
     def _record_other(self, out: torch.Tensor) -> None:
         saved = getattr(out.grad_fn, "_saved_other", None)
@@ -145,16 +151,6 @@ class SavedNumbers:
         if node is None:
             return 0
         return size if node.name() in _NODES or node._sequence_nr() in self._of_views else 0
-
-    def _record_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
-        """Record the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
-        node = base.grad_fn
-        if node is not None and node._sequence_nr() >= number:
-            storage = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
-            self._record(storage)
-            self._of_views[node._sequence_nr()] = storage
-            self._written = weakref.ref(storage), number
-            node.register_hook(_Until(storage, self.keeps_graph))
 
 
 class _Until:
@@ -315,33 +311,29 @@ class DeviceNumbers:
 
     @contextmanager
     def _renumbered(self, roots: Sequence[Any]) -> Iterator[None]:
-        """Number the nodes that earlier backwards created."""
+        """Number the nodes that earlier backwards created as the nodes in these places of the program's thread."""
         if not self.has_graphs:
             yield
             return
         starts = [turn.number for turn in self.turns]
+        programs = [turn for turn in self.turns if turn.thread == PROGRAM]
+        places = [turn.place for turn in programs]
         after = compat.sequence_number()
         try:
             for node in reached(nodes_of(roots)):
                 number = node._sequence_nr()
                 turn = self.turns[bisect_right(starts, number) - 1]
-                if turn.thread == ENGINE and number < after:
-                    self._renumber(node, number, turn)
+                if turn.thread != ENGINE or number >= after:
+                    continue
+                if isinstance(node, BackwardCFunction):
+                    self.is_open = True
+                    continue
+                _ORIGINAL[node] = number
+                place = turn.place + number - turn.number
+                of_program = programs[bisect_right(places, place) - 1]
+                node._set_sequence_nr(of_program.number + place - of_program.place)
             yield
         finally:
             for node, number in _ORIGINAL.items():
                 node._set_sequence_nr(number)
             _ORIGINAL.clear()
-
-    def _renumber(self, node: Any, number: int, turn: Turn) -> None:
-        if isinstance(node, BackwardCFunction):
-            self.is_open = True
-            return
-        _ORIGINAL[node] = number
-        node._set_sequence_nr(self._of_the_program(turn.place + number - turn.number))
-
-    def _of_the_program(self, place: int) -> int:
-        """Return the number of the ``place``-th node that the program's thread created, or will create."""
-        turns = [turn for turn in self.turns if turn.thread == PROGRAM]
-        turn = turns[bisect_right([turn.place for turn in turns], place) - 1]
-        return turn.number + place - turn.place
