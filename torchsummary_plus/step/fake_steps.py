@@ -24,7 +24,7 @@ from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exports import exporting
-from ..live.fakes import CPU, DataDependentError, standing_in_for
+from ..live.fakes import CPU, META, DataDependentError, fake_like, standing_in_for
 from ..live.offloading import Away, is_complete
 from ..live.own_random import own_random
 from ..live.own_random import seed as seed_own
@@ -151,10 +151,11 @@ class Task:
         with cuda_as_cpu(self.for_cuda), self.draws.seeded():
             return rehearse_step(self.tree, self.example, self.step)
 
-    def measured(self, real: RealStep) -> MemoryLog:
-        """Return the log of a real step on the CPU that has been rehearsed."""
+    def measured(self, real: RealStep, why: str) -> MemoryLog:
+        """Return the log of a real step on the CPU that has been rehearsed, with the reason for it."""
         with cuda_as_cpu(self.for_cuda):
-            return measured_step(self.tree, self.example, self.step, real)
+            log = measured_step(self.tree, self.example, self.step, real)
+        return replace(log, assumptions=(f"measured in a real step on the CPU{why}", *log.assumptions))
 
     def rehearsed_forward(self) -> Rehearsal:
         """Run a real forward on a copy of the model."""
@@ -241,9 +242,10 @@ def recorded(task: Task) -> MemoryLog:
 
 def _completed(task: Task, log: MemoryLog, misrepresented: Collection[str]) -> MemoryLog:
     """Return the log with those under other guesses and draws, or a measured one if fakes misrepresent the step."""
-    measured = _measured_because(task, min(misrepresented)) if misrepresented else None  # Either is reason enough.
-    if measured is not None:
-        return measured
+    if misrepresented and task.device.type == "cpu":
+        real = task.rehearsed_step()
+        if real.journal is not None:  # Either is reason enough.
+            return task.measured(real, f", because {min(misrepresented)}")
     for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(misrepresented):
         log = in_wide_bands(log, f"tensors may differ by half: {why}")
     log = _with_others(task, log)
@@ -272,17 +274,6 @@ def _with_new_modules(task: Task, _: Setback) -> Task:
     return replace(task, tree=task.tree.before or task.tree, grows=True)
 
 
-def _measured_because(task: Task, why: str) -> MemoryLog | None:
-    """Return a real step's log, with the reason for it; None on a GPU, or if it cannot run."""
-    if task.device.type != "cpu":
-        return None
-    real = task.rehearsed_step()
-    if real.journal is None:
-        return None
-    log = task.measured(real)
-    return replace(log, assumptions=(f"measured in a real step on the CPU, because {why}", *log.assumptions))
-
-
 def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog:
     """With a real pass's answers: a forward's for inference, the steps' for training, as weights change.
 
@@ -306,10 +297,8 @@ def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog
     real = task.rehearsed_step()
     if real.journal is None:
         raise too_long(f"{TOO_MANY_VALUES}, and {real.rehearsal.failure}")
-    log, why = task.measured(real), f"measured in a real step on the CPU, because {TOO_MANY_VALUES}"
-    if task.device.type == "cuda":
-        return by_other_kernels(log, task.capability, why)
-    return replace(log, assumptions=(why, *log.assumptions))
+    log = task.measured(real, f", because {TOO_MANY_VALUES}")
+    return by_other_kernels(log, task.capability) if task.device.type == "cuda" else log
 
 
 def _with_other_guesses(task: Task, setback: ForwardError | StepError) -> Task | None:
@@ -329,20 +318,16 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
         fixed = task.rehearsal.without_sizes()
         if fixed.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
             tasks += [replace(task, rehearsal=fixed, guesses=Guesses(least=least)) for least in (False, True)]
-    others, unrouted = [], []
-    for variant, other in _recordings(tasks):
-        others.append(other)
-        if variant.guesses is not None and not variant.guesses.routing and not variant.guesses.least:
-            unrouted += [replace(variant, guesses=guess) for guess in variant.guesses.alternatives()]
-    others += [other for _, other in _recordings(unrouted)]
+    others: list[MemoryLog] = []
+    unrouted: list[Task] = []
+    for variants, further in ((tasks, unrouted), (unrouted, [])):
+        for variant in variants:
+            with suppress(SummaryError, GrewError, NeedsIntegerError):
+                others.append(record_once(variant))
+                guesses = variant.guesses
+                if guesses is not None and not guesses.routing and not guesses.least:
+                    further += [replace(variant, guesses=guess) for guess in guesses.alternatives()]
     return replace(log, others=(*log.others, *others))
-
-
-def _recordings(tasks: Sequence[Task]) -> Iterator[tuple[Task, MemoryLog]]:
-    """Yield the tasks whose steps complete, with their logs."""
-    for task in tasks:
-        with suppress(SummaryError, GrewError, NeedsIntegerError):
-            yield task, record_once(task)
 
 
 def _first_sentence(text: str) -> str:
@@ -376,14 +361,13 @@ def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLo
                 log = recorded(replace(task, device=CPU, guesses=None, failure=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
-        return by_other_kernels(log, task.capability, f"estimated with the CPU's kernels: {why}")
+        log = replace(log, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
+        return by_other_kernels(log, task.capability)
     real = task.rehearsed_step()
     if real.journal is None:
         raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
-    log = task.measured(real)
-    if task.for_cuda:
-        log = with_cublas(log, task.capability)
-    return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
+    log = task.measured(real, f": {why}")
+    return with_cublas(log, task.capability) if task.for_cuda else log
 
 
 ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...] = (
@@ -487,13 +471,15 @@ def _copied(stack: ExitStack, task: Task, surroundings: Surroundings, kernels: S
     registered = {id(tensor) for tensor in tensors_in(with_loss(task.tree, task.step))}
 
     def own(tensor: Tensor) -> Tensor:
-        return kernels.of_model(tensor) if id(tensor) in registered else kernels.attribute(tensor)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        return kernels.parameter(tensor) if is_parameter else kernels.buffer(tensor, id(tensor) in registered)
 
     def other(tensor: Tensor) -> Tensor:
-        make = kernels.of_module if id(tensor) in surroundings.moving else kernels.other
-        return kernels.of_package(tensor) if id(tensor) in surroundings.reach.of_packages else make(tensor)
+        if id(tensor) in surroundings.reach.of_packages:
+            return kernels.of_package(tensor)
+        return kernels.other(tensor, id(tensor) in surroundings.moving)
 
-    away = Away(kernels.offloaded, kernels.absent, task.device)
+    away = Away(kernels.offloaded, lambda tensor: fake_like(tensor, META), task.device)
     moves = task.device.type == "cuda" != task.tree.device().type
     again = partial(remade, change=kernels.again) if moves and not kernels.keeps_places else None
     try:

@@ -102,7 +102,8 @@ def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_place: bool) -> 
     It is the middle one of the repeated periods, since the first and the last layer have only one neighbour.
     """
     known: dict[object, int] = {}
-    short, long = [], []
+    short: list[int] = []
+    long: list[int] = []
     for tokens, numbers in ((few, short), (more, long)):
         for token in tokens:  # What tokens of equal layers have in common.
             place = token.numbers[1:] if by_place and token.what in ("free", "output") else ()

@@ -459,12 +459,12 @@ def too_long(why: str) -> UnsupportedError:
 
 
 OTHER_KERNELS = 0.5
-"""Relative error assumed for each storage that a step allocates with another device's kernels."""
+"""Relative error assumed for each storage that a step allocates by other kernels."""
 
 
-def by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
+def by_other_kernels(log: MemoryLog, capability: Capability) -> MemoryLog:
     """Return the CPU's log for a GPU: storages get an error band, and the range has room for cuBLAS and cuDNN."""
-    log = in_wide_bands(log, why)
+    log = in_wide_bands(log)
     level, highest, sizes = 0, (0, 0, 0), dict[int, int]()
     for number, (moment, storage, nbytes) in enumerate(log.events):
         level += (nbytes or 0) - sizes.pop(storage, 0)
@@ -476,14 +476,14 @@ def by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> Memory
     return replace(log, in_blocks=False, doubts=doubts, bands=())
 
 
-def in_wide_bands(log: MemoryLog, why: str, band: float = OTHER_KERNELS) -> MemoryLog:
+def in_wide_bands(log: MemoryLog, *why: str) -> MemoryLog:
     """Return a log in which storages allocated during the step have an error band, with the reason for it."""
     from_setup = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
     storages = tuple(
-        spec if number in from_setup else replace(spec, band=max(spec.band, band))
+        spec if number in from_setup else replace(spec, band=max(spec.band, OTHER_KERNELS))
         for number, spec in enumerate(log.storages)
     )
-    return replace(log, storages=storages, assumptions=(why, *log.assumptions))
+    return replace(log, storages=storages, assumptions=(*why, *log.assumptions))
 
 
 def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,30 +29,15 @@ from .packed_weights import packed_blocks, unreadable_weights
 from .step_copy import PriorTensor, StepCopy
 
 
-class Account(Protocol):
-    """Is notified of tensors' kinds and of the beginning of each phase of a step.
+class Steps:
+    """One model's steps, run unchanged and reported to an account: a ledger, marks or a stopwatch.
 
-    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": whatever follows one of the last
-    two until a module is called again, such as gradient clipping or the loss of a micro-batch.
+    It is notified of tensors' kinds and modules, and of each phase that begins: "setup", "forward" (with the loss),
+    "backward", "optimizer", and "end": whatever follows one of the last two until a module is called again, such as
+    gradient clipping or the loss of a micro-batch.
     """
 
-    phase: str
-    step: int
-
-    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Note what tensors are, and for which module."""
-
-    def join(self, tensors: Sequence[Tensor], owner: int) -> None:
-        """Note that existing tensors, each with a storage of its own, lie in one block."""
-
-    def enter(self, phase: str, step: int) -> None:
-        """Begin a phase of a step."""
-
-
-class Steps:
-    """One model's steps, run unchanged and reported to an account."""
-
-    def __init__(self, watch: Pass, device: torch.device, account: Account, copy: StepCopy) -> None:
+    def __init__(self, watch: Pass, device: torch.device, account: Any, copy: StepCopy) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
         self.model = tree.modules[0]

@@ -102,10 +102,11 @@ def shortened(call: Call, is_pointwise: bool) -> Iterator[Shortened]:
         sizes.update(dict.fromkeys((size, None) for size in sorted(set((found or given)[0].shape), reverse=True)))
     numbers = {value for value in (*call.args, *call.kwargs.values()) if type(value) is int}
     others = {(length, place) for tensor in tensors_of(call) for place, length in enumerate(tensor.shape)}
-    for size, axis in sizes:
-        is_one_axis = len(tensors_of(call[:2])) < 2 or axis is None or not {p for n, p in others if n == size} - {axis}
+    is_of_one = len(tensors_of(call[:2])) < 2
+    for size, only in sizes:
+        is_one_axis = is_of_one or only is None or not {place for length, place in others if length == size} - {only}
         if is_pointwise or (size not in numbers and is_one_axis):
-            yield Shortened(call, size, axis)
+            yield Shortened(call, size, only)
 
 
 def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Course | None]) -> Course | None:

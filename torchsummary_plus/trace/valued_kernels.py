@@ -58,14 +58,6 @@ class ValuedKernels(FakeKernels):
         """Storages of values that another run may not have, by why."""
         self._copies = Copies(CPU)
 
-    def of_model(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of a model's parameter or buffer."""
-        return self.parameter(tensor) if isinstance(tensor, Parameter) else self.buffer(tensor)
-
-    def attribute(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of a model's other tensor, which lies where the tensors do that it views."""
-        return self.parameter(tensor) if isinstance(tensor, Parameter) else self._buffer(tensor, self._stand_in)
-
     def again(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a buffer that another module has as well."""
         return self._alone(tensor, self._place(tensor), 0 if _is_measure(tensor) else SMALL)
@@ -74,22 +66,16 @@ class ValuedKernels(FakeKernels):
         """Return the replacement of an offloaded weight in CPU memory."""
         return self._without_values(tensor, CPU)
 
-    def absent(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of the meta tensor that a module has in an offloaded weight's place."""
-        return fake_like(tensor, META)
-
     def parameter(self, tensor: Tensor, place: torch.device | None = None) -> Tensor:
         """Return the replacement of a parameter."""
         fake = self._moved(tensor, place or self._place(tensor), 0)
         fake._is_param = True
         return fake
 
-    def buffer(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of a buffer."""
-        return self._buffer(tensor, self._moved)
-
-    def _buffer(self, tensor: Tensor, make: Callable[[Tensor, torch.device, int], Tensor]) -> Tensor:
+    def buffer(self, tensor: Tensor, is_registered: bool = True) -> Tensor:
+        """Return the replacement of a model's buffer, or of its other tensor, which lies where what it views does."""
         stays = self.others_stay and tensor.device.type == "cpu"  # The model moved, and an attribute did not.
+        make = self._moved if is_registered else self._stand_in
         return make(tensor, CPU if stays else self._place(tensor), 0 if _is_measure(tensor) else SMALL)
 
     def of_input(self, tensor: Tensor) -> Tensor:
@@ -99,29 +85,24 @@ class ValuedKernels(FakeKernels):
     def _place(self, tensor: Tensor) -> torch.device:
         return CPU if self.keeps_places and tensor.device.type == "cpu" else self.device
 
-    def other(self, tensor: Tensor) -> Tensor:
+    def other(self, tensor: Tensor, is_of_module: bool) -> Tensor:
         """Return the replacement of a tensor the steps hold besides the model, with its values if it is small.
 
-        It moves to the device with the model, except a single number, which operators accept from the CPU.
+        It moves to the device with the model, except a single number, which operators accept from the CPU; if it is
+        another module's, a number moves too.
         """
-        return self._of_surroundings(tensor, not tensor.dim(), self._stand_in)
-
-    def of_module(self, tensor: Tensor) -> Tensor:
-        """Return the replacement of another module's tensor, a number too: ``module.to(device)`` moves them all."""
-        return self._of_surroundings(tensor, False, self._moved)
-
-    def _of_surroundings(
-        self, tensor: Tensor, is_number: bool, make: Callable[[Tensor, torch.device, int], Tensor]
-    ) -> Tensor:
-        stays = tensor.device.type == "cpu" and self.others_stay
+        is_on_cpu = tensor.device.type == "cpu"
+        stays = is_on_cpu and self.others_stay
         if isinstance(tensor, Parameter):
             return self.parameter(tensor, CPU if stays else None)
-        stays |= tensor.device.type == "cpu" and is_number
-        return make(tensor, CPU if stays else self.device, _most_outside(tensor))
+        stays |= is_on_cpu and not (is_of_module or tensor.dim())
+        make = self._moved if is_of_module else self._stand_in
+        return make(tensor, CPU if stays else self.device, 0 if tensor.requires_grad else SMALL)
 
     def of_package(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a tensor that an installed package keeps, which does not move with the model."""
-        return self._stand_in(tensor, CPU if tensor.device.type == "cpu" else self.device, _most_outside(tensor))
+        place = CPU if tensor.device.type == "cpu" else self.device
+        return self._stand_in(tensor, place, 0 if tensor.requires_grad else SMALL)
 
     def stand_in(self, tensor: Tensor, most: int = MASK) -> Tensor:
         """Return the replacement of a tensor on the device, with its values if it is small and not floating-point."""
@@ -174,7 +155,7 @@ class ValuedKernels(FakeKernels):
         is_whole = not dtype.is_floating_point and not dtype.is_complex
         has_values = is_whole and torch.Size(shape).numel() <= MASK
         stand_in = self.stand_in(real_input(shape, dtype, CPU if has_values else META))
-        values = self._value_of(stand_in, False)
+        values = self._value_of(stand_in)
         if values is not None:
             self.note_made_up(values, MADE_UP)
         return stand_in
@@ -193,7 +174,7 @@ class ValuedKernels(FakeKernels):
         """Return the assumptions behind the values of some tensors."""
         if not any(self.made_up.values()):
             return []
-        values = [self._value_of(tensor, False) for tensor in operands]
+        values = [self._value_of(tensor) for tensor in operands]
         keys = {value.untyped_storage()._cdata for value in values if value is not None}
         return [how for how, storages in self.made_up.items() if not keys.isdisjoint(storages)]
 
@@ -216,7 +197,7 @@ class ValuedKernels(FakeKernels):
         if masks:  # How many of their elements are true, if values or a real pass tell.
             query = put_question(self.module(), args)
             answer = self.answers.recall(query, self.answers.count(query))
-            for mask, count in zip(masks, mask_counts(masks, self._read_mask) or answer or ()):
+            for mask, count in zip(masks, mask_counts(masks, self._value_of) or answer or ()):
                 note_true(mask, count)
         reads = _KERNELS.get(id(func))
         if reads is not None:
@@ -260,12 +241,12 @@ class ValuedKernels(FakeKernels):
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
         query = question(self.module(), func, args)
         turn = self.answers.count(query)
-        if all(self._value_of(tensor, False) is not None for tensor in operands):
+        if all(self._value_of(tensor) is not None for tensor in operands):
             self._say_if_made_up(func, operands)
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
-        size = size_from_masks(func, args, self._read_mask)
+        size = size_from_masks(func, args, self._value_of)
         if size is not None:
             self._say_if_made_up(func, operands)
             return fakes_of(func, args, kwargs, size, device)
@@ -274,9 +255,6 @@ class ValuedKernels(FakeKernels):
                 return self.on_fakes(func, args, kwargs)
         return self.answers.answer(query, turn, func, args, kwargs, device)
 
-    def _read_mask(self, mask: Tensor) -> Tensor | None:
-        return self._value_of(mask, False)
-
     def _on_device(self, values: Tensor) -> Tensor:
         if self.device.type == "cpu":
             return values
@@ -284,7 +262,7 @@ class ValuedKernels(FakeKernels):
         fake.known = values
         return fake
 
-    def _value_of(self, tensor: Tensor, is_written: bool) -> Tensor | None:
+    def _value_of(self, tensor: Tensor, is_written: bool = False) -> Tensor | None:
         """Return a tensor's values; None if unknown."""
         if not isinstance(tensor, Fake):
             return tensor if self._is_known(tensor, is_written) else None
@@ -295,7 +273,7 @@ class ValuedKernels(FakeKernels):
         """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
         query = array_question(self.module(), fake)
         turn = self.answers.count(query)
-        values = self._value_of(fake, False)
+        values = self._value_of(fake)
         if values is None:
             return self.answers.array(query, turn, fake)
         for how in self.made_up_by([fake]):
@@ -304,7 +282,7 @@ class ValuedKernels(FakeKernels):
 
     def read_lengths(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
-        content = self._value_of(tensor, False)
+        content = self._value_of(tensor)
         values = None if content is None else content.tolist()
         self._say_if_made_up(func, [tensor])
         if values is None and func is PACK:
@@ -315,7 +293,7 @@ class ValuedKernels(FakeKernels):
         """Run an operator on its arguments' values."""
 
         def value(tensor: Tensor) -> Tensor:
-            values = self._value_of(tensor, False)
+            values = self._value_of(tensor)
             return tensor if values is None else values
 
         return self._really(func, change_tensors(args, value), _on_cpu(change_tensors(kwargs, value)))
@@ -339,11 +317,6 @@ class ValuedKernels(FakeKernels):
                 storage = tensor.untyped_storage()
                 self.spoilt[storage._cdata] = storage
         return out
-
-
-def _most_outside(tensor: Tensor) -> int:
-    """Return how large a tensor besides the model may be to keep its values."""
-    return 0 if tensor.requires_grad else SMALL
 
 
 def _is_measure(tensor: Tensor) -> bool:
@@ -388,10 +361,6 @@ def _pack(read: Read, x: Tensor, lengths: Tensor, batch_first: bool) -> Any:
     return new_fake((sum(known), *x.shape[2:]), x.dtype, x.device), sizes
 
 
-def _unpack(read: Read, grad: Tensor, input_size: Sequence[int], batch_sizes: Tensor, batch_first: bool) -> Tensor:
-    return new_fake(input_size, grad.dtype, grad.device)
-
-
 def _ctc(read: Read, scores: Tensor, targets: Tensor, inputs: Any, lengths: Any, *_: Any, **__: Any) -> Any:
     """Each sequence's loss, and the table for the backward: two columns per label, and one."""
     steps, batch = scores.shape[:2]
@@ -406,28 +375,19 @@ def longest_target(scores: Tensor, targets: Tensor) -> int:
     return targets.shape[1] if targets.dim() == 2 else scores.shape[0]
 
 
-def _ctc_backward(read: Read, grad: Tensor, scores: Tensor, *_: Any, **__: Any) -> Tensor:
-    return new_fake(scores.shape, scores.dtype, scores.device)
-
-
-def _by_cudnn(read: Read, *_: Any, **__: Any) -> bool:
-    """Always False: cuDNN's CTC needs concatenated int32 targets on the CPU, so torch's own kernel is assumed."""
-    return False
-
-
-_NAMES: dict[Callable[..., Any], tuple[str, ...]] = {
-    _pack: ("_pack_padded_sequence",),
-    _unpack: ("_pack_padded_sequence_backward",),
-    _ctc: ("_ctc_loss",),
-    _ctc_backward: ("_ctc_loss_backward",),
-    _by_cudnn: ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"),
+_READING: dict[str, Callable[..., Any]] = {
+    "_pack_padded_sequence": _pack,
+    "_pack_padded_sequence_backward": lambda _, grad, size, *__: new_fake(size, grad.dtype, grad.device),
+    "_ctc_loss": _ctc,
+    "_ctc_loss_backward": lambda _, grad, x, *__, **___: new_fake(x.shape, x.dtype, x.device),
+    # cuDNN's CTC needs concatenated int32 targets on the CPU, so torch's own kernel is assumed.
+    **dict.fromkeys(("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"), lambda *_, **__: False),
 }
+"""Fake kernels of operators that read lengths; they take a :data:`Read` before the arguments."""
 _KERNELS = {
     id(getattr(getattr(aten, name), overload)): kernel
-    for kernel, names in _NAMES.items()
-    for name in names
+    for name, kernel in _READING.items()
     if hasattr(aten, name)  # This torch may lack it.
     for overload in getattr(aten, name).overloads()
 }
-"""Fake kernels that read lengths, and take a :data:`Read` before the arguments; keyed by id, as operators are slow to
-hash, and every operator of a pass is looked up."""
+"""By identity: operators are slow to hash, and every operator of a pass is looked up."""
