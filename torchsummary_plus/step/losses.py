@@ -150,8 +150,7 @@ class Loss:
         raise InputError(f"loss {self.name} returned {returned}; accepted: one number as a tensor with a gradient")
 
     def _make_targets(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
-        shape, dtype = tuple(scores.shape), torch.int64
-        classes = ""
+        shape, dtype, classes = tuple(scores.shape), torch.int64, ""
         if self.target_kind == CLASSES:
             axis = len(shape) - 1 if last or len(shape) == 1 else 1
             shape, classes = shape[:axis] + shape[axis + 1 :], f", of {shape[axis]:,} classes (axis {axis})"

@@ -66,10 +66,8 @@ def measure_step(
     would lose its records to this one, :class:`ForwardError` and :class:`StepError`.
     """
     if compat.profiler_enabled():
-        raise UnsupportedError(
-            "measure_memory uses torch's profiler, and a profiler is already running; call it outside the "
-            "profiled block"
-        )
+        why = "a profiler is already running; call it outside the profiled block"
+        raise UnsupportedError(f"measure_memory uses torch's profiler, and {why}")
     with one_pass():
         tree = read(model, example)
         example = _settled(tree, example, step)
@@ -237,11 +235,9 @@ def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
     nbytes = sum(log.storages[number].nbytes for number in garbage)
     if not nbytes:
         return log
-    note = (
-        f"reference cycles hold {nbytes:,} bytes, which Python may free at any time; here none were freed during "
-        "the steps"
-    )
-    return replace(log, others=(*log.others, without(log, garbage)), assumptions=(*log.assumptions, note))
+    when = "which Python may free at any time; here none were freed during the steps"
+    notes = *log.assumptions, f"reference cycles hold {nbytes:,} bytes, {when}"
+    return replace(log, others=(*log.others, without(log, garbage)), assumptions=notes)
 
 
 def _missed(

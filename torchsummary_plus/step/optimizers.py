@@ -184,8 +184,6 @@ PAGED = "paged_"
 """Prefix of a name: the driver may move the states to the host; a peak counts them on the device."""
 
 
-AS_REAL = "iterates as often as in a real step on the CPU"
-
 TOLERANCES = ("tolerance_grad", "tolerance_change")
 
 SEARCHED = 3.0
@@ -197,17 +195,12 @@ Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracke
 
 @contextmanager
 def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
-    """Have LBFGS iterate as in a real step; without one it meets no tolerance, and searches accept the first point.
+    """Have LBFGS meet no tolerance, and its searches accept the first point.
 
-    Only values determine when it stops and how many pairs of steps and gradient changes it keeps, so without a real
-    step its allocations outside the closure are an assumption.
-    Raises :class:`DataDependentError` if a real step has not been tried yet.
+    Only values determine when it stops and how many pairs of steps and gradient changes it keeps, so that its
+    allocations outside the closure are an assumption.
     """
     if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
-        yield
-        return
-    if answers.follows_real_step():
-        answers.assume(OUTSIDE, type(optimizer).__name__, AS_REAL)
         yield
         return
     module: Any = lbfgs

@@ -155,17 +155,6 @@ class Answers:
         with no_dispatch():
             return torch.full(tensor.shape, value, dtype=tensor.dtype, device=CPU)
 
-    def follows_real_step(self) -> bool:
-        """Whether a real step says how often an optimizer iterates, rather than the optimizer's limits.
-
-        Raises :class:`DataDependentError` if no real step has been tried yet.
-        """
-        if self.guesses is None and not self.of_step:
-            self.refuse(OUTSIDE, aten._local_scalar_dense.default)
-        if self.guesses is not None:
-            self.guesses.iterates = self.of_step
-        return self.of_step and (self.guesses is None or not self.guesses.to_limits)
-
     def lengths(self, question: Question, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
         answer = self.recall(question, self.count(question))
@@ -280,19 +269,15 @@ MOST_ALTERNATIVES = 4
 """Sites whose opposite answer is also tried, for the step's least and greatest peak."""
 
 
-def _forms(name: str, *overloads: str) -> list[int]:
-    return [id(getattr(getattr(aten, name), overload)) for overload in overloads]
-
-
 _BOTH: dict[int, Callable[[Any, Any], Any]] = {
-    overload: getattr(operator, name)
+    id(getattr(getattr(aten, name), form)): getattr(operator, name)
     for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    for overload in _forms(name, "Scalar", "Tensor")
+    for form in ("Scalar", "Tensor")
 }
-_BOTH |= dict.fromkeys([*_forms("logical_and", "default"), *_forms("bitwise_and", "Tensor")], operator.and_)
-_BOTH |= dict.fromkeys([*_forms("logical_or", "default"), *_forms("bitwise_or", "Tensor")], operator.or_)
-_NOT = {*_forms("logical_not", "default"), *_forms("bitwise_not", "default")}
-_REDUCTIONS = {*_forms("any", "default", "dim", "dims"), *_forms("all", "default", "dim", "dims")}
+_BOTH |= {id(aten.logical_and.default): operator.and_, id(aten.bitwise_and.Tensor): operator.and_}
+_BOTH |= {id(aten.logical_or.default): operator.or_, id(aten.bitwise_or.Tensor): operator.or_}
+_NOT = {id(aten.logical_not.default), id(aten.bitwise_not.default)}
+_REDUCTIONS = {id(getattr(packet, form)) for packet in (aten.any, aten.all) for form in ("default", "dim", "dims")}
 """Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
 
 
@@ -357,7 +342,6 @@ class Guesses:
         self,
         inverted: frozenset[Visit] = frozenset(),
         least: bool = False,
-        to_limits: bool = False,
         routing: str = BALANCED,
     ) -> None:
         self.inverted = inverted
@@ -367,10 +351,6 @@ class Guesses:
         """The routers with assumed choices."""
         self.least = least
         """Whether sizes that depend on values are assumed empty rather than at their maximum."""
-        self.to_limits = to_limits
-        """Whether optimizers are assumed to iterate to their limits, whatever a real step does."""
-        self.iterates = False
-        """Whether an optimizer iterated as often as in a real step."""
         self.sizes = False
         """Whether any size depended on values."""
         self.visits: list[Visit] = []
@@ -382,7 +362,7 @@ class Guesses:
         """Reset for a new step."""
         self.visits.clear()
         self.times.clear()
-        self.sizes = self.iterates = False
+        self.sizes = False
         self.operators = 0
 
     def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
@@ -408,7 +388,7 @@ class Guesses:
         return Guesses(self.inverted | {last}, routing=self.routing)
 
     def alternatives(self) -> list[Guesses]:
-        """Return other possible guesses: each of the first sites inverted, the smallest sizes, optimizers' limits."""
+        """Return other possible guesses: each of the first sites inverted, the smallest sizes, other routing."""
         sites = list(self.times)[:MOST_ALTERNATIVES]
         how = self.routing
         guesses = [Guesses(self.inverted ^ {(site, number) for number in range(OFTEN)}, routing=how) for site in sites]
@@ -416,7 +396,7 @@ class Guesses:
         if self.routers and self.routers.were_asked:
             guesses += [Guesses(self.inverted, routing=CROWDED)]
             guesses += [Guesses(self.inverted, routing="", least=least) for least in (False, True)]
-        return [*guesses, Guesses(self.inverted, to_limits=True, routing=how)] if self.iterates else guesses
+        return guesses
 
 
 INDEX = aten.index.Tensor

@@ -232,20 +232,14 @@ _getitem: Any = torch.Tensor.__getitem__
 _setitem: Any = torch.Tensor.__setitem__
 
 
-def _get_item(tensor: torch.Tensor, index: Any) -> Any:
-    """Index by sequences of fake numbers, whose values torch reads out of a mode's sight."""
-    return _getitem(tensor, _index_of(tensor, index))
-
-
-def _set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    if isinstance(value, (bool, int, float, complex)) and _is_unseen_on_gpu(tensor):
-        value = torch.tensor(value, dtype=tensor.dtype)  # For CUDA, torch makes it on the CPU.
-    _setitem(tensor, _index_of(tensor, index), value)
-
-
-def _index_of(tensor: torch.Tensor, index: Any) -> Any:
+def _item(tensor: torch.Tensor, index: Any, *value: Any) -> Any:
+    """Read or write by sequences of fake numbers, whose values torch reads out of a mode's sight."""
+    is_unseen = _is_unseen_on_gpu(tensor)
+    if is_unseen and value and isinstance(value[0], (bool, int, float, complex)):
+        value = (torch.tensor(value[0], dtype=tensor.dtype),)  # For CUDA, torch makes it on the CPU.
     index = _as_numbers(index, inside=isinstance(index, list))
-    return _moved(index, tensor.device) if _is_unseen_on_gpu(tensor) else index
+    index = _moved(index, tensor.device) if is_unseen else index
+    return _setitem(tensor, index, *value) if value else _getitem(tensor, index)
 
 
 def _is_unseen_on_gpu(tensor: torch.Tensor) -> bool:
@@ -286,8 +280,8 @@ _OF_VALUES = {
 
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _one_hot_kernel: _one_hot,
-    _getitem: _get_item,
-    _setitem: _set_item,
+    _getitem: _item,
+    _setitem: _item,
     _eigvals_kernel: _eigenvalues,
 }
 
