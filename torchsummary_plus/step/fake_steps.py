@@ -384,47 +384,16 @@ ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...]
 
 def record_once(task: Task) -> MemoryLog:
     """Record the steps once. Raises a :data:`Setback`."""
-    guesses, on_cuda, original = task.guesses, task.device.type == "cuda", task.tree
-    surroundings = Surroundings(original, task.step)
-    recorded = None if task.rehearsal is None else task.rehearsal.answers
-    answers = Answers(recorded, task.has_real_step, guesses)
+    surroundings, guesses = Surroundings(task.tree, task.step), task.guesses
+    answers = Answers(None if task.rehearsal is None else task.rehearsal.answers, task.has_real_step, guesses)
     if surroundings.has_unseen_graphs:
         answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if guesses is not None:
         guesses.begin()
     with ExitStack() as stack, closing(answers):
-        mode_key = _entered(stack, task)
-        kernels = StepKernels(task.device, answers)
-        kernels.keeps_places = original.is_split() and on_cuda
-        kernels.others_stay = original.device().type == "cuda" and on_cuda
-        ledger = Ledger("cuda" if on_cuda else "cpu", task.capability, task.cudnn)
-        if task.for_cuda:
-            ledger.workspaces.keeps = "cuda"
-        spread = {tensor.device.index for tensor in original.tensors() if tensor.device.type == "cuda" and on_cuda}
-        if len(spread) > 1:  # The copy has them all on one.
-            ledger.gpus |= spread
-        embeddings, work = Embeddings(task.example), Work(ledger, task.step.steps)
-        moved = task.device.type != original.device().type
-        if_used = IfUsed(ledger, moved and on_cuda)
-        stack.callback(if_used.settle)
-        uses = [if_used] if moved or surroundings.reach.of_packages else []
-        follow_meta_storages(kernels, ledger)
-        copy = _copied(stack, task, surroundings, kernels, moved)
-        tree = copy.tree
-        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, OperatorLimit(), *task.listeners])
-        set_mode(tree, task.step.mode == "train", kernels)
-        if guesses is not None and guesses.routing and task.rehearsal and task.rehearsal.failure and not recorded:
-            crowded = guesses.routing == CROWDED
-            guesses.routers = kernels.routers = Routers(numbers_of_experts(tree), crowded=crowded)
-        if mode_key is not None:
-            watch.hold(mode_key)
-        watch.install()
-        size = tree.size()
-        steps = RecordedSteps(kernels, ledger, copy)
-        steps.if_used = if_used
-        if surroundings.has_idle_scaler and on_cuda:
-            steps.notes[IDLE_SCALER] = None
-        log = None
+        embeddings = Embeddings(task.example)
+        steps, work = _prepared(stack, task, surroundings, answers, embeddings)
+        size, log = steps.tree.size(), None
         try:
             with steps.recording(task.example, embeddings) as (args, kwargs):
                 for _ in steps.each():
@@ -435,19 +404,57 @@ def record_once(task: Task) -> MemoryLog:
         except (NeedsIntegerError, CompilerNeededError, SummaryError):
             raise
         except Exception as error:
-            has_no_values = isinstance(error, DataDependentError) and not is_complete(original.modules)
+            has_no_values = isinstance(error, DataDependentError) and not is_complete(task.tree.modules)
             if guesses is not None or (answers.refused is None and not has_no_values):
                 raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
         if log is None or (answers.refused is not None and guesses is None):
             raise NeedsValuesError(answers.refused == OUTSIDE)
         task.draws.note(answers)
-        if tree.size() != size and not task.grows:
+        if steps.tree.size() != size and not task.grows:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
-        log = replace(log, assumptions=(*log.assumptions, *if_used.assumptions()))
+        log = replace(log, assumptions=(*log.assumptions, *steps.if_used.assumptions()))
         counted = tuple(work.mult_adds.items()), tuple(sorted(work.unknown.items()))
         return replace(log, mult_adds=counted[0], uncounted=counted[1], kernels=tuple(work.kernels))
+
+
+def _prepared(
+    stack: ExitStack, task: Task, surroundings: Surroundings, answers: Answers, embeddings: Embeddings
+) -> tuple[RecordedSteps, Work]:
+    """Enter the contexts of a recording; return the steps, ready to run on fakes, and what counts their work."""
+    guesses, on_cuda, original = task.guesses, task.device.type == "cuda", task.tree
+    mode_key = _entered(stack, task)
+    kernels = StepKernels(task.device, answers)
+    kernels.keeps_places = original.is_split() and on_cuda
+    kernels.others_stay = original.device().type == "cuda" and on_cuda
+    ledger = Ledger("cuda" if on_cuda else "cpu", task.capability, task.cudnn)
+    if task.for_cuda:
+        ledger.workspaces.keeps = "cuda"
+    spread = {tensor.device.index for tensor in original.tensors() if tensor.device.type == "cuda" and on_cuda}
+    if len(spread) > 1:  # The copy has them all on one.
+        ledger.gpus |= spread
+    moved = task.device.type != original.device().type
+    if_used, work = IfUsed(ledger, moved and on_cuda), Work(ledger, task.step.steps)
+    stack.callback(if_used.settle)
+    uses = [if_used] if moved or surroundings.reach.of_packages else []
+    follow_meta_storages(kernels, ledger)
+    copy = _copied(stack, task, surroundings, kernels, moved)
+    tree = copy.tree
+    watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, OperatorLimit(), *task.listeners])
+    set_mode(tree, task.step.mode == "train", kernels)
+    rehearsal = task.rehearsal
+    if guesses is not None and guesses.routing and rehearsal and rehearsal.failure and not rehearsal.answers:
+        crowded = guesses.routing == CROWDED
+        guesses.routers = kernels.routers = Routers(numbers_of_experts(tree), crowded=crowded)
+    if mode_key is not None:
+        watch.hold(mode_key)
+    watch.install()
+    steps = RecordedSteps(kernels, ledger, copy)
+    steps.if_used = if_used
+    if surroundings.has_idle_scaler and on_cuda:
+        steps.notes[IDLE_SCALER] = None
+    return steps, work
 
 
 def _entered(stack: ExitStack, task: Task) -> Any:

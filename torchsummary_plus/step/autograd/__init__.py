@@ -1,6 +1,6 @@
 """Reproduces the autograd engine's behaviour without a dispatch mode, which alters it.
 
-- ``dispatch`` runs operators, and ``functions`` the functions above them: a GPU's by ``cuda_functions``, those with
-  other ``formulas`` of gradients. ``cuda_engine`` stands in for the engine on CUDA.
+- ``dispatch`` runs operators, and ``functions`` the functions above them, a GPU's by ``cuda_functions``.
+  ``cuda_engine`` stands in for the engine on CUDA.
 - What ``nodes`` keep, and when they run.
 """

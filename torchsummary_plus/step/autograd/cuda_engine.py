@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -143,16 +143,13 @@ class CudaEngine:
             raise RuntimeError(_UNUSED)
         gradients: dict[int, Any] = {}
 
-        def taking(place: int) -> Callable[[Any], None]:
-            def take(gradient: Any) -> None:
-                gradients[place] = gradient
-                if len(gradients) == len(wanted):
-                    raise _AllGradients
-
-            return take
+        def take(place: int, gradient: Any) -> None:
+            gradients[place] = gradient
+            if len(gradients) == len(wanted):
+                raise _AllGradients
 
         with compat.no_function():
-            handles = [tensors[place].register_hook(taking(place)) for place in wanted]
+            handles = [tensors[place].register_hook(partial(take, place)) for place in wanted]
         try:
             return run()
         except _AllGradients:
