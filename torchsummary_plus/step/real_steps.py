@@ -128,8 +128,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     try:
         copied_tensors = [*tree.tensors(), *reached_by(tree, step).tensors]
         held = sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in copied_tensors}.values())
-        if held + example.nbytes(tree.dtype()) > MOST_BYTES:
-            raise TooLongError(TOO_LARGE)
+        _check_bytes(held + example.nbytes(tree.dtype()))
         swapped = copied(tree, step, Copies(CPU, moves=True), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
             watch = Pass(copy.tree, run_really, [journal, recorder])
@@ -181,7 +180,12 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
 
 MOST_BYTES = 1 << 30
 """Most bytes that a real step may hold besides what existed before it."""
-TOO_LARGE = f"it takes more than {MOST_BYTES:,} bytes"
+
+
+def _check_bytes(nbytes: int) -> None:
+    """Raise :class:`TooLongError` for more than :data:`MOST_BYTES` bytes."""
+    if nbytes > MOST_BYTES:
+        raise TooLongError(f"it takes more than {MOST_BYTES:,} bytes")
 
 
 class SavedStorages(Listener):
@@ -203,8 +207,7 @@ class SavedStorages(Listener):
             if key not in self._born and key not in self.contents:
                 self._born[key] = weakref.ref(storage, partial(self._forget, key, nbytes))
                 self.nbytes += nbytes
-        if self.nbytes > MOST_BYTES:
-            raise TooLongError(TOO_LARGE)
+        _check_bytes(self.nbytes)
 
     def _forget(self, key: int, nbytes: int, _: object) -> None:
         del self._born[key]
