@@ -20,10 +20,9 @@ _CUDA = f"{_ALL} on CUDA"
 _COMPILER = "torch._inductor.async_compile:AsyncCompile"
 _KINDS = "cpp_pybinding", "cpp", "triton", "multi_kernel", "wait"
 KERNELS = tuple(place(f"{_COMPILER}.{kind}", _ALL) for kind in _KINDS)
+# What looks for a compiler, which generated code takes into account, and what compiles a program to try the processor.
 COMPILER: Place = place("torch._inductor.cpp_builder:get_cpp_compiler", _ALL)
-"""Looks for a compiler, which generated code takes into account."""
 CHECK_PROCESSOR: Place = place("torch._inductor.cpu_vec_isa:VecISA.check_build", _ALL)
-"""Compiles a program to see whether the processor runs it."""
 
 # What generated code calls.
 _GUARDS = "torch._C._dynamo.guards"

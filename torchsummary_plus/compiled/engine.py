@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
 import torch
@@ -47,24 +45,17 @@ def _run(roots: Sequence[tuple[Output, Tensor]], targets: set[Any]) -> dict[Outp
     """Return the gradients of all outputs on the way from the roots to the target nodes."""
     first = dict.fromkeys(node for (node, _), _ in roots)
     graph, needed = reached([*first]), set()
-    for node in sorted(graph, key=lambda node: (node.name() != ACCUMULATES, node._sequence_nr())):
+    for node in sorted(graph, key=_turn, reverse=True):  # A node's next functions were created before it.
         if any(following in targets or following in needed for following, _ in node.next_functions):
-            needed.add(node)  # Its next functions were created before it.
+            needed.add(node)
     waits = Counter(following for node in graph for following, _ in node.next_functions if following is not None)
     found: dict[Output, Tensor] = {}
-    ready: list[tuple[Any, ...]] = []
-    order = count()
-
-    def push(node: Any) -> None:
-        heappush(ready, (node.name() != ACCUMULATES, -node._sequence_nr(), next(order), node))
-
     for output, gradient in roots:
         _add(found, output, gradient)
-    for node in first:
-        if not waits[node]:
-            push(node)
+    ready = [node for node in first if not waits[node]]
     while ready:
-        node = heappop(ready)[-1]
+        node = min(ready, key=_turn)  # The first of equal ones.
+        ready.remove(node)
         own = [found.get((node, number)) for number in range(len(node._input_metadata))]
         results: Any = (None,) * len(node.next_functions)
         if node in needed and any(gradient is not None for gradient in own):
@@ -76,8 +67,13 @@ def _run(roots: Sequence[tuple[Output, Tensor]], targets: set[Any]) -> dict[Outp
                 _add(found, following, gradient)
                 waits[following[0]] -= 1
                 if not waits[following[0]]:
-                    push(following[0])
+                    ready.append(following[0])
     return found
+
+
+def _turn(node: Any) -> tuple[bool, int]:
+    """Return what orders the nodes that are ready: accumulations first, then those created last."""
+    return node.name() != ACCUMULATES, -node._sequence_nr()
 
 
 def _add(found: dict[Output, Tensor], output: Output, gradient: Tensor | None) -> None:

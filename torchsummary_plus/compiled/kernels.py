@@ -35,7 +35,9 @@ def install() -> None:
     names.CHECK_PROCESSOR.set(lambda *_: True)
     for device, empty in names.EMPTY:
         empty.set(partial(_empty, device))
-    names.REINTERPRET.set(_reinterpreted)
+    names.REINTERPRET.set(
+        lambda x, size, stride, offset=0: torch.as_strided(x, size, stride, x.storage_offset() + offset)
+    )
     names.CHECK_ALIGNMENT.set(lambda *_: None)
     names.CHECKED_INPUTS.set(lambda *_, **__: [])
     config = names.inductor_config
@@ -46,7 +48,3 @@ def install() -> None:
 
 def _empty(device: str, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype, device=device)
-
-
-def _reinterpreted(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
-    return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)

@@ -20,8 +20,7 @@ ROOT = re.compile(r"L\['\w+'\](\.__self__)?\.?")
 
 def compile_with_owners(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
     """Compile a forward by inductor; what its code returns to a pass belongs to the modules of the graph."""
-    results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-    paths = [_path(node) if isinstance(node, Node) else None for node in results]
+    paths = [_path(node) if isinstance(node, Node) else None for node in module.graph.output_node().args[0]]
     compiled = own(module, *args, **kwargs)
     run = compiled.current_callable
 

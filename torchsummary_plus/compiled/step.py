@@ -44,7 +44,6 @@ from . import compat as names
 from . import gpu, kernels
 from .owners import compile_with_owners
 
-PACKAGE = __name__.partition(".")[0]
 TIMED = "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"
 LEFT_OUT = {
     "triton.cudagraphs": "CUDA graphs: estimated without them; they keep a pool of their own",
@@ -81,7 +80,7 @@ def _install(task: Task, notes: dict[str, None]) -> None:
     kernels.install()
     if task.cudnn.card is not None:
         gpu.install(task.cudnn.card, task.capability, notes)
-    names.skip_package(PACKAGE)
+    names.skip_package(__name__.partition(".")[0])
     names.wrap(names.CHECK_GUARDS, _check_few_guards)
     names.wrap(names.INSTALL_GLOBAL, _install_for_every_copy)
     names.wrap(names.COMPILE_FORWARD, compile_with_owners)

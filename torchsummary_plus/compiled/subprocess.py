@@ -26,7 +26,6 @@ SECONDS_BETWEEN_TICKS = 0.5
 STACK_BYTES = 256 << 20
 LONGEST = 200
 """Most characters of a reason."""
-FORKED = "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
 
 
 def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[], None]) -> Result:
@@ -88,7 +87,7 @@ def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
 def _reason(error: BaseException) -> str:
     """Return the first words of an error's message, or the message for users that it was raised from."""
     if "fork-based multiprocessing" in str(error):  # torch/csrc/autograd/engine.cpp, track_bad_autograd_forks
-        return FORKED
+        return "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnsupportedError):
