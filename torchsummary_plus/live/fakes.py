@@ -250,7 +250,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     C++ sees the fake's device, so composite operators branch as they do for real tensors. Of a CUDA fake it sees
     only the dispatch keys if no device guard is available (see :mod:`cuda_guard` and :mod:`unguarded`).
     """
-    is_cuda = device.type == "cuda"
+    is_cuda = device != CPU and device.type == "cuda"  # Text takes longer.
     if is_cuda and device.index is None:
         device = torch.device("cuda", Fake.current_gpu)
     fake: Fake = torch.Tensor._make_subclass(

@@ -24,6 +24,8 @@ def stored(tensor: Tensor) -> list[Tensor]:
     if not isinstance(tensor, Fake):
         if compat.is_functorch_wrapped(tensor):
             return stored(compat.functorch_unwrapped(tensor))
+        if type(tensor) in CLASSES and tensor.layout is torch.strided and not tensor.is_nested:
+            return [tensor]
         inner = inner_tensors(tensor)
         if inner:
             return all_stored(inner)

@@ -65,7 +65,7 @@ class Provenance(Listener):
             return
         step = len(self.owners)
         if reads_values:
-            self._read(frame, step, tensors_of((*args, *kwargs.values())), self.reads)
+            self._read(frame, step, tensors_of((*args, *kwargs.values()) if kwargs else args), self.reads)
         self.owners.append(frame)
         for tensor in changed:
             place = _place(tensor)

@@ -331,6 +331,7 @@ UNDECLARED = {
 """Constants of ``torch.nn`` classes that are missing from their ``__constants__``."""
 
 PLAIN = frozenset({bool, int, str, type(None)})
+_WHOLE = frozenset({int})
 
 
 def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerSpec | None:
@@ -342,10 +343,10 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
     settings: list[tuple[str, Setting]] = []
     for name in declared[1]:
         value: Any = getattr(module, name, ...)
-        if isinstance(value, (tuple, list)) and {int}.issuperset(map(type, value)):
-            settings.append((name, tuple(value)))
-        elif type(value) in PLAIN or (type(value) is float and isfinite(value)):
+        if type(value) in PLAIN or (type(value) is float and isfinite(value)):
             settings.append((name, value))
+        elif isinstance(value, (tuple, list)) and _WHOLE.issuperset(map(type, value)):
+            settings.append((name, tuple(value)))
     known = []
     for p in parameters:
         if not p.is_uninitialised:
