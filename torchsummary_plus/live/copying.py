@@ -179,7 +179,8 @@ class Copier:
                 if kind in INERT or (kind is tuple and INERT.issuperset(map(type, item))):
                     continue
                 if kind in _EMPTY and not item and id(item) not in self._copies:  # Most of what a module has.
-                    attributes[name] = self.note(item, kind())
+                    attributes[name] = self._copies[id(item)] = kind()
+                    self._originals.append(item)
                 else:
                     attributes[name] = self.of(item)
         for slot in slots:
