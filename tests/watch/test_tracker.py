@@ -88,7 +88,8 @@ def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
 @pytest.mark.parametrize("every_object", [False, True])
 def test_nothing_waits_for_collection(tracker: MemTracker, collector: Callable[..., None], every_object: bool) -> None:
     collector(0, 0, 0)
-    tracker._population._young.missed = every_object  # As where another thread made tensors while it began.
+    if every_object:
+        tracker._population._has_aged.set()
     tensor = torch.zeros(1000)
     ref = weakref.ref(tensor)
     tracker.track()

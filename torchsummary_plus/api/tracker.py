@@ -68,7 +68,6 @@ class MemTracker(ContextDecorator):
         self._since: tuple[list[Holding], list[Holding]] = [], []
         self._points: list[TrackPoint] = []
         self._modules: list[WatchedModule] = []
-        self._population.begin()
 
     def track(self, label: str | None = None) -> TrackPoint:
         """Write and return the changes since the last call; the first call lists all live tensors."""
@@ -114,7 +113,7 @@ class MemTracker(ContextDecorator):
 
     def close(self) -> None:
         """Stop tracking, and remove the garbage collector's callback."""
-        self._population.end()
+        self._population.close()
 
     def __enter__(self) -> MemTracker:
         self.track()
