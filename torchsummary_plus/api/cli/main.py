@@ -8,12 +8,11 @@ Nothing here imports torch before a model is needed, so that help, lists and com
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
@@ -22,36 +21,10 @@ from ...memory.gpus import GPUS
 from ...render.columns import COLUMNS
 from ...table.chosen import REPEATS
 from ...table.lines import STYLES
-from .commands import (
-    columns_parser,
-    compare_parser,
-    comparison,
-    drawing,
-    fit_parser,
-    fitting,
-    gpus_parser,
-    graph_parser,
-    list_of_columns,
-    list_of_gpus,
-    report_parser,
-    reporting,
-    table,
-    table_parser,
-)
+from .commands import COMMANDS
 from .models import BuildError
 from .options import Parser, say_commas, with_bare_memory
-from .output import Answer, fail, plain_warnings, show
-
-COMMANDS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], Answer]]] = {
-    "": (table_parser, table),
-    "compare": (compare_parser, comparison),
-    "fit": (fit_parser, fitting),
-    "graph": (graph_parser, drawing),
-    "report": (report_parser, reporting),
-    "gpus": (gpus_parser, list_of_gpus),
-    "columns": (columns_parser, list_of_columns),
-}
-"""The parser and the function of each command, by name; without a name, the first word is a MODEL."""
+from .output import fail, plain_warnings, show
 
 OVER_BUDGET = 3
 
@@ -61,10 +34,11 @@ CURE_OF_EXIT = "; a file that is also a script runs its own part under if __name
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command on ``argv`` (default: the command line) and return its exit code."""
     if "_ARGCOMPLETE" in os.environ:
-        complete({name: parser for name, (parser, _) in COMMANDS.items()})
+        complete()
     words = sys.argv[1:] if argv is None else list(argv)
-    parser, run = COMMANDS[words.pop(0) if words and words[0] in COMMANDS else ""]
-    arguments = parser().parse_intermixed_args(with_bare_memory(words))
+    name = words.pop(0) if words and words[0] in COMMANDS else ""
+    usage, about, examples, run = COMMANDS[name]
+    arguments = Parser(name, usage, about, examples).parse_intermixed_args(with_bare_memory(words))
     arguments.stream = sys.stdout
     try:
         with contextlib.redirect_stdout(sys.stderr), plain_warnings():  # The model's own prints are not of the answer.
@@ -88,26 +62,25 @@ VALUES: dict[str, Iterable[str]] = {
 """The accepted values of options, by the option's name."""
 
 
-def complete(parsers: Mapping[str, Callable[[], Parser]]) -> None:
+def complete() -> None:
     """Answer a shell that asks what may come next on its command line, and exit.
 
-    ``parsers`` has the parser of each command; that of the command without a name is under "". Raises
-    :class:`MissingExtraError` without argcomplete.
+    Raises :class:`MissingExtraError` without argcomplete.
     """
     argcomplete = need_extra("argcomplete", "completion")
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
     place = int(os.environ["_ARGCOMPLETE"])  # Of the first word after the program, which may be "python -m ...".
     finished = re.split(r"\s+", before)[place:-1]
-    command = finished[0] if finished and finished[0] in parsers else ""
+    command = finished[0] if finished and finished[0] in COMMANDS else ""
     if command:
         os.environ["_ARGCOMPLETE"] = str(place + 1)
-    parser = parsers[command]()
+    parser = Parser(command, *COMMANDS[command][:3])
     for action in parser._actions:
         completer: Any = None
         if action.dest in VALUES:
             completer = _listed(VALUES[action.dest])
         elif action.dest == "model" and not command:
-            completer = _listed(filter(None, parsers), argcomplete.completers.FilesCompleter())
+            completer = _listed(filter(None, COMMANDS), argcomplete.completers.FilesCompleter())
         if completer is not None:
             action.completer = completer  # type: ignore[attr-defined]  # argcomplete reads it.
     argcomplete.autocomplete(parser)

@@ -115,21 +115,20 @@ def find(source: str, name: str) -> Any:
 
 
 def import_source(source: str) -> ModuleType:
-    """Import a dotted name or a file. Raises :class:`InputError` if it is missing or fails to import."""
+    """Import a dotted name, or a file under a name that shadows no other module.
+
+    Raises :class:`InputError` if it is missing or fails to import.
+    """
     try:
-        return import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        if not source.endswith(".py"):
+            return importlib.import_module(source)
+        spec = importlib.util.spec_from_file_location(f"file_{Path(source).stem}", source)
+        assert spec is not None and spec.loader is not None  # The name ends in ".py".
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
     except Exception as error:
         raise InputError(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def import_file(path: Path) -> ModuleType:
-    """Import a file under a name that does not shadow another module."""
-    spec = importlib.util.spec_from_file_location(f"file_{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # The name ends in ".py".
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def parse_place(word: str) -> tuple[str, str]:

@@ -6,17 +6,20 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ... import __version__
 from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import ForwardError, InputError, choice_error
-from ...data.units import describe
+from ...data.units import COUNT_UNITS, describe
 from ...render.columns import COLUMNS
+from ...table.chosen import REPEATS
 from ...table.columns import default_names
 from ...table.lines import STYLES
+from .models import WEIGHTS
 from .output import show
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; 
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help begins with examples, which names options similar to unknown ones.
+    """A command's parser, whose help begins with examples, and which names options similar to unknown ones.
 
     It fails if stdout cannot take its help.
     """
@@ -43,6 +46,12 @@ class Parser(argparse.ArgumentParser):
             description=f"{description}\n\nexamples:\n" + re.sub("^(?=torch)", "  ", examples, flags=re.MULTILINE),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        by_title: dict[str, argparse._ActionsContainer] = {"": self}
+        for title, commands, options in groups():
+            if (command or "table") in commands.split():
+                group = by_title.get(title) or by_title.setdefault(title, self.add_argument_group(title))
+                for flags, settings in options.items():
+                    group.add_argument(*flags.split(), **settings)
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
@@ -59,77 +68,156 @@ class Parser(argparse.ArgumentParser):
             self.exit(code)
 
 
+DTYPES_HELP = "one dtype for all inputs, or one per input"
+
+KEEPS = "same, the default, keeps the model's mode"
+
 PASS = ("batch_size", "device", "dtypes", "mode", "run")  # The arguments of a forward pass.
 
 
-def add_model(parser: argparse.ArgumentParser, also: str = "") -> None:
-    """Add MODEL, SIZE and the options for building the model."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP + also)
-    parser.add_argument("sizes", metavar="SIZE", nargs="*", default=[], help=SIZE_HELP)
-    add_model_options(parser)
+def listed(word: str) -> list[str]:
+    """Split a comma-separated list.
+
+    >>> listed("output_size, num_params")
+    ['output_size', 'num_params']
+    """
+    return [part.strip() for part in word.split(",")]
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for building a model."""
-    add = parser.add_argument_group("model").add_argument
-    text = "keyword argument of the callable, a Python literal or plain text; can be repeated"
-    add("--kwargs", metavar="KEY=VALUE", action="append", default=[], help=text)
-    add("--meta", action="store_true", help='build the model on the "meta" device, without weights')
+def one_or_more(word: str) -> str | list[str]:
+    """Split a comma-separated list; a single word stays one, to apply to all inputs."""
+    words = listed(word)
+    return words[0] if len(words) == 1 else words
 
 
-def add_pass_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for running the model."""
-    group = parser.add_argument_group("forward pass")
-    group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="default: -1, any batch size")
-    group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
-    add_dtypes(group)
-    modes = ", ".join(PASS_MODES)
-    group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
-    group.add_argument("--run", default="auto", help=f"{', '.join(RUNS)}; fake needs only shapes, real computes")
+def count(word: str) -> int:
+    """Parse a count, in units of K, M, G (or B) or T.
+
+    >>> count("30M"), count("1.5g"), count("7B"), count("125_000")
+    (30000000, 1500000000, 7000000000, 125000)
+    """
+    match = re.fullmatch(r"([\d_,]+(?:\.\d+)?)\s*([kmgbt]?)", word.strip(), re.IGNORECASE)
+    if match is None or not re.search(r"\d", match[1]):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a count; accepted: a number such as 30M, 5G or 125000")
+    return round(float(re.sub("[_,]", "", match[1])) * COUNT_UNITS[match[2].upper()])
 
 
-def add_dtypes(group: argparse._ArgumentGroup) -> None:
-    """Add the option for the inputs' dtypes."""
-    text = "one dtype for all inputs, or one per input"
-    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", type=one_or_more, help=text)
+def memory(word: str) -> int:
+    """Parse an amount of memory in bytes, as ``--gpu`` does."""
+    from ...memory.gpus import parse_memory
+
+    try:
+        return parse_memory(word)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def add_table_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the table's contents."""
-    add = parser.add_argument_group("table").add_argument
-    add("--style", default="torchsummary", help=f"{', '.join(STYLES)}; default: torchsummary")
-    add("--depth", metavar="N", type=int, help="deepest level to show; default: all")
-    text = f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}"
-    add("--columns", dest="col_names", type=listed, metavar="NAME[,NAME...]", help=text)
-    add("--functional", action="store_true", help="also show functional operations")
+def _value(metavar: str | None, text: str, **more: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": text, **more}
 
 
-def add_output_option(parser: argparse.ArgumentParser, suffixes: str = ".md, .tex, .csv, .json, .html, ...") -> None:
-    """Add the option for saving the result."""
-    parser.add_argument("-o", "--output", metavar="FILE", help=f"also save to a file: {suffixes}")
+def _number(text: str, **more: Any) -> dict[str, Any]:
+    return _value("N", text, type=int, **more)
 
 
-def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options of a memory estimate; any of them turns the estimate on."""
-    group = add_step_options(parser)
-    text = 'GPU (torchsummary-plus gpus lists them) or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
-    group.add_argument("--gpu", metavar="MEMORY", help=text)
-    return group
+def _names(what: str, text: str, **more: Any) -> dict[str, Any]:
+    return _value(f"{what}[,{what}...]", text, **{"type": listed, **more})
 
 
-def add_step_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options of a step, wherever it runs."""
-    group = parser.add_argument_group("memory estimate of a step")
-    add = group.add_argument
-    add("--memory", metavar="STEP", help=f"kind of step: {', '.join(STEP_MODES)}; train if no value follows")
-    add("--optimizer", metavar="NAME", help="a torch.optim optimizer, such as sgd, adam or adamw")
-    add("--loss", metavar="NAME", help="such as cross_entropy, mse or causal_lm; default: the sum of the output")
-    add("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
-    text = "micro-batches of --batch-size per update"
-    add("--gradient-accumulation-steps", metavar="N", type=int, help=text)
-    add("--compiled", action="store_true", default=None, help="predict the step as torch.compile runs it")
-    add("--cudnn", metavar="HOW", help=f"{', '.join(CUDNN)}: source of cuDNN's workspaces; default: auto")
-    return group
+def _switch(text: str, **more: Any) -> dict[str, Any]:
+    return {"action": "store_true", "help": text, **more}
+
+
+Group = tuple[str, str, Mapping[str, Mapping[str, Any]]]
+"""A group's title, the commands that have it, and its options: ``add_argument``'s settings by their names."""
+
+
+def groups() -> tuple[Group, ...]:
+    """Return the options of all commands, in the order of their help; columns may be registered until then."""
+    models, step = "table compare fit graph report", "memory estimate of a step"
+    columns = f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}"
+    saved = "also save to a file:"
+    return (
+        ("", "table", {
+            "--version": {"action": "version", "version": f"%(prog)s {__version__}"},
+            "model": _value("MODEL", f"{MODEL_HELP}, or a {WEIGHTS} file"),
+        }),
+        ("", "fit graph report", {"model": _value("MODEL", MODEL_HELP)}),
+        ("", "table fit graph report", {"sizes": _value("SIZE", SIZE_HELP, nargs="*", default=[])}),
+        ("", "compare", {
+            "words": _value("MODEL|SIZE", f"two or more models: {MODEL_HELP}; then {SIZE_HELP}", nargs="+"),
+        }),
+        ("", "gpus", {"word": _value("WORD", "only names with this in them", nargs="?", default="")}),
+        ("", "table compare fit", {"-o --output": _value("FILE", f"{saved} .md, .tex, .csv, .json, .html, ...")}),
+        ("", "graph", {"-o --output": _value("FILE", f"{saved} .svg, .dot, .mmd, .html, .json, ...")}),
+        ("", "report", {"-o --output": _value("FILE", "default: report.html", default="report.html")}),
+        ("model", models, {
+            "--kwargs": _value(
+                "KEY=VALUE", "keyword argument of the callable, a Python literal or plain text; can be repeated",
+                action="append", default=[],
+            ),
+            "--meta": _switch('build the model on the "meta" device, without weights'),
+        }),
+        ("what to try", "fit", {
+            "--gpus": _names("GPU", "GPUs by name; default: common ones from 8 to 80 GB"),
+            "--settings": _names("NAME", "float32, bf16, fp16, 8-bit optimizer, ...; default: all"),
+            "--batch-size": _number("samples of a step; default: 1", default=1),
+            "--dtypes": _names("DTYPE", DTYPES_HELP, type=one_or_more),
+        }),
+        ("forward pass", "table compare graph report", {
+            "--batch-size": _number("default: -1, any batch size", default=-1),
+            "--device": _value(None, "cpu, cuda, cuda:1, ...; default: the model's"),
+            "--dtypes": _names("DTYPE", DTYPES_HELP, type=one_or_more),
+            "--mode": _value(None, f"{', '.join(PASS_MODES)}; {KEEPS}", default="same"),
+            "--run": _value(None, f"{', '.join(RUNS)}; fake needs only shapes, real computes", default="auto"),
+        }),
+        ("graph", "graph", {
+            "--depth": _number("deepest level with nodes of its own; default: all"),
+            "--repeats": _value(None, "fold or show equal neighbours; default: fold", default="fold"),
+        }),
+        ("table", "table compare", {
+            "--style": _value(None, f"{', '.join(STYLES)}; default: torchsummary", default="torchsummary"),
+            "--depth": _number("deepest level to show; default: all"),
+            "--columns": _names("NAME", columns, dest="col_names"),
+            "--functional": _switch("also show functional operations"),
+        }),
+        ("rows", "table", {
+            "--rows": _names("WHICH", "show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)"),
+            "--repeats": _value(None, f"{' or '.join(REPEATS)} equal neighbours; default: fold in nested text"),
+            "--col-width": _number("maximum length of a name or shape; default: 60"),
+        }),
+        (step, "table compare fit report", {
+            "--memory": _value("STEP", f"kind of step: {', '.join(STEP_MODES)}; train if no value follows"),
+            "--optimizer": _value("NAME", "a torch.optim optimizer, such as sgd, adam or adamw"),
+            "--loss": _value("NAME", "such as cross_entropy, mse or causal_lm; default: the sum of the output"),
+            "--autocast": _value("DTYPE", "run the forward under autocast: bfloat16, float16"),
+            "--gradient-accumulation-steps": _number("micro-batches of --batch-size per update"),
+            "--compiled": _switch("predict the step as torch.compile runs it", default=None),
+            "--cudnn": _value("HOW", f"{', '.join(CUDNN)}: source of cuDNN's workspaces; default: auto"),
+        }),
+        (step, "table compare report", {
+            "--gpu": _value(
+                "MEMORY", 'GPU (torchsummary-plus gpus lists them) or memory to fit in: "RTX 4090", 24GiB; '
+                "default device: cuda",
+            ),
+        }),
+        (step, "table", {
+            "--max-batch": _switch("also find the largest batch that fits in --gpu"),
+            "--time": _switch("also print how long the step takes on --gpu"),
+            "--world-size": _number("number of ranks; MODEL builds and wraps the model"),
+            "--rank": _number("the rank to estimate; default: 0", default=0),
+        }),
+        ("comparison", "compare", {
+            "--names": _names("NAME", "names to show for the models"),
+            "--ratios": _switch("also show ratios to the first model"),
+            "--changes-only": _switch("hide layers that all models share"),
+        }),
+        ("budgets (the exit status is 3 if one is exceeded, or a step does not fit --gpu)", "table report", {
+            "--max-params": _value("COUNT", "the most parameters: 30M, 7B, 125000", type=count),
+            "--max-mult-adds": _value("COUNT", "the most multiply-adds per sample: 5G", type=count),
+            "--max-memory": _value("MEMORY", "the highest peak of the step: 24GiB, 24GB", type=memory),
+        }),
+    )  # fmt: skip
 
 
 def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -217,18 +305,3 @@ def say_commas(error: ForwardError, words: Sequence[str]) -> None:
     if len(words) > 1 and all(map(str.isdecimal, words)):
         error.hint = f"these are {len(words)} inputs of one axis each; the axes of one input are separated by commas: "
         error.hint += ",".join(words)
-
-
-def listed(word: str) -> list[str]:
-    """Split a comma-separated list.
-
-    >>> listed("output_size, num_params")
-    ['output_size', 'num_params']
-    """
-    return [part.strip() for part in word.split(",")]
-
-
-def one_or_more(word: str) -> str | list[str]:
-    """Split a comma-separated list; a single word stays one, to apply to all inputs."""
-    words = listed(word)
-    return words[0] if len(words) == 1 else words
