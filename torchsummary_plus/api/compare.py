@@ -26,7 +26,7 @@ from ..table.modules import ModuleTree
 from ..table.rows import Report
 from .habits import FOR_TABLES
 from .memory import largest_batch
-from .memory_columns import INPUTS, WORLD, MemoryRequest
+from .memory_columns import BESIDES, MemoryRequest
 from .public import public
 from .step_options import StepOptions, shows, step_keywords
 from .table import check_pass, summary, tabulated
@@ -244,7 +244,7 @@ def _step(*memories: str | Mapping[str, Any] | StepOptions | None) -> dict[str, 
         return None
     options: dict[str, Any] = {"mode": "train"}
     for memory in memories:
-        options.update({} if memory is None else step_keywords(memory, also=(*INPUTS, *WORLD)))
+        options.update({} if memory is None else step_keywords(memory, also=BESIDES))
     return options
 
 
@@ -275,8 +275,8 @@ def _peaks(
     if gpu is None:
         return peaks
     example = example_of(**{**request.inputs, "batch_size": 1})
-    world = {name: value for name, value in request.world.items() if name != "ranks"}
-    largest = largest_batch(request.build or tree, example, gpu, request.options, **world)
+    world = replace(request.world, ranks=None)
+    largest = largest_batch(request.build or tree, example, gpu, request.options, world, request.progress)
     assumptions = _merged(peaks.assumptions, largest.assumptions)
     return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size, assumptions=assumptions)
 

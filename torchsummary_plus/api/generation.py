@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
 from .public import progress_line, public
-from .step_options import StepOptions, device_of_limit, memory_to_fit
+from .step_options import StepOptions, options_to_fit
 from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04  # The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up.
@@ -83,7 +83,7 @@ class ContextLimit(Printed):
         )
 
 
-class _Generation:
+class Generation:
     """Generation by one model, or one that a builder makes, for any prompt."""
 
     def __init__(
@@ -92,30 +92,34 @@ class _Generation:
         options.refuse_compiled("for a generation")
         self.choice = choice = as_choice(cache, cache_dtype)
         self.new_tokens = integer("new_tokens", new_tokens, 1)
-        step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else self._by_built
+
+        def of_built(built: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
+            generation_step(built, self.new_tokens, choice)(built, input_ids, attention_mask)
+
+        step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else of_built
         self.model, self.batch_size = model, integer("batch_size", batch_size, 1)
         inference = replace(options, mode="eval", optimizer=None, loss=None, targets=None, keep_output=False)
         self.options = replace(inference, train_step=step, steps=1, gradient_accumulation_steps=1)
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
 
-    def _by_built(self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
-        generation_step(model, self.new_tokens, self.choice)(model, input_ids, attention_mask)
-
     def example(self, prompt: int) -> Example:
-        """Return a prompt of this many tokens. Raises :class:`InputError`."""
-        shape = self.batch_size, integer("prompt", prompt, 1)
+        """Return a prompt of this many tokens."""
+        shape = self.batch_size, prompt
         tokens = {name: torch.ones(shape, dtype=torch.long) for name in ("input_ids", "attention_mask")}
         example = make_example(None, self.batch_size, None, tokens)
         assert example is not None
         return example
 
     def request(self, prompt: int) -> StepRequest:
-        """Return the request for a prompt of this many tokens. Raises :class:`InputError`."""
+        """Return the request for a prompt of this many tokens."""
         return StepRequest(self.model, self.example(prompt), self.options)
 
-    def log(self, request: StepRequest, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
+    def log(
+        self, request: StepRequest, prompt: int, tick: Callable[[str], None], highest_draw: bool = False
+    ) -> MemoryLog:
         """Return the memory events of generating after a request's prompt."""
-        log = request.trace(self.batch_size, tick, highest_draw)
+        words = f"trying a prompt of {prompt:,} tokens"  # Rather than which batch is being tried.
+        log = request.trace(self.batch_size, lambda _: tick(words), highest_draw)
         if skips_tokens(request.tree.modules[0], self.new_tokens, self.choice):
             log = _with_band(log, SKIPPED, SKIPPED_BAND)
         return _with_band(log, self.choice.formula, FORMULA_BAND) if self.choice.formula else log
@@ -127,38 +131,12 @@ class _Generation:
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=self.new_tokens))
 
 
-def _of_prompt(prompt: int, tick: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that says which prompt is being tried, rather than which batch."""
-    words = f"trying a prompt of {prompt:,} tokens"
-    return lambda _: tick(words)
-
-
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
     """Return a log with a further assumption, and an error band on everything whose size depends on the tokens."""
     storages = tuple(
         spec if spec.kind in EXISTING else replace(spec, band=max(spec.band, band)) for spec in log.storages
     )
     return replace(log, storages=storages, assumptions=(note, *log.assumptions))
-
-
-def estimate_generation(
-    model: Any,
-    requests: Callable[[Example, StepOptions], Iterable[StepRequest]],
-    prompt: Any,
-    new_tokens: int,
-    batch_size: int,
-    cache: tuple[str, Any],
-    options: StepOptions,
-    progress: bool,
-) -> list[MemoryEstimate]:
-    """Return the memory of generating ``new_tokens`` after a ``prompt``, for each of the ``requests`` of ranks."""
-    generation = _Generation(model, batch_size, new_tokens, *cache, options)
-    example = generation.example(prompt)
-    with progress_line(progress) as tick:
-        return [
-            generation.estimate(request, prompt, generation.log(request, _of_prompt(prompt, tick)))
-            for request in requests(example, generation.options)
-        ]
 
 
 @public
@@ -194,17 +172,16 @@ def max_context(
     >>> limit.context > 1_000_000, limit.position_limit
     (True, 64)
     """
-    own = {"gpu": gpu, "autocast": autocast, "allocator": allocator, "cudnn": cudnn}
-    settings = StepOptions.of("max_context", options, {}, device=device_of_limit(device, options), **own)
-    memory = memory_to_fit(memory, gpu if memory is not None else settings.gpu)
+    own = {"autocast": autocast, "allocator": allocator, "cudnn": cudnn}
+    settings, memory = options_to_fit("max_context", options, {}, memory, device, gpu, **own)
     gpu_model = named_gpu(memory)
     settings = replace(settings, gpu=None if gpu_model is None else gpu_model.name)
-    generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
+    generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
     first = generation.request(1)
 
     with progress_line(progress) as tick:
         search = Search(
-            lambda prompt: generation.log(generation.request(prompt), _of_prompt(prompt, tick), highest_draw=True),
+            lambda prompt: generation.log(generation.request(prompt), prompt, tick, highest_draw=True),
             *first.limits(memory),
             proves=True,
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..data.arguments import GENERATE, MODE_SYNONYMS, STEP_MODES
+from ..data.arguments import GENERATE, MODE_SYNONYMS, STEP_MODES, integer
 from ..data.capability import AMPERE
 from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
@@ -26,10 +26,10 @@ from ..step.measuring import measure_step
 from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from ..timing.step_time import gpu_with_peaks
-from .generation import estimate_generation
+from .generation import Generation
 from .habits import check_model
 from .public import progress_line, public
-from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
+from .step_options import StepArguments, StepOptions, options_to_fit, takes_step_arguments
 from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:
@@ -115,10 +115,15 @@ def estimate_memory(
     (263168, 8192, True)
     """
     settings = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
+    world = World(world_size, rank, ranks)
     if settings.mode == GENERATE:
-        requests = partial(_requests, model, world_size=world_size, rank=rank, ranks=ranks)
-        kind = cache, cache_dtype
-        return _highest(estimate_generation(model, requests, prompt, new_tokens, batch_size, kind, settings, progress))
+        generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
+        tokens = integer("prompt", prompt, 1)
+        with progress_line(progress) as tick:
+            requests = world.requests(model, generation.example(tokens), generation.options)
+            return _highest(
+                [generation.estimate(each, tokens, generation.log(each, tokens, tick)) for each in requests]
+            )
     if prompt is not None:
         raise InputError(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
@@ -126,8 +131,7 @@ def estimate_memory(
     if settings.mode not in STEP_MODES:
         raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE), MODE_SYNONYMS)
     check_batch(batch_size)
-    example = make_example(input_size, batch_size, dtypes, input_data)
-    return predicted(model, example, settings, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
+    return predicted(model, make_example(input_size, batch_size, dtypes, input_data), settings, world, progress)
 
 
 def check_batch(batch_size: Any) -> None:
@@ -140,38 +144,16 @@ def predicted(
     model: nn.Module | ModuleTree | Callable[[], Any],
     example: Example | None,
     options: StepOptions,
-    *,
-    world_size: int | None = None,
-    rank: int = 0,
-    ranks: str | Sequence[int] | None = None,
+    world: World,
     progress: bool = True,
 ) -> MemoryEstimate:
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     estimates = []
     with progress_line(progress) as tick:
-        for request in _requests(model, required(example), options, world_size=world_size, rank=rank, ranks=ranks):
+        for request in world.requests(model, required(example), options):
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace_as_asked(batch, tick)))
     return _highest(estimates)
-
-
-def _requests(
-    model: nn.Module | ModuleTree | Callable[[], Any],
-    example: Example,
-    options: StepOptions,
-    *,
-    world_size: int | None,
-    rank: int,
-    ranks: str | Sequence[int] | None,
-) -> Iterator[StepRequest]:
-    """Yield the request for each of the ranks, or for the model without a world."""
-    first, *others = _ranks(world_size, rank, ranks)
-    request = _request(model, example, options, world_size, first)
-    yield request
-    for number in others:
-        assert isinstance(request, _RankRequest)  # Without a world there are no others.
-        request = request.of_rank(number)
-        yield request
 
 
 def _highest(estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
@@ -261,11 +243,9 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-    place = device_of_limit(device, options)
-    settings = StepOptions.of("max_batch_size", options, step, device=place, gpu=gpu, cudnn=cudnn)
+    settings, memory = options_to_fit("max_batch_size", options, step, memory, device, gpu=gpu, cudnn=cudnn)
     example = make_example(input_size, 1, dtypes, input_data)
-    room = memory_to_fit(memory, gpu if memory is not None else settings.gpu)
-    return largest_batch(model, example, room, settings, world_size=world_size, rank=rank, progress=progress)
+    return largest_batch(model, example, memory, settings, World(world_size, rank), progress)
 
 
 def largest_batch(
@@ -273,14 +253,17 @@ def largest_batch(
     example: Example | None,
     memory: int | float | str,
     options: StepOptions,
-    *,
-    world_size: int | None = None,
-    rank: int = 0,
+    world: World,
     progress: bool = True,
 ) -> BatchSizeLimit:
-    """Return the largest batch of a step; see :func:`max_batch_size`."""
-    nbytes, other = parse_memory(memory), other_device(memory)
-    request = _request(model, required(example), _settings_to_fit(memory, options), world_size, rank)
+    """Return the largest batch of a step, on the device that ``memory`` names; see :func:`max_batch_size`.
+
+    Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
+    """
+    nbytes, other, gpu_model = parse_memory(memory), other_device(memory), named_gpu(memory)
+    device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
+    options = replace(options, device=device, gpu=None if gpu_model is None else gpu_model.name)
+    request = next(world.requests(model, required(example), options))
 
     with progress_line(progress) as tick:
         search = Search(partial(request.trace, tick=tick, highest_draw=True), *request.limits(memory))
@@ -312,36 +295,62 @@ def largest_batch(
     )
 
 
-def _settings_to_fit(memory: int | float | str, options: StepOptions) -> StepOptions:
-    """Return a step's options on the device that ``memory`` names.
+@dataclass(frozen=True)
+class World:
+    """The processes that train a model (None: one without a world), and the rank or ranks to estimate."""
 
-    Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
-    """
-    gpu_model, has_other = named_gpu(memory), other_device(memory) is not None
-    device = "cpu" if has_other and str(options.device).startswith("cuda") else options.device
-    return replace(options, device=device, gpu=None if gpu_model is None else gpu_model.name)
+    size: int | None = None
+    rank: int = 0
+    ranks: str | Sequence[int] | None = None
 
+    def requests(self, model: Any, example: Example, options: StepOptions) -> Iterator[StepRequest]:
+        """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`."""
+        if self.size is None:
+            if self.ranks is not None:
+                raise InputError("ranks was given without world_size; pass world_size= too")
+            if self.rank != 0:
+                raise InputError(f"rank is {describe(self.rank)} without world_size; pass world_size= too")
+            if isroutine(model):
+                raise InputError(
+                    f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a "
+                    "function"
+                )
+            yield StepRequest(model if isinstance(model, ModuleTree) else check_model(model), example, options)
+            return
+        first, *others = self._numbers(self.size)
+        options.refuse_compiled("with world_size")
+        if isinstance(model, nn.Module) or not callable(model):
+            given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
+            of_trainer = (
+                "; for a transformers Trainer, the function creates it and returns "
+                "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
+            )
+            raise InputError(
+                f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
+                "the model, because the wrapping must run inside the simulated process group"
+                + (of_trainer if hasattr(model, "accelerator") else "")
+            )
+        request = _RankRequest(model, example, options, self.size, first)
+        yield request
+        for number in others:
+            request = request.of_rank(number)
+            yield request
 
-def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:
-    """Return the ranks to estimate. Raises :class:`InputError`."""
-    if ranks is None:
-        return (rank,)
-    if world_size is None:
-        raise InputError("ranks was given without world_size; pass world_size= too")
-    if isinstance(ranks, str):
-        if ranks != "all":
-            raise InputError(f"ranks is {describe(ranks)}; accepted: None, 'all', or a list of ranks")
-        return range(world_size)
-    if not ranks:
-        raise InputError("ranks is empty; accepted: None, 'all', or a list of ranks")
-    return ranks
+    def _numbers(self, size: int) -> Sequence[int]:
+        """Return the ranks to estimate."""
+        if self.ranks is None:
+            return (self.rank,)
+        if isinstance(self.ranks, str) and self.ranks != "all":
+            raise InputError(f"ranks is {describe(self.ranks)}; accepted: None, 'all', or a list of ranks")
+        if not self.ranks:
+            raise InputError("ranks is empty; accepted: None, 'all', or a list of ranks")
+        return range(size) if self.ranks == "all" else self.ranks  # type: ignore[return-value]
 
 
 class _RankRequest(StepRequest):
     """A request for one rank, whose builder creates the model from fakes for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
-
         from ..ranks.process_group import as_rank
         from ..ranks.record import Ranked
 
@@ -363,31 +372,6 @@ class _RankRequest(StepRequest):
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         estimate, rank = super().estimate(batch, log), self.ranked.rank
         return replace(estimate, info=replace(estimate.info, world_size=rank.world_size, rank=rank.rank))
-
-
-def _request(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> StepRequest:
-    """Return the request for a model, or for one rank of a world."""
-    if world_size is None:
-        if rank != 0:
-            raise InputError(f"rank is {describe(rank)} without world_size; pass world_size= too")
-        if isroutine(model):
-            raise InputError(
-                f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
-            )
-        return StepRequest(model if isinstance(model, ModuleTree) else check_model(model), example, options)
-    options.refuse_compiled("with world_size")
-    if isinstance(model, nn.Module) or not callable(model):
-        given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
-        of_trainer = (
-            "; for a transformers Trainer, the function creates it and returns "
-            "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
-        )
-        raise InputError(
-            f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
-            "the model, because the wrapping must run inside the simulated process group"
-            + (of_trainer if hasattr(model, "accelerator") else "")
-        )
-    return _RankRequest(model, example, options, world_size, rank)
 
 
 def required(example: Example | None) -> Example:

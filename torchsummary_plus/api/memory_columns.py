@@ -14,23 +14,24 @@ from ..results.memory_estimate import MemoryEstimate
 from ..table.inputs import Example
 from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory
-from .memory import check_batch, predicted
+from .memory import World, check_batch, predicted
 from .step_options import StepOptions, step_keywords
 
 INPUTS = ("batch_size", "dtypes", "input_data")
 """Options that set the step's inputs, by default those of the table's pass."""
 
-WORLD = ("world_size", "rank", "ranks", "progress", "build")
-"""Options of a distributed step; ``build`` builds the model of ``world_size`` processes."""
+BESIDES = (*INPUTS, "world_size", "rank", "ranks", "progress", "build")
+"""Options besides those of the step; ``build`` builds the model of ``world_size`` processes."""
 
 
 @dataclass(frozen=True)
 class MemoryRequest:
-    """``memory=`` of a table: inputs that differ from the table's, options of a distributed step, and the step."""
+    """``memory=`` of a table: inputs that differ from the table's, the processes and their builder, and the step."""
 
     inputs: Mapping[str, Any]
-    world: Mapping[str, Any]
+    world: World
     build: Callable[[], Any] | None
+    progress: bool
     options: StepOptions
 
     @classmethod
@@ -39,22 +40,22 @@ class MemoryRequest:
 
         Raises :class:`InputError`.
         """
-        options = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
+        options = {"device": device, **step_keywords(memory, also=BESIDES)}
         inputs = {name: options.pop(name) for name in INPUTS if name in options}
-        world = {name: options.pop(name) for name in WORLD if name in options}
-        build = world.pop("build", None)
-        if (build is None) != (world.get("world_size") is None):
+        world = World(options.pop("world_size", None), options.pop("rank", 0), options.pop("ranks", None))
+        build, progress = options.pop("build", None), options.pop("progress", True)
+        if (build is None) != (world.size is None):
             raise InputError(
                 "memory has only one of world_size and build; pass both: "
                 "build is the function that builds and wraps the model"
             )
         if inputs:
             check_batch(inputs.get("batch_size"))
-        return cls(inputs, world, build, StepOptions(**options))
+        return cls(inputs, world, build, progress, StepOptions(**options))
 
     def estimate(self, tree: ModuleTree, example_of: Callable[..., Example | None]) -> MemoryEstimate:
         """Return the estimate; ``example_of`` builds the table's example, also with other inputs."""
-        return predicted(self.build or tree, example_of(**self.inputs), self.options, **self.world)
+        return predicted(self.build or tree, example_of(**self.inputs), self.options, self.world, self.progress)
 
 
 def memory_of(

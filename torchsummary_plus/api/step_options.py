@@ -288,25 +288,29 @@ def called(named: Any) -> str:
     return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
 
 
-def device_of_limit(device: Any, options: StepOptions | None) -> Any:
-    """Return the device of a call that searches for a limit, whose default is CUDA unless ``options`` name another.
+def options_to_fit(
+    call: str,
+    options: StepOptions | None,
+    step: Mapping[str, Any],
+    memory: int | float | str | None,
+    device: Any,
+    gpu: str | None,
+    **own: Any,
+) -> tuple[StepOptions, int | float | str]:
+    """Return the options of a call that searches for a limit, and the memory that must suffice; 24 GiB by default.
 
-    >>> device_of_limit("cuda", None), device_of_limit("cuda", StepOptions(device="cpu"))
-    ('cuda', None)
+    Its device is CUDA by default, unless ``options`` name another; a GPU may stand for the memory. Raises
+    :class:`InputError` if both are given and differ.
+
+    >>> options_to_fit("max_batch_size", None, {}, "40GiB", "cuda", None)[1]
+    '40GiB'
+    >>> options_to_fit("max_batch_size", StepOptions(gpu="A100"), {}, None, "cuda", None)[1]
+    'A100'
     """
-    return None if options is not None and options.device is not None and device == "cuda" else device
-
-
-def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:
-    """Return the memory that must suffice, from ``memory=`` or ``gpu=`` of a call; 24 GiB by default.
-
-    Raises :class:`InputError` if both are given and differ.
-
-    >>> memory_to_fit("40GiB", None), memory_to_fit(None, "A100"), memory_to_fit(None, None)
-    ('40GiB', 'A100', '24GiB')
-    """
+    if options is not None and options.device is not None and device == "cuda":
+        device = None
+    settings = StepOptions.of(call, options, step, device=device, gpu=gpu, **own)
+    gpu = settings.gpu if memory is None else gpu
     if memory is not None and gpu is not None and memory != gpu:
         raise InputError(f"memory is {describe(memory)} and gpu is {describe(gpu)}; pass only one of them")
-    if gpu is not None:
-        return gpu
-    return DEFAULT_MEMORY if memory is None else memory
+    return settings, next(place for place in (gpu, memory, DEFAULT_MEMORY) if place is not None)

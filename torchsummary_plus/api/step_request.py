@@ -34,7 +34,13 @@ class StepRequest:
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
-        self.tree = with_shapes(read(model, example))
+        self.tree = read(model, example)
+        for path, module in zip(self.tree.paths, self.tree.modules):
+            if any(map(nn.parameter.is_lazy, tensors_in([module]))):
+                raise UnsupportedError(
+                    f"{path} ({class_name(module)}) has parameters without a shape, because the forward does not use "
+                    "it, so its memory is unknown; remove it"
+                )
         self.device = options.place(self.tree)
         self.gpu = options.gpu_model()
         self.step = options.step(self.device)
@@ -96,29 +102,15 @@ class StepRequest:
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log."""
-        is_tuned = torch.backends.cudnn.benchmark and any("convolution" in kernel.kind for kernel in log.kernels)
-        also = (*self._on_compilation(log), *((TUNED,) if is_tuned else ()), *self.unused)
-        log = replace(log, assumptions=(*log.assumptions, *also)) if also else log
+        also = []
+        if AS_COMPILED not in log.assumptions and (self.compiled or self.is_compiled):  # Estimated as its source.
+            has_advice = is_known_release() and not any(line.startswith(NOT_COMPILED) for line in log.assumptions)
+            also += [COMPILED, *((HOW_COMPILED,) if has_advice else ())]
+        if torch.backends.cudnn.benchmark and any("convolution" in kernel.kind for kernel in log.kernels):
+            also.append(TUNED)
+        log = replace(log, assumptions=(*log.assumptions, *also, *self.unused))
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
-
-    def _on_compilation(self, log: MemoryLog) -> tuple[str, ...]:
-        """Return the assumptions about compiled code that was estimated as its source."""
-        if AS_COMPILED in log.assumptions or not (self.compiled or self.is_compiled):
-            return ()
-        has_advice = is_known_release() and not any(line.startswith(NOT_COMPILED) for line in log.assumptions)
-        return COMPILED, *((HOW_COMPILED,) if has_advice else ())
-
-
-def with_shapes(tree: ModuleTree) -> ModuleTree:
-    """Return a tree whose parameters all have a shape; raises :class:`UnsupportedError` for any other."""
-    for path, module in zip(tree.paths, tree.modules):
-        if any(map(nn.parameter.is_lazy, tensors_in([module]))):
-            raise UnsupportedError(
-                f"{path} ({class_name(module)}) has parameters without a shape, because the forward does not use it, "
-                "so its memory is unknown; remove it"
-            )
-    return tree
 
 
 class Ticks(Listener):

@@ -19,7 +19,7 @@ from ..memory.gpus import COMMON, find_gpu
 from ..results.what_if import GpuFit, Setting, WhatIf
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
-from .memory import check_batch, required
+from .memory import required
 from .public import progress_line, public
 from .step_options import StepOptions, takes_step_arguments
 from .step_request import StepRequest
@@ -70,7 +70,7 @@ def what_if(
     (True, True)
     """
     base = StepOptions.of("what_if", options, step, cudnn=cudnn)
-    check_batch(integer("batch_size", batch_size, 1))
+    integer("batch_size", batch_size, 1)
     names = [find_gpu(name).name for name in _listed(gpus, COMMON)]
     rows = []
     with progress_line(progress) as tick:
