@@ -124,7 +124,9 @@ def compare(
     depth = check_layout(style, depth)
     for name in reading:
         if name not in READING:
-            raise unknown_argument("compare", name, READING, FOR_TABLES | _names_of_models(reading))
+            given = [name for name, value in reading.items() if isinstance(value, (nn.Module, ModelSummary))]
+            as_models = {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in given}
+            raise unknown_argument("compare", name, READING, FOR_TABLES | as_models)
     common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
@@ -138,12 +140,6 @@ def compare(
     result = Comparison(tuple(compared), ratios, changes_only, Presentation(style, depth, columns), layers=layers)
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
-
-
-def _names_of_models(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the correct spelling for models passed by keyword."""
-    names = (name for name, value in arguments.items() if isinstance(value, (nn.Module, ModelSummary)))
-    return {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in names}
 
 
 def _entries(models: tuple[Any, ...], names: Sequence[str] | None) -> tuple[tuple[Any, ...], Sequence[str] | None]:
@@ -201,36 +197,26 @@ def _entry(
     options["mode"] = options["mode"] or "same"
     check_pass(model, options["mode"], options["run"])
     inputs = {name: options[name] for name in ("input_size", "batch_size", "dtypes", "input_data")}
-    example_of = partial(_example, inputs)
+    example_of = partial(make_example, **inputs)
     try:
         with no_collection():
-            result, peaks = _read(model, example_of, options, _step(memory, settings))
+            example, device, step = example_of(), as_device(options["device"]), _step(memory, settings)
+            tree = read(model, example)
+            gpu = None if step is None else step.pop("gpu", None)
+            if step is not None and gpu is not None:
+                card = named_gpu(gpu)
+                step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
+            passed = trace(tree, example, PassOptions(options["run"], options["mode"], device, options["functional"]))
+            result = tabulated(tree, passed, example_of, device, Presentation(), step)
+            peaks = _peaks_of(result)
+            if step is not None and peaks is not None:
+                peaks = _with_inference_and_limit(peaks, tree, example_of, MemoryRequest.of(step, device), gpu)
     except ForwardError as error:
         which = f"this is model {place} ({type(model).__name__})"
         which += "; to give a model its own inputs, pass a dict with input_size"
         error.hint = f"{error.hint}; {which}" if error.hint else which
         raise
     return Entry(name or result.rows[0].class_name, _report(result), peaks)
-
-
-def _example(inputs: Mapping[str, Any], **changed: Any) -> Example | None:
-    return make_example(**{**inputs, **changed})
-
-
-def _read(
-    model: Any, example_of: Callable[..., Example | None], options: Mapping[str, Any], step: dict[str, Any] | None
-) -> tuple[ModelSummary, StepPeaks | None]:
-    """Return the summary of a model, and the peaks of a step if requested."""
-    device = as_device(options["device"])
-    gpu = None if step is None else step.pop("gpu", None)
-    if step is not None and gpu is not None:
-        card = named_gpu(gpu)
-        step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
-    example = example_of()
-    tree = read(model, example)
-    passed = trace(tree, example, PassOptions(options["run"], options["mode"], device, options["functional"]))
-    result = tabulated(tree, passed, example_of, device, Presentation(), step)
-    return result, None if step is None else _peaks(tree, example_of, result, MemoryRequest.of(step, device), gpu)
 
 
 def _report(result: ModelSummary) -> Report:
@@ -258,18 +244,16 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
     return StepPeaks(info, training, inference, info.gpu, unknown=memory.unknown, assumptions=memory.assumptions)
 
 
-def _peaks(
-    tree: ModuleTree, example_of: Callable[..., Example | None], result: ModelSummary, request: MemoryRequest, gpu: Any
-) -> StepPeaks | None:
-    """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
-    peaks = _peaks_of(result)
-    assert peaks is not None  # The summary includes an estimate.
+def _with_inference_and_limit(
+    peaks: StepPeaks, tree: ModuleTree, example_of: Callable[..., Example | None], request: MemoryRequest, gpu: Any
+) -> StepPeaks:
+    """Add to a training step's peak that of an inference step, and the largest batch that fits in ``gpu``."""
     if request.options.mode == "train":
         inputs = {**request.inputs, "batch_size": peaks.batch_size}
         inference = replace(request.options, mode="eval", optimizer=None, loss=None, targets=None, train_step=None)
         estimate = replace(request, inputs=inputs, options=inference).estimate(tree, example_of)
         unknown = tuple({**dict(estimate.unknown), **dict(peaks.unknown)}.items())
-        assumptions = _merged(peaks.assumptions, estimate.assumptions)
+        assumptions = tuple(dict.fromkeys((*peaks.assumptions, *estimate.assumptions)))
         inference_peak = estimate.peak_bytes
         peaks = replace(peaks, inference_peak_bytes=inference_peak, unknown=unknown, assumptions=assumptions)
     if gpu is None:
@@ -277,9 +261,5 @@ def _peaks(
     example = example_of(**{**request.inputs, "batch_size": 1})
     world = replace(request.world, ranks=None)
     largest = largest_batch(request.build or tree, example, gpu, request.options, world, request.progress)
-    assumptions = _merged(peaks.assumptions, largest.assumptions)
+    assumptions = tuple(dict.fromkeys((*peaks.assumptions, *largest.assumptions)))
     return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size, assumptions=assumptions)
-
-
-def _merged(*assumptions: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(line for lines in assumptions for line in lines))

@@ -148,16 +148,12 @@ def check_model(model: object) -> nn.Module:
         cure = "; for several models: compare(*models, ...)" if several else "; the model is the first argument"
     if isinstance(model, getattr(sys.modules.get("torch.export"), "ExportedProgram", ())):
         cure = "; of an exported program, pass program.module()"
-    elif modules := _modules_of(model):
-        what, cure = f"a {type(model).__name__}", f"; pass one of its modules: {', '.join(modules)}"
+    else:  # Such as a pipeline of diffusers or transformers.
+        components = getattr(model, "components", None)
+        held = {**getattr(model, "__dict__", {}), **(components if isinstance(components, Mapping) else {})}
+        if modules := [str(name) for name, value in held.items() if isinstance(value, nn.Module)]:
+            what, cure = f"a {type(model).__name__}", f"; pass one of its modules: {', '.join(modules)}"
     raise InputError(f"model is {what}; accepted: an instance of torch.nn.Module{cure}")
-
-
-def _modules_of(model: object) -> list[str]:
-    """Return the names of the modules that an object holds, such as a pipeline of diffusers or transformers."""
-    components = getattr(model, "components", None)
-    held = {**getattr(model, "__dict__", {}), **(components if isinstance(components, Mapping) else {})}
-    return [str(name) for name, value in held.items() if isinstance(value, nn.Module)]
 
 
 def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +15,6 @@ from typing import Any, TextIO
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ..data.arguments import names_cures
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
@@ -98,14 +97,38 @@ class MemTracker(ContextDecorator):
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[MemTracker]:
         """Inside the block, also record how much live tensors grow during each module's calls."""
-        watch = _Watch(self._live_bytes)
-        handles = [handle for path, module in model.named_modules() for handle in watch.hook(path, module)]
+        seen: dict[str, WatchedModule] = {}
+        active: list[tuple[int, list[int]]] = []  # The bytes live before each call, and the growth of those inside it.
+
+        def before(*_: Any) -> None:
+            active.append((self._live_bytes(), []))
+
+        def after(path: str, *_: Any) -> None:
+            at_start, inner = active.pop()
+            live = self._live_bytes()
+            added = live - at_start
+            if active:
+                active[-1][1].append(added)
+            module = seen[path]
+            seen[path] = replace(
+                module,
+                calls=module.calls + 1,
+                added_bytes=module.added_bytes + added,
+                own_bytes=module.own_bytes + added - sum(inner),
+                highest_bytes=max(module.highest_bytes, live),
+            )
+
+        handles = []
+        for path, module in model.named_modules():
+            seen[path] = WatchedModule(path, class_name(module), 0, 0, 0, 0)
+            handles.append(module.register_forward_pre_hook(before, prepend=True))
+            handles.append(module.register_forward_hook(partial(after, path), always_call=True))
         try:
             yield self
         finally:
             for handle in handles:
                 handle.remove()
-            self._modules += watch.modules()
+            self._modules += [module for module in seen.values() if module.calls]
 
     def report(self) -> TrackReport:
         """Return all points so far as data, with every format and a plot."""
@@ -127,14 +150,13 @@ class MemTracker(ContextDecorator):
     def _changes(self) -> tuple[list[Holding], list[Holding]]:
         """Return what appeared and disappeared on the device since the last point, without short-lived storages."""
         self._live_bytes()
-        device = str(self.device)
+        since, self._since = self._since, ([], [])
+        brief = set.intersection(*({id(holding) for holding in holdings} for holdings in since))
         appeared, gone = (
-            {id(holding): holding for holding in holdings if holding.device == device} for holdings in self._since
+            [each for each in holdings if each.device == str(self.device) and id(each) not in brief]
+            for holdings in since
         )
-        self._since = [], []
-        return [appeared[key] for key in appeared if key not in gone], [
-            gone[key] for key in gone if key not in appeared
-        ]
+        return appeared, gone
 
     def _live_bytes(self) -> int:
         appeared, gone = self._population.update()
@@ -152,44 +174,6 @@ class MemTracker(ContextDecorator):
         else:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write((opening_text(point) if is_first else "") + point_text(point, self.detail))
-
-
-class _Watch:
-    """The modules being watched, with a hook before and one after each call."""
-
-    def __init__(self, live_bytes: Callable[[], int]) -> None:
-        self._live_bytes = live_bytes
-        self._open: list[tuple[int, list[int]]] = []
-        self._seen: dict[str, WatchedModule] = {}
-
-    def hook(self, path: str, module: nn.Module) -> list[RemovableHandle]:
-        """Register hooks on a module; the second also runs if the forward fails."""
-        self._seen[path] = WatchedModule(path, class_name(module), 0, 0, 0, 0)
-        return [
-            module.register_forward_pre_hook(self._before, prepend=True),
-            module.register_forward_hook(partial(self._after, path), always_call=True),
-        ]
-
-    def modules(self) -> list[WatchedModule]:
-        """Return the modules that were called, in the model's order."""
-        return [module for module in self._seen.values() if module.calls]
-
-    def _before(self, *_: Any) -> None:
-        self._open.append((self._live_bytes(), []))
-
-    def _after(self, path: str, *_: Any) -> None:
-        before, inner = self._open.pop()
-        live = self._live_bytes()
-        if self._open:
-            self._open[-1][1].append(live - before)
-        seen = self._seen[path]
-        self._seen[path] = replace(
-            seen,
-            calls=seen.calls + 1,
-            added_bytes=seen.added_bytes + live - before,
-            own_bytes=seen.own_bytes + live - before - sum(inner),
-            highest_bytes=max(seen.highest_bytes, live),
-        )
 
 
 def _indexed(device: torch.device | None) -> torch.device:

@@ -32,8 +32,8 @@ def weights(path: str | Path) -> WeightsFile:
     scales none; where the tensors leave it open, a ``config.json`` beside them tells the number of bits.
 
     Raises :class:`InputError` for another kind of file, for a folder with several models or none, for a header that is
-    malformed, contradicts the file's size, or declares more than 100,000,000 bytes or 4,000,000 items, and for an
-    ``.onnx`` file of more than 2 GiB.
+    malformed, contradicts the file's size, or declares more than 100,000,000 bytes, and for an ``.onnx`` file of more
+    than 2 GiB.
 
     >>> import json, pathlib, tempfile
     >>> header = json.dumps({"scale": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}).encode()

@@ -55,49 +55,52 @@ def is_config(path: str | Path) -> bool:
     return (here.name == "config.json" and here.is_file()) or (here / "config.json").is_file()
 
 
-def packing_of(entries: Mapping[str, Any]) -> str:
-    """Return the name and settings of the quantisation that a config asks for, of any of its parts; "" for none."""
-    parts = [entries, *(part for part in entries.values() if isinstance(part, Mapping))]
-    for name in ("quantization_config", "quantization"):
-        for part in parts:
+def quantisation(entries: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and settings of the quantisation that a config, or one of its parts, asks for; "" for none."""
+    for part in (entries, *(part for part in entries.values() if isinstance(part, Mapping))):
+        for name in ("quantization_config", "quantization"):
             settings = part.get(name)
             if isinstance(settings, Mapping):
-                method = settings.get("quant_method") or settings.get("quant_algo") or settings.get("mode")
-                bits = settings.get("bits")
-                words = [describe(method)] * bool(method) + [f"{describe(bits)} bits"] * bool(bits)
-                return f"{name} ({', '.join(words)})" if words else name
-    return ""
+                return name, settings
+    return "", {}
+
+
+def packing_of(entries: Mapping[str, Any]) -> str:
+    """Return the quantisation that a config asks for, in words; "" for none."""
+    name, settings = quantisation(entries)
+    method = settings.get("quant_method") or settings.get("quant_algo") or settings.get("mode")
+    bits = settings.get("bits")
+    words = [describe(method)] * bool(method) + [f"{describe(bits)} bits"] * bool(bits)
+    return f"{name} ({', '.join(words)})" if words else name
 
 
 def checked(entries: Mapping[str, Any], most_modules: int, depth: int = 0) -> dict[str, Any]:
-    """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name."""
-    if depth > MOST_DEPTH:
-        raise _too_deep()
-    return {
-        name: _entry(name, value, most_modules, depth)
-        for name, value in entries.items()
-        if name not in LEFT_OUT and not _is_kernel_of_choice(name, value)
-    }
+    """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name.
 
-
-def _too_deep() -> InputError:
-    return InputError(f"its parts are nested more than {MOST_DEPTH} deep")
-
-
-def _is_kernel_of_choice(name: str, value: Any) -> bool:
-    """Return whether an entry asks for a flash attention package, without which torch's own attention is used."""
-    return bool(IMPLEMENTATION.fullmatch(name)) and isinstance(value, str) and value.startswith("flash_")
+    A flash attention package is left out too: torch's own attention is used without it.
+    """
+    found = {}
+    for name, value in entries.items():
+        is_flash = IMPLEMENTATION.fullmatch(name) and isinstance(value, str) and value.startswith("flash_")
+        if name not in LEFT_OUT and not is_flash:
+            found[name] = _entry(name, value, most_modules, depth)
+    return found
 
 
 def _entry(name: str, value: Any, most_modules: int, depth: int) -> Any:
-    _refuse_loading(name, value)
+    if name in LOADS and value:
+        raise InputError(f"{name} is {describe(value)}, which loads weights or code; pass {name}={type(value)()!r}")
+    names = value.values() if isinstance(value, Mapping) else [value]
+    for word in names if name in NAMES or IMPLEMENTATION.fullmatch(name) else ():
+        if isinstance(word, str) and re.search(r"[/\\:@]|\.\.", word):
+            raise InputError(f"{name} is {describe(word)}, a repository or file: nothing is downloaded or loaded")
     if isinstance(value, Mapping | list) and len(value) > MOST_ENTRIES:
         raise InputError(f"{name} has {len(value):,} entries; the limit is {MOST_ENTRIES:,}")
+    if isinstance(value, Mapping | list) and depth >= MOST_DEPTH + isinstance(value, list):
+        raise InputError(f"its parts are nested more than {MOST_DEPTH} deep")
     if isinstance(value, Mapping):
         return checked(value, most_modules, depth + 1)
     if isinstance(value, list):
-        if depth > MOST_DEPTH:
-            raise _too_deep()
         return [_entry(name, item, most_modules, depth + 1) for item in value]
     if isinstance(value, int):
         if LAYERS.search(name) and value * MODULES_OF_A_LAYER > most_modules:
@@ -106,16 +109,6 @@ def _entry(name: str, value: Any, most_modules: int, depth: int) -> Any:
         if most is not None and value > most:
             raise InputError(f"{name} is {describe(value)}; the limit is {most:,}")
     return value
-
-
-def _refuse_loading(name: str, value: Any) -> None:
-    """Raise :class:`InputError` for an entry that names something to load."""
-    if name in LOADS and value:
-        raise InputError(f"{name} is {describe(value)}, which loads weights or code; pass {name}={type(value)()!r}")
-    names = value.values() if isinstance(value, Mapping) else [value]
-    for word in names if name in NAMES or IMPLEMENTATION.fullmatch(name) else ():
-        if isinstance(word, str) and re.search(r"[/\\:@]|\.\.", word):
-            raise InputError(f"{name} is {describe(word)}, a repository or file: nothing is downloaded or loaded")
 
 
 CONNECTING = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.sendmsg")

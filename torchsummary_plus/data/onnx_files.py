@@ -6,18 +6,17 @@ onnx/onnx.proto: ``TensorProto``, ``external_data``; docs/Operators.md: the oper
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from .errors import InputError, need_extra
 from .regular_files import content
-from .stored_weights import MOST_PER_BYTE, WeightEntry
-from .units import describe, one_line
-from .weight_files import MOST_AXES, MOST_ITEMS
+from .stored_weights import WeightEntry
+from .units import ceil_div, describe, one_line
+from .weight_files import MOST_AXES
 
 MOST_BYTES = 2**31 - 1  # Maximum size of a file in bytes: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``).
 
@@ -29,16 +28,9 @@ BITS = {
 }  # fmt: skip
 """Bits per element of each ONNX type except strings."""
 
-FIELDS = {
-    "FLOAT": ("float_data", 1, 1), "COMPLEX64": ("float_data", 2, 1), "DOUBLE": ("double_data", 1, 1),
-    "COMPLEX128": ("double_data", 2, 1), "INT64": ("int64_data", 1, 1), "UINT32": ("uint64_data", 1, 1),
-    "UINT64": ("uint64_data", 1, 1), "UINT4": ("int32_data", 1, 2), "INT4": ("int32_data", 1, 2),
-    "FLOAT4E2M1": ("int32_data", 1, 2), "UINT2": ("int32_data", 1, 4), "INT2": ("int32_data", 1, 4),
-}  # fmt: skip
-"""The field of each type without raw data, its numbers per element, and how many elements may share a number.
-
-Other types have one number of ``int32_data`` per element.
-"""
+FIELDS = {"FLOAT": "float_data", "COMPLEX64": "float_data", "DOUBLE": "double_data", "COMPLEX128": "double_data",
+          "INT64": "int64_data", "UINT32": "uint64_data", "UINT64": "uint64_data"}  # fmt: skip
+"""The field of a type's elements without raw data; those of others are in ``int32_data``."""
 
 NUMBERS = {
     "value_float": ("f", "FLOAT"), "value_floats": ("floats", "FLOAT"), "value_int": ("i", "INT64"),
@@ -68,10 +60,7 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
     if not model.ir_version or not model.HasField("graph"):
         raise refused(path, "it is not an ONNX model: it has no version or no graph")
     reader = _Reader(onnx, path, model)
-    nodes = [node for function in model.functions for node in function.node]
-    entries = (*reader.graph(model.graph), *reader.nodes(nodes))
-    reader.check_outside()
-    return entries
+    return (*reader.graph(model.graph), *reader.nodes(node for function in model.functions for node in function.node))
 
 
 def refused(path: Path, why: str) -> InputError:
@@ -80,36 +69,30 @@ def refused(path: Path, why: str) -> InputError:
 
 
 class _Reader:
-    """Walks through a model's graphs, within the limits."""
+    """Walks through a model's graphs."""
 
     def __init__(self, onnx: Any, path: Path, model: Any) -> None:
         self.onnx = onnx
         self.path = path
-        self.control: Collection[str | bytes] = control_values(model)
-        self.params = packed(model) | dict.fromkeys(scales(model), 0)
-        self.items = 0
-        self.outside: list[tuple[str, int, int, str]] = []
-        """The parts of other files that hold tensors: the file, where it begins and ends, and the tensor."""
+        graphs = list(all_graphs(model.graph))
+        nodes = [node for graph in (*graphs, *model.functions) for node in graph.node]
+        results = {output.name for graph in graphs for output in graph.output}
+        self.control: Collection[str | bytes] = control_values(nodes, results)
+        self.params = packed(nodes) | dict.fromkeys(scales(nodes, results), 0)
 
     def graph(self, graph: Any) -> Iterator[WeightEntry]:
-        names = set()
-        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
-            if tensor.name in names:
-                raise refused(self.path, f"it has two tensors named {describe(tensor.name)} in one graph")
-            names.add(tensor.name)
         for tensor in graph.initializer:
             yield self.entry(tensor, tensor.name)
         for sparse in graph.sparse_initializer:
             yield from self.sparse(sparse, sparse.values.name)
         yield from self.nodes(graph.node)
 
-    def nodes(self, nodes: Any) -> Iterator[WeightEntry]:
+    def nodes(self, nodes: Iterable[Any]) -> Iterator[WeightEntry]:
         """Yield the constants of nodes, and those inside the graphs of control flow."""
         for node in nodes:
-            self.count()
             for attribute in node.attribute:
                 yield from self.attribute(attribute, node)
-                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                for inner in inner_graphs(attribute):
                     yield from self.graph(inner)
 
     def attribute(self, attribute: Any, node: Any) -> Iterator[WeightEntry]:
@@ -136,18 +119,9 @@ class _Reader:
 
     def stored(self, name: str | bytes, shape: tuple[int, ...], dtype: str, nbytes: int, file: str) -> WeightEntry:
         """Return an entry; scales, and integers that are only shapes, axes or indices, are no parameters."""
+        text = self.text(name)
         is_control = dtype in ("INT32", "INT64") and name in self.control
-        params = 0 if is_control else self.params.get(self.text(name))
-        if params is not None and params > MOST_PER_BYTE * nbytes:
-            raise refused(self.path, f"{describe(name)} cannot hold {params:,} elements")
-        return WeightEntry(self.text(name), shape, dtype, nbytes, file, params)
-
-    def check_outside(self) -> None:
-        """Raise :class:`InputError` if tensors in another file overlap; equal parts are one tensor used twice."""
-        parts = sorted(self.outside)
-        for (file, begin, end, _), (other, start, stop, name) in pairwise(parts):
-            if file == other and start < end and (begin, end) != (start, stop):
-                raise refused(self.path, f"the bytes of {describe(name)} overlap others")
+        return WeightEntry(text, shape, dtype, nbytes, file, 0 if is_control else self.params.get(text))
 
     def text(self, value: str | bytes) -> str:
         """Return a string; protobuf gives one that is not UTF-8 as bytes. Raises :class:`InputError` for these."""
@@ -155,52 +129,42 @@ class _Reader:
             raise refused(self.path, f"the name {describe(value)} is not UTF-8")
         return value
 
-    def count(self) -> None:
-        self.items += 1
-        if self.items > MOST_ITEMS:
-            raise refused(self.path, f"it has more than {MOST_ITEMS:,} nodes and tensors")
-
     def entry(self, tensor: Any, name: str) -> WeightEntry:
-        self.count()
+        """Return the entry of a tensor. Raises :class:`InputError` if its bytes do not match its shape."""
         kinds = self.onnx.TensorProto.DataType
         dtype = kinds.Name(tensor.data_type) if tensor.data_type in kinds.values() else str(tensor.data_type)
         shape = tuple(tensor.dims)
         if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
             raise refused(self.path, f"{describe(name)} has an invalid shape")
         if dtype == "STRING":
-            if len(tensor.string_data) != prod(shape):
-                raise refused(self.path, f"the strings of {describe(name)} do not match its shape")
             return self.stored(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
         if dtype not in BITS:
             raise refused(self.path, f"{describe(name)} has the unknown type {dtype}")
-        nbytes = -(-prod(shape) * BITS[dtype] // 8)
-        return self.stored(name, shape, dtype, nbytes, self._file(tensor, name, nbytes, dtype))
-
-    def _file(self, tensor: Any, name: str, nbytes: int, dtype: str) -> str:
-        """Return the file with a tensor's bytes. Raises :class:`InputError` if they do not match its shape."""
+        file, nbytes = self.path.name, ceil_div(prod(shape) * BITS[dtype], 8)
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
             external = {self.text(entry.key): self.text(entry.value) for entry in tensor.external_data}
-            place = PurePosixPath(external.get("location", "").replace("\\", "/"))
-            if not place.name or place.is_absolute() or ".." in place.parts:
-                raise refused(
-                    self.path, f"{describe(name)} is stored at {describe(str(place))}, outside the file's folder"
-                )
-            begin, length = external.get("offset", "0"), external.get("length", str(nbytes))
-            if length != str(nbytes) or not (begin.isascii() and begin.isdigit() and len(begin) < 20):
-                raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
-            self.outside.append((str(place), int(begin), int(begin) + nbytes, self.text(name)))
-            return str(place)
-        if tensor.HasField("raw_data"):
+            file, matches = external.get("location", ""), external.get("length", str(nbytes)) == str(nbytes)
+        elif tensor.HasField("raw_data"):
             matches = len(tensor.raw_data) == nbytes
         else:
-            field, numbers, elements = FIELDS.get(dtype, ("int32_data", 1, 1))
-            count = len(getattr(tensor, field))
-            if prod(tensor.dims) and not count:
-                raise refused(self.path, f"{describe(name)} has a shape but no data")
-            matches = count in {-(-numbers * prod(tensor.dims) // each) for each in (1, elements)}
+            matches = not nbytes or bool(getattr(tensor, FIELDS.get(dtype, "int32_data")))
         if not matches:
-            raise refused(self.path, f"the data of {describe(name)} do not match its shape")
-        return self.path.name
+            raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
+        return self.stored(name, shape, dtype, nbytes, file)
+
+
+def inner_graphs(attribute: Any) -> list[Any]:
+    """Return the graphs of an attribute: those that control flow runs."""
+    return ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
+
+
+def all_graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph and those inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in inner_graphs(attribute):
+                yield from all_graphs(inner)
 
 
 CONTROL = {
@@ -233,10 +197,8 @@ ARITHMETIC = frozenset(
 """Operators that compute shapes and indices from others: their inputs are such if all their results are."""
 
 
-def control_values(model: Any) -> set[str]:
+def control_values(nodes: Collection[Any], results: Collection[str]) -> set[str]:
     """Return the names of values that everything which reads them uses as a shape, axis, count or index."""
-    results: set[str] = set()
-    nodes = list(all_nodes(model, results))
     computed = {output: node for node in nodes if node.op_type in ARITHMETIC for output in node.output}
     read = {name for node in nodes for name in node.input}
     pending = [*results, *(name for name in computed if name not in read)]
@@ -252,43 +214,26 @@ def control_values(model: Any) -> set[str]:
     return read - data
 
 
-def scales(model: Any) -> set[str]:
-    """Return the names of values that everything which reads them uses as a scale, zero point or order."""
-    data: set[str] = set()
-    described: set[str] = set()
-    for node in all_nodes(model, data):
-        for place, name in enumerate(node.input):
-            (described if place in SCALES.get(node.op_type, ()) else data).add(name)
-    return described - data
-
-
-def packed(model: Any) -> dict[str, int]:
-    """Return the elements of weights that are packed into bytes, by name: those of onnxruntime's ``MatMulNBits``."""
-    found: dict[str, int] = {}
-    for node in all_nodes(model, set()):
-        sizes = {attribute.name: attribute.i for attribute in node.attribute}
-        if node.op_type == "MatMulNBits" and len(node.input) > 1 and min(sizes.get("K", 0), sizes.get("N", 0)) > 0:
-            found[node.input[1]] = sizes["K"] * sizes["N"]
-    return found
-
-
 def _operands(node: Any) -> list[str]:
     """Return a node's inputs other than shapes, axes, counts and indices."""
     control = CONTROL.get(node.op_type, ())
     return [name for place, name in enumerate(node.input) if place not in control]
 
 
-def all_nodes(model: Any, results: set[str]) -> Iterator[Any]:
-    """Yield the nodes of a model's graphs and functions, adding the graphs' results to ``results``."""
-    yield from _nodes(model.graph, results)
-    for function in model.functions:
-        yield from function.node
+def scales(nodes: Collection[Any], results: Collection[str]) -> set[str]:
+    """Return the names of values that everything which reads them uses as a scale, zero point or order."""
+    data, described = set(results), set[str]()
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            (described if place in SCALES.get(node.op_type, ()) else data).add(name)
+    return described - data
 
 
-def _nodes(graph: Any, results: set[str]) -> Iterator[Any]:
-    results.update(output.name for output in graph.output)
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from _nodes(inner, results)
+def packed(nodes: Collection[Any]) -> dict[str, int]:
+    """Return the elements of weights that are packed into bytes, by name: those of onnxruntime's ``MatMulNBits``."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        sizes = {attribute.name: attribute.i for attribute in node.attribute}
+        if node.op_type == "MatMulNBits" and len(node.input) > 1 and min(sizes.get("K", 0), sizes.get("N", 0)) > 0:
+            found[node.input[1]] = sizes["K"] * sizes["N"]
+    return found

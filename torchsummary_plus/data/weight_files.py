@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import InputError, warn
-from .model_configs import MOST_BYTES
+from .model_configs import MOST_BYTES, quantisation
 from .regular_files import content, opened, parsed_object
 from .stored_weights import SHAPES, Checkpoint, WeightEntry, is_quantised, with_parameters
-from .units import describe, one_line
+from .units import describe, one_line, round_up
 
 MOST_HEADER_BYTES = 100_000_000  # Maximum length of a header: safetensors' own limit.
-MOST_ITEMS = 4_000_000  # Maximum number of entries and array elements in a GGUF header; a tensor counts as 20.
-
 MOST_AXES = 64
 
 SHARD = re.compile(r"[^/\\:\0\ud800-\udfff]{,200}\.safetensors")
@@ -66,34 +64,22 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
         if twice := stored.keys() & found.keys():
             raise _refused(path.name, f"another file has {_first_of(sorted(twice))} too")
         stored |= found
-    return _with_parameters(stored, paths[0].parent)
+    tensors = {name: entry for name, (entry, _) in stored.items()}
+    if not is_quantised(tensors):
+        return tuple(tensors.values())
+    settings: Mapping[str, Any] = {}
+    config = paths[0].parent / "config.json"
+    if config.exists():
+        try:
+            _, settings = quantisation(parsed_object(content(config, MOST_BYTES)))
+        except ValueError as error:
+            warn(f"{config.name} is left out, though packed weights may need it: {error}")
+    integers = {name: values for name, (_, values) in stored.items() if values}
+    return with_parameters(Checkpoint(tensors, integers, settings))
 
 
 Stored = dict[str, tuple[WeightEntry, "tuple[int, ...]"]]
 """Tensors by name, each with its integers if it holds a shape or a number of bits."""
-
-
-def _with_parameters(stored: Stored, folder: Path) -> tuple[WeightEntry, ...]:
-    """Return tensors with the parameters that packed ones stand for, by their names and the folder's config.json."""
-    tensors = {name: entry for name, (entry, _) in stored.items()}
-    if not is_quantised(tensors):
-        return tuple(tensors.values())
-    integers = {name: values for name, (_, values) in stored.items() if values}
-    return with_parameters(Checkpoint(tensors, integers, _settings(folder / "config.json")))
-
-
-def _settings(path: Path) -> Mapping[str, Any]:
-    """Return what a config says about quantisation; nothing without one."""
-    if not path.exists():
-        return {}
-    try:
-        config = parsed_object(content(path, MOST_BYTES))
-    except ValueError as error:
-        warn(f"{one_line(path.name)} is left out, though packed weights may need it: {error}")
-        return {}
-    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
-    named = (part.get(name) for part in parts for name in ("quantization_config", "quantization"))
-    return next((settings for settings in named if isinstance(settings, dict)), {})
 
 
 def stored_in(path: Path) -> Stored:
@@ -152,17 +138,9 @@ def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightE
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
-    end = 0
     header = _json(file.read(length), name)
     header.pop("__metadata__", None)
     tensors = {tensor: _entry(tensor, entry, size - 8 - length, name) for tensor, entry in header.items()}
-    for tensor in sorted(tensors, key=lambda tensor: header[tensor]["data_offsets"]):
-        begin, after = header[tensor]["data_offsets"]
-        if begin != end:
-            raise _refused(name, f"the bytes of {describe(tensor)} overlap others, or follow bytes of no tensor")
-        end = after
-    if end != size - 8 - length:
-        raise _refused(name, f"the last {size - 8 - length - end:,} bytes of the file belong to no tensor")
     for tensor, entry in tensors.items():
         integers: tuple[int, ...] = ()
         if entry.dtype in INTEGERS and entry.numel <= MOST_AXES and SHAPES.search(tensor):
@@ -196,7 +174,6 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, t
     version, tensors, entries = reader.unpack("IQQ")
     if version not in (2, 3):
         raise _refused(name, f"its version is {version}; accepted: 2, 3")
-    reader.count(20 * tensors + entries)
     alignment = 32
     for _ in range(entries):
         key = reader.string()
@@ -208,18 +185,10 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, t
     found = [_gguf_tensor(reader, name) for _ in range(tensors)]
     if len({entry.name for entry, _ in found}) != tensors:
         raise _refused(name, "it has two tensors of one name")
-    end = 0
-    for entry, offset in sorted(found, key=lambda each: (each[1], each[0].nbytes)):
-        if offset != end:
-            raise _refused(name, f"the bytes of {describe(entry.name)} overlap others, or follow bytes of no tensor")
-        end = _aligned(end + entry.nbytes, alignment)
-        if _aligned(reader.read, alignment) + offset + entry.nbytes > size:
+    for entry, offset in found:
+        if round_up(reader.read, alignment) + offset + entry.nbytes > size:
             raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
     yield from ((entry, ()) for entry, _ in found)
-
-
-def _aligned(place: int, alignment: int) -> int:
-    return -(-place // alignment) * alignment
 
 
 def _gguf_tensor(reader: _Reader, name: str) -> tuple[WeightEntry, int]:
@@ -245,7 +214,6 @@ class _Reader:
         self.file = file
         self.name = name
         self.read = 0
-        self.items = 0
 
     def bytes(self, count: int) -> bytes:
         self.read += count
@@ -255,11 +223,6 @@ class _Reader:
         if len(data) != count:
             raise _refused(self.name, "the file ends inside the header")
         return data
-
-    def count(self, items: int) -> None:
-        self.items += items
-        if self.items > MOST_ITEMS:
-            raise _refused(self.name, f"it declares more than {MOST_ITEMS:,} items")
 
     def unpack(self, form: str) -> tuple[int, ...]:
         return struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))
@@ -276,7 +239,6 @@ class _Reader:
             return value
         if kind == _ARRAY:
             inner, count = self.unpack("IQ")
-            self.count(count)
             if inner in _PLAIN:
                 self.bytes(count * struct.calcsize(f"<{_PLAIN[inner]}"))
             elif inner == _STRING:

@@ -28,7 +28,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..data.errors import InputError
 from ..data.units import MIB, MIN_BLOCK, SMALL_REQUEST, round_up
@@ -108,8 +107,8 @@ class CachingAllocator:
         self._max_split = options.max_split_bytes or ENDLESS
         self._max_spare = options.max_non_split_rounding_bytes or options.large_segment_bytes
         self._expandable = options.expandable_segments
-        fixed = FixedSegments(AgeOrder() if oldest_first else DriverOrder())
-        self._segments: Segments = ExpandableSegments() if self._expandable else fixed
+        fixed = FixedSegments(None if oldest_first else DriverOrder())
+        self._segments: FixedSegments | ExpandableSegments = ExpandableSegments() if self._expandable else fixed
         self._pools: dict[int, tuple[Pool, Pool]] = {0: self._new_pools()}
         """By stream: the small and the large pool."""
         self._live: dict[int, Block] = {}
@@ -171,21 +170,17 @@ class CachingAllocator:
 
     def _new(self, pool: Pool, size: int) -> Block | None:
         """Return a block of new device memory; if the limit forbids it, retry after emptying the cache."""
-        block = self._grown(pool, size)
-        if block is None and self._release_oversize(pool, size):
-            block = self._grown(pool, size)
-        if block is None:
-            self.empty_cache()
-            block = self._grown(pool, size)
-        return block
-
-    def _grown(self, pool: Pool, size: int) -> Block | None:
-        reserved = self.reserved_bytes + self._segments.growth(pool, size)
-        if reserved > self._limit:
-            return None
-        self.reserved_bytes = reserved
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved)
-        return self._segments.grow(pool, size)
+        for attempt in range(3):
+            if attempt == 1 and not self._release_oversize(pool, size):
+                continue
+            if attempt == 2:
+                self.empty_cache()
+            reserved = self.reserved_bytes + self._segments.growth(pool, size)
+            if reserved <= self._limit:
+                self.reserved_bytes = reserved
+                self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved)
+                return self._segments.grow(pool, size)
+        return None
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Return just enough of the unsplittable cached blocks to the device, if any."""
@@ -355,24 +350,15 @@ class Pool:
         del self.unmapped[bisect_left(self.unmapped, (block.address, block))]
 
 
-class Segments(Protocol):
-    """A pool's source of device memory."""
-
-    def growth(self, pool: Pool, size: int) -> int:
-        """Return the bytes the device must provide for a request that no cached block serves."""
-
-    def grow(self, pool: Pool, size: int) -> Block:
-        """Obtain these bytes and return a block that is large enough, not cached."""
-
-    def give_back(self, pool: Pool) -> int:
-        """Return everything without allocated blocks to the device, and return its bytes."""
-
-
 class FixedSegments:
-    """One ``cudaMalloc`` per segment, which keeps its size and is returned when entirely free."""
+    """One ``cudaMalloc`` per segment, which keeps its size and is returned when entirely free.
 
-    def __init__(self, addresses: Addresses) -> None:
+    Without a driver's ``addresses`` they ascend with the age of the segment, and none is used twice.
+    """
+
+    def __init__(self, addresses: DriverOrder | None = None) -> None:
         self.addresses = addresses
+        self.next_address = 0
 
     def growth(self, pool: Pool, size: int) -> int:
         """Return the size of the segment for a request."""
@@ -382,8 +368,12 @@ class FixedSegments:
 
     def grow(self, pool: Pool, size: int) -> Block:
         """Return a new segment as one block."""
-        nbytes = self.growth(pool, size)
-        return Block(self.addresses.take(nbytes), nbytes, pool)
+        nbytes, address = self.growth(pool, size), self.next_address
+        if self.addresses is None:
+            self.next_address += nbytes
+        else:
+            address = self.addresses.take(nbytes)
+        return Block(address, nbytes, pool)
 
     def give_back(self, pool: Pool) -> int:
         """Return entirely free segments to the device, and return their bytes."""
@@ -394,7 +384,8 @@ class FixedSegments:
 
     def release(self, block: Block) -> int:
         """Return a segment that is a single block to the device, and return its bytes."""
-        self.addresses.give(block.address, block.size)
+        if self.addresses is not None:
+            self.addresses.give(block.address, block.size)
         return block.size
 
 
@@ -426,25 +417,17 @@ class ExpandableSegments:
         for block in [block for _, _, block in pool.cached]:
             begin = round_up(block.address, pool.page)
             end = (block.address + block.size) // pool.page * pool.page
-            if begin < end:
-                returned += end - begin
-                self._unmap(block, begin, end)
+            if begin >= end:
+                continue
+            returned += end - begin
+            pool.remove(block)
+            pages = block.split(begin - block.address) if begin > block.address else block
+            rest = pages.split(end - begin) if end < pages.address + pages.size else None
+            pool.put_unmapped(pages)
+            for part in (rest, None if pages is block else block):
+                if part is not None:
+                    pool.put(part)
         return returned
-
-    def _unmap(self, block: Block, begin: int, end: int) -> None:
-        pool = block.pool
-        pool.remove(block)
-        pages = block
-        if begin > block.address:
-            pages = block.split(begin - block.address)
-        if end < pages.address + pages.size:
-            rest = pages.split(end - pages.address)
-            pool.put_unmapped(pages)
-            pool.put(rest)
-        else:
-            pool.put_unmapped(pages)
-        if pages is not block:
-            pool.put(block)
 
     @staticmethod
     def _gaps(first: Block, page: int, size: int) -> Iterator[tuple[Block, int]]:
@@ -459,7 +442,9 @@ class ExpandableSegments:
     def _lowest_place(self, pool: Pool, size: int) -> Block:
         """Return the first block of a run of cached and unmapped blocks that is large enough."""
         if not pool.unmapped:
-            pool.put_unmapped(self._segment(pool))
+            address = round_up(self.next_address, pool.page)
+            self.next_address = address + ADDRESS_SPACE
+            pool.put_unmapped(Block(address, ADDRESS_SPACE, pool))
         for _, gap in pool.unmapped:
             before = gap.previous
             first = before if before is not None and before.cached else gap
@@ -472,41 +457,11 @@ class ExpandableSegments:
                 return first
         raise AssertionError("an expandable segment has no upper limit")
 
-    def _segment(self, pool: Pool) -> Block:
-        address = round_up(self.next_address, pool.page)
-        self.next_address = address + ADDRESS_SPACE
-        return Block(address, ADDRESS_SPACE, pool)
-
 
 RESERVATION = 32 * MIB
 
 Range = tuple[int, int]
 """First address and bytes."""
-
-
-class Addresses(Protocol):
-    """Where segments lie."""
-
-    def take(self, size: int) -> int:
-        """Return the address of a new segment."""
-
-    def give(self, address: int, size: int) -> None:
-        """Free a segment."""
-
-
-class AgeOrder:
-    """Addresses that ascend with the age of a segment."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def take(self, size: int) -> int:
-        """Return an address above all earlier ones."""
-        address, self._next = self._next, self._next + size
-        return address
-
-    def give(self, address: int, size: int) -> None:
-        """Do nothing: no address is used twice."""
 
 
 class DriverOrder:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..data.errors import InputError, UnsupportedError, choice_error
-from ..data.units import MIB, MIN_BLOCK, describe, round_up
+from ..data.units import MIB, MIN_BLOCK, describe, power_of_two_below, round_up
 
 INTERVALS = 16
 """Number of intervals of ``roundup_power2_divisions``: below 2 MiB, [2, 4) MiB, ... from 32 GiB up."""
@@ -111,23 +111,9 @@ class AllocatorOptions:
         if self.roundup_power2_divisions:
             interval = min(max(nbytes.bit_length() - 21, 0), INTERVALS - 1)
             divisions = self.roundup_power2_divisions[interval]
-            if divisions > 1 and nbytes > MIN_BLOCK * divisions:
-                return next_division(nbytes, divisions)
+            if divisions > 1 and nbytes > MIN_BLOCK * divisions:  # Up to that many steps between two powers of 2.
+                return round_up(nbytes, power_of_two_below(nbytes) // divisions)
         return round_up(nbytes, MIN_BLOCK)
-
-
-def next_division(nbytes: int, divisions: int) -> int:
-    """Round up to the next of ``divisions`` equal steps between two powers of 2.
-
-    Both arguments are at least 1; ``divisions`` is a power of 2 and at most ``nbytes``.
-
-    >>> next_division(1200, 4)  # of 1024, 1280, 1536, 1792: torch's own example
-    1280
-    """
-    if is_power_of_two(nbytes):
-        return nbytes
-    step = (1 << (nbytes.bit_length() - 1)) // divisions
-    return round_up(nbytes, step)
 
 
 def is_power_of_two(number: int) -> bool:
@@ -185,26 +171,19 @@ def _divisions(name: str, value: str) -> tuple[int, ...]:
             raise InputError(f"{name} is {number}; accepted: a power of 2")
         return (number,) * INTERVALS
     table, last, first = [0] * INTERVALS, 0, True
-    for start, number in _division_entries(name, value):
-        if start is None:
+    for start, _, text in (entry.partition(":") for entry in value[1:-1].split(",") if entry):
+        begins = 0 if start == ">" else _whole(name, start)
+        if start != ">" and not is_power_of_two(begins):
+            raise InputError(f"{name} has an interval at {begins} MiB; accepted: powers of 2")
+        number = _whole(name, text)
+        if start == ">":
             table[last + 1 :] = [number] * (INTERVALS - last - 1)
             continue
-        last = min(start.bit_length() - 1, INTERVALS - 1)
+        last = min(begins.bit_length() - 1, INTERVALS - 1)
         if first:
             table[:last] = [number] * last
-            first = False
-        table[last] = number
+        table[last], first = number, False
     return tuple(table)
-
-
-def _division_entries(name: str, value: str) -> Iterator[tuple[int | None, int]]:
-    """Yield where each interval of a list begins, in MiB (None for ">"), and its divisions."""
-    for entry in filter(None, value[1:-1].split(",")):
-        start, _, number = entry.partition(":")
-        begins = None if start == ">" else _whole(name, start)
-        if begins is not None and not is_power_of_two(begins):
-            raise InputError(f"{name} has an interval at {begins} MiB; accepted: powers of 2")
-        yield begins, _whole(name, number)
 
 
 Reader = Callable[[str, str], object]

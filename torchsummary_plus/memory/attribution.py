@@ -274,13 +274,7 @@ class Footprint:
     optimizer_bytes: int = 0
 
     def __add__(self, other: Footprint) -> Footprint:
-        return Footprint(
-            self.output_bytes + other.output_bytes,
-            self.saved_bytes + other.saved_bytes,
-            self.param_bytes + other.param_bytes,
-            self.grad_bytes + other.grad_bytes,
-            self.optimizer_bytes + other.optimizer_bytes,
-        )
+        return Footprint(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
@@ -289,16 +283,16 @@ def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
     for number, kind in _in_last_step(log):
         by_kind[kind][max(0, log.storages[number].owner)] += log.storages[number].nbytes
     outputs: dict[int, int] = defaultdict(int)
-    for module, number in _first_returns(log):
-        outputs[module] += log.storages[number].nbytes
+    seen: set[int] = set()
+    last_calls = reversed([call for call in log.calls if call.step == log.moments[-1].step])
+    for call in sorted(last_calls, key=lambda call: call.stop):  # Inner calls first: they returned it first.
+        for number in call.outputs:
+            if number not in seen and log.storages[number].kind is None:
+                seen.add(number)
+                outputs[call.module] += log.storages[number].nbytes
+    kinds = ("saved_activations", "parameters", "gradients", "optimizer_state")
     return tuple(
-        Footprint(
-            outputs[module],
-            by_kind["saved_activations"][module],
-            by_kind["parameters"][module],
-            by_kind["gradients"][module],
-            by_kind["optimizer_state"][module],
-        )
+        Footprint(outputs[module], *(by_kind[kind][module] for kind in kinds))
         for module in range(len(log.module_paths))
     )
 
@@ -312,18 +306,6 @@ def _in_last_step(log: MemoryLog) -> Iterator[tuple[int, str]]:
             continue
         if kind != "saved_activations" or log.moments[log.events[born[number]][0]].step == last:
             yield number, kind
-
-
-def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
-    """Yield each storage that a call of the last step returns, with the module that returned it first."""
-    last = log.moments[-1].step
-    seen: set[int] = set()
-    inner_first = reversed([call for call in log.calls if call.step == last])
-    for call in sorted(inner_first, key=lambda call: call.stop):
-        for number in call.outputs:
-            if number not in seen and log.storages[number].kind is None:
-                seen.add(number)
-                yield call.module, number
 
 
 Figures = TypeVar("Figures", int, float, Footprint)
@@ -351,7 +333,18 @@ def parents(paths: Sequence[str]) -> list[int]:
 def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemory]]:
     """Return the last step's calls in the order they began: the module's path, and what its own operators keep."""
     levels = list(accumulate(nbytes for _, _, nbytes in changes(log, allocator)))
-    saved = _saved_by_call(log)
+    born, _ = lifetimes(log)
+    saved: dict[int, int] = defaultdict(int)
+    upcoming = iter(enumerate(log.calls))
+    ahead = next(upcoming, None)
+    active: list[int] = []
+    for event, number in sorted((born[n], n) for n, kind in _in_last_step(log) if kind == "saved_activations"):
+        while ahead is not None and ahead[1].start <= event:
+            active.append(ahead[0])
+            ahead = next(upcoming, None)
+        active = [place for place in active if log.calls[place].stop > event]
+        if active:  # The innermost call at its birth keeps it.
+            saved[active[-1]] += log.storages[number].nbytes
     return [
         (log.module_paths[call.module], RowMemory(saved[number], peak_bytes=levels[call.stop - 1] if call.stop else 0))
         for number, call in enumerate(log.calls)
@@ -366,21 +359,3 @@ def module_memory(log: MemoryLog) -> dict[str, RowMemory]:
         path: RowMemory(0, own.grad_bytes, own.optimizer_bytes, shards=shards.get(path, ()))
         for path, own in zip(log.module_paths, footprints(log))
     }
-
-
-def _saved_by_call(log: MemoryLog) -> dict[int, int]:
-    """Return the saved bytes of each call, by position, without those of calls inside it."""
-    born, _ = lifetimes(log)
-    births = sorted((born[n], n) for n, kind in _in_last_step(log) if kind == "saved_activations")
-    saved: dict[int, int] = defaultdict(int)
-    upcoming = iter(enumerate(log.calls))
-    ahead = next(upcoming, None)
-    stack: list[int] = []
-    for event, number in births:
-        while ahead is not None and ahead[1].start <= event:
-            stack.append(ahead[0])
-            ahead = next(upcoming, None)
-        stack = [place for place in stack if log.calls[place].stop > event]
-        if stack:
-            saved[stack[-1]] += log.storages[number].nbytes
-    return saved

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from math import lcm, prod
 from operator import mul
+from typing import Any
 
 from ..data.answers import Printed, answer_lines, caveats
 from ..data.errors import ForwardError, StepError
-from ..data.memory_records import Kernel, MemoryLog, StepInfo, StorageSpec
+from ..data.memory_records import Kernel, MemoryLog, StepInfo
 from ..data.units import in_common_unit, one_line, rate_text
 from .estimate import IN_PIECES
 
@@ -157,8 +159,6 @@ class Search:
         """The largest batch known to fit, and the smallest known not to."""
         self.smallest = 1
         """The smallest batch that runs: batch normalisation, for one, may need two values."""
-        self._halves = False
-        """Whether the last trace halved the interval between them."""
 
     def again(self, trace: Callable[[int], MemoryLog]) -> Search:
         """Return a search for the same memory with other traces, which begins where this one ended."""
@@ -175,33 +175,39 @@ class Search:
         self._add(self._start)
         if self.high > self._start:
             self._add(self._start + 1)
+        halves = False  # Whether the last trace halved the interval between the limits.
         while self.high - self.low > 1:
+            guess = self._guess()
             if len(self.logs) < MOST_TRACES:
-                self._add(max(self._guess(), self.low + 1))
+                self._add(max(guess, self.low + 1))
             elif self._proves or (self._is_open() and len(self.logs) < MOST_BISECTED):
-                self._add(self._middle_or_guess())
+                guess = max(guess, self.low + 1)
+                halves = not halves and next(reversed(self.logs)) == self.high
+                self._add((self.low + self.high) // 2 if halves or not self._scales_to(guess) else guess)
             else:
-                guess = self._guess()
                 is_guessed = self.low == 0 or (self._is_open(WIDE) and self._scales_to(guess))
                 return guess if is_guessed else self.low
         return self.low
-
-    def _middle_or_guess(self) -> int:
-        """Return a guess between the limits if the last trace was not a guess too large, else their middle."""
-        guess = max(self._guess(), self.low + 1)
-        self._halves = not self._halves and next(reversed(self.logs)) == self.high
-        return (self.low + self.high) // 2 if self._halves or not self._scales_to(guess) else guess
 
     def _is_open(self, share: float = OPEN) -> bool:
         return self.high - self.low > share * self.low
 
     def log(self, batch: int) -> MemoryLog:
-        """Return a batch's log: traced, or extrapolated from the nearest traces with the same events."""
+        """Return a batch's log: traced, or extrapolated from the nearest traces with the same events.
+
+        They are a line or parabola that predicts one more trace, else the nearest. Around a kink only two traces are
+        used; three traces not on a line are taken for a parabola.
+        """
         if batch in self.logs:
             return self.logs[batch]
         near = self._near(batch)
-        alike = [traced for traced in near if scales(self.logs[near[0]], self.logs[traced])]
-        return self._through(self._simplest(alike), batch)
+        alike = {traced: self.logs[traced] for traced in near if scales(self.logs[near[0]], self.logs[traced])}
+        for count in (2, 3):
+            points = dict(islice(alike.items(), count))
+            beyond = next(islice(alike, count, None), None)
+            if beyond is not None and at_batch(points, beyond).events == alike[beyond].events:
+                return at_batch(points, batch)
+        return at_batch(alike if len(alike) == 3 else dict(islice(alike.items(), 2)), batch)
 
     def _add(self, batch: int) -> None:
         try:
@@ -220,7 +226,7 @@ class Search:
         """Return the largest batch predicted to fit, between the known limits."""
         if self.low == 0:
             return 1
-        fits = cache(lambda batch: self._fits(self.log(batch)) if self._scales_to(batch) else self._seems_to_fit(batch))
+        fits = cache(self._predicts_fit)
         return self.low + largest(lambda step: self.low + step < self.high and fits(self.low + step))
 
     def _near(self, batch: int) -> list[int]:
@@ -232,22 +238,10 @@ class Search:
         first, *others = (self.logs[traced] for traced in self._near(batch))
         return any(scales(first, other) for other in others)
 
-    def _simplest(self, near: list[int]) -> list[int]:
-        """Choose the batches to extrapolate from: a line or parabola that predicts one more trace, else the nearest.
-
-        Around a kink only two traces are used; three traces not on a line are taken for a parabola.
-        """
-        for count in (2, 3):
-            points = near[:count]
-            if len(near) > count and self._through(points, near[count]).events == self.logs[near[count]].events:
-                return points
-        return near[:3] if len(near) == 3 else near[:2]
-
-    def _through(self, batches: list[int], batch: int) -> MemoryLog:
-        return at_batch({traced: self.logs[traced] for traced in batches}, batch)
-
-    def _seems_to_fit(self, batch: int) -> bool:
-        """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
+    def _predicts_fit(self, batch: int) -> bool:
+        """Whether the log of a batch fits, else whether the line through two peaks leaves memory at it."""
+        if self._scales_to(batch):
+            return self._fits(self.log(batch))
         first, second = self._near(batch)[:2]
         spare_first, spare_second = self._spare(first), self._spare(second)
         grows = (spare_second - spare_first) * (second - first) < 0
@@ -308,21 +302,15 @@ class SharedSearch(Search):
         first, second = self._near(self.low)[:2]
         grows = (self._spare(first) - self._spare(second)) / (second - first)
         start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
-        return self._settled(min(max(start, self.low), self.high - 1))
-
-    def _settled(self, start: int) -> int:
-        """Return the largest batch predicted to fit, found in growing steps from ``start``."""
+        start = min(max(start, self.low), self.high - 1)
 
         @cache
         def fits(batch: int) -> bool:
-            return self.low >= batch or (batch < self.high and self._predicted(batch))
+            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
 
-        if fits(start):
+        if fits(start):  # Found in growing steps from there.
             return start + largest(lambda step: fits(start + step))
         return start - 1 - largest(lambda step: not fits(start - step))
-
-    def _predicted(self, batch: int) -> bool:
-        return self._fits(self.log(batch)) if self._scales_to(batch) else self._seems_to_fit(batch)
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -354,9 +342,15 @@ def scales(low: MemoryLog, high: MemoryLog) -> bool:
 
 
 def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
-    """Return the log of another batch, from logs by batch, by interpolating each event with a polynomial."""
-    weights, over = _weights(tuple(logs), batch)
-    first = next(iter(logs.values()))
+    """Return the log of another batch, from logs by batch, by interpolating each event with a polynomial.
+
+    Its logs under other assumptions are those that scale in all of them.
+    """
+    first, *_ = logs.values()
+    above = [prod(batch - other for other in logs if other != node) for node in logs]
+    below = [prod(node - other for other in logs if other != node) for node in logs]
+    over = lcm(*below)
+    weights = [high * (over // low) for high, low in zip(above, below)]  # Lagrange's, over a common denominator.
 
     def through(sizes: tuple[int, ...]) -> int:
         if sizes.count(sizes[0]) == len(sizes):
@@ -364,55 +358,31 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
         weighted: int = sum(map(mul, weights, sizes))
         return max(1, weighted // over)
 
+    def rows(name: str) -> Iterator[tuple[Any, ...]]:
+        return zip(*(getattr(log, name) or () for log in logs.values()))
+
     sizes = zip(*([nbytes for _, _, nbytes in log.events] for log in logs.values()))
-    events = tuple([(moment, storage, through(row)) for (moment, storage, _), row in zip(first.events, sizes)])
-    storages = tuple([_spec(row, through) for row in zip(*(log.storages for log in logs.values()))])
-    doubted = zip(*(log.doubts for log in logs.values()))
-    doubts = tuple(replace(row[0], nbytes=through(tuple(doubt.nbytes for doubt in row))) for row in doubted)
-    work = zip(*(log.mult_adds or () for log in logs.values()))
-    counts = tuple((row[0][0], through(tuple(count for _, count in row))) for row in work)
-    mult_adds = None if first.mult_adds is None else counts
-    others = _others(logs, batch)
-    kernels = tuple([_kernel(row, through) for row in zip(*(log.kernels for log in logs.values()))])
-    log = replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=others)
-    return replace(log, kernels=kernels)
-
-
-def _others(logs: Mapping[int, MemoryLog], batch: int) -> tuple[MemoryLog, ...]:
-    """Return the logs under other assumptions that every batch has, at another batch."""
-    rows = zip(*(log.others for log in logs.values()))
-    alike = (row for row in rows if all(scales(row[0], other) for other in row[1:]))
-    return tuple(at_batch(dict(zip(logs, row)), batch) for row in alike)
-
-
-def _kernel(row: Sequence[Kernel], through: Callable[[tuple[int, ...]], int]) -> Kernel:
-    """Return the kernel of another batch, from those of each log."""
-    numbers = [kernel.numbers for kernel in row]
-    if numbers.count(numbers[0]) == len(numbers):
-        return row[0]
-    return Kernel(row[0].moment, row[0].kind, row[0].dtype, *map(through, zip(*numbers)))
-
-
-def _spec(row: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> StorageSpec:
-    """Return the storage of another batch, from those of each log."""
-    first = row[0]
-    nbytes = through(tuple([spec.nbytes for spec in row]))
-    if nbytes == first.nbytes and not first.lesser:
-        return first
-    return replace(first, nbytes=nbytes, lesser=_lesser(row, through))
-
-
-def _lesser(specs: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> tuple[int, ...]:
-    """Return the smaller sizes of optional scratch memory, matched from the last one: as many as every log has."""
-    least_first = zip(*(reversed(spec.lesser) for spec in specs))
-    return tuple(reversed([through(sizes) for sizes in least_first]))
-
-
-def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:
-    """Return the Lagrange weights for a batch, as integers over a common denominator."""
-    parts = []
-    for node in batches:
-        others = [other for other in batches if other != node]
-        parts.append((prod(batch - other for other in others), prod(node - other for other in others)))
-    over = lcm(*(below for _, below in parts))
-    return [above * (over // below) for above, below in parts], over
+    storages, kernels = [], []
+    for row in rows("storages"):
+        storage, nbytes = row[0], through(tuple([each.nbytes for each in row]))
+        if nbytes != storage.nbytes or storage.lesser:
+            fewest_first = zip(*(reversed(each.lesser) for each in row))  # As many as every log has.
+            lesser = tuple(reversed([through(each) for each in fewest_first]))
+            storage = replace(storage, nbytes=nbytes, lesser=lesser)
+        storages.append(storage)
+    for row in rows("kernels"):
+        kernel, numbers = row[0], [each.numbers for each in row]
+        if numbers.count(numbers[0]) < len(numbers):
+            kernel = Kernel(kernel.moment, kernel.kind, kernel.dtype, *map(through, zip(*numbers)))
+        kernels.append(kernel)
+    counts = tuple((row[0][0], through(tuple(count for _, count in row))) for row in rows("mult_adds"))
+    others = (row for row in rows("others") if all(scales(row[0], other) for other in row[1:]))
+    return replace(
+        first,
+        events=tuple([(moment, storage, through(row)) for (moment, storage, _), row in zip(first.events, sizes)]),
+        storages=tuple(storages),
+        doubts=tuple(replace(row[0], nbytes=through(tuple(each.nbytes for each in row))) for row in rows("doubts")),
+        mult_adds=None if first.mult_adds is None else counts,
+        others=tuple(at_batch(dict(zip(logs, row)), batch) for row in others),
+        kernels=tuple(kernels),
+    )

@@ -20,10 +20,10 @@ from ..data.memory_records import (
     StepInfo,
 )
 from ..data.units import MIB, describe, in_common_unit
-from .allocator import Allocator
 from .allocator_options import AllocatorOptions
 from .attribution import (
     Footprint,
+    Replayed,
     TimelinePoint,
     allocator_for,
     at_edge,
@@ -136,11 +136,13 @@ class Estimate:
 
         If error bands of rules widen ``peak_range``, the last lines name their operators.
         """
+        gpu = self.info.gpu
+        frees_cache = gpu and self.reserved_bytes + self._outside[1] > parse_memory(gpu) and self.fits()
         return (
             *self.log.assumptions,
             *((_OF_RANK,) if self._rank_doubt else ()),
-            *((_FREES_CACHE,) if self._frees_cache() else ()),
-            *_within_bands(self.log, self.backend, self.options),
+            *((_FREES_CACHE,) if frees_cache else ()),
+            *self._within_bands(),
         )
 
     @property
@@ -172,11 +174,13 @@ class Estimate:
         own += [(OWN_FORWARD, root.own_bytes - self.outside_bytes), (NO_MODULE, self.outside_bytes)]
         return tuple(sorted(own, key=lambda holder: -holder[1]))
 
+    def _run(self, log: MemoryLog) -> Replayed:
+        return run_log(log, self.backend, self.options)
+
     @property
     def requested_bytes(self) -> int:
         """Bytes requested by tensors and kernels at the peak, which the allocator rounds up to ``peak_bytes``."""
-        at_peak = run_log(self.log, self.backend, self.options).at_peak
-        return sum(self.log.storages[storage].nbytes for storage in at_peak)
+        return sum(self.log.storages[storage].nbytes for storage in self._run(self.log).at_peak)
 
     @property
     def device_bytes(self) -> tuple[int, int]:
@@ -194,13 +198,13 @@ class Estimate:
         They differ for one rank of many on CUDA and for compiled code, as far as those extend ``peak_range``. The most
         includes memory that ``record_stream`` keeps from being used again until another stream is done with it.
         """
-        doubt = self._compiler_doubt + self._rank_doubt
-        reserved = self.reserved_bytes
-        band = round(RESERVED_BAND * reserved) if self._on_cuda_compiled else 0
-        timed = TIMED_BYTES if self._on_cuda_compiled else 0
+        doubt, timed = self._compiler_doubt + self._rank_doubt, 0
+        least = most = self.reserved_bytes
+        if COMPILED_ON_CUDA in self.log.assumptions:
+            doubt, timed = doubt + round(RESERVED_BAND * least), TIMED_BYTES
         if any(storage.elsewhere for storage in self.log.storages):
-            reserved = max(reserved, run_log(held_back(self.log), self.backend, self.options).peak_reserved_bytes)
-        return max(0, self.reserved_bytes - doubt - band), reserved + doubt + band + timed
+            most = max(most, self._run(held_back(self.log)).peak_reserved_bytes)
+        return max(0, least - doubt), most + doubt + timed
 
     @property
     def _outside(self) -> tuple[int, int]:
@@ -210,25 +214,16 @@ class Estimate:
         least, most = communicator_range(self.log, self.backend)
         return low + least, high + most
 
-    def _frees_cache(self) -> bool:
-        """Whether the step fits the GPU it was estimated for only if the allocator frees its cache."""
-        gpu = self.info.gpu
-        return bool(gpu and self.reserved_bytes + self._outside[1] > parse_memory(gpu) and self.fits())
-
     @property
     def _compiler_doubt(self) -> int:
         """The bytes by which compiled code may need less or more.
 
         Estimated as its source, all that autograd and kernels hold at the peak; as compiled on CUDA, ``COMPILED_BAND``.
         """
-        if self._on_cuda_compiled:
+        if COMPILED_ON_CUDA in self.log.assumptions:
             return round(COMPILED_BAND * self.peak_bytes)
         is_compiled = COMPILED in self.log.assumptions
         return sum(self.at_peak.get(kind, 0) for kind in OF_COMPILER) if is_compiled else 0
-
-    @property
-    def _on_cuda_compiled(self) -> bool:
-        return COMPILED_ON_CUDA in self.log.assumptions
 
     @property
     def _rank_doubt(self) -> int:
@@ -250,7 +245,7 @@ class Estimate:
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
-            edges += self._edges(log, run_log(log, self.backend, self.options).peak_bytes)
+            edges += self._edges(log, self._run(log).peak_bytes)
         doubt = self._compiler_doubt + self._rank_doubt
         below, above = self.log.spread
         return max(0, min(edges) - doubt - below), max(edges) + doubt + above
@@ -263,30 +258,33 @@ class Estimate:
         is_assumed = any(storage.assumed for storage in log.storages)
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
             return peak, peak
-        low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
-        order = 0
+        low, high = (self._run(at_edge(log, sign)).peak_bytes for sign in (-1, 1))
+        lowest, most = min(low, high, peak), max(low, high, peak)
+        is_split = self.backend != "cuda" or self.options.expandable_segments
+        if not is_split and any(storage.band and storage.nbytes > MIB for storage in log.storages):
+            # The rests that the allocator leaves in blocks, of at most 1 MiB in the large pool, count as allocated.
+            # Scratch memory of another size makes it choose other blocks, so the rests at the peak may vanish, or take
+            # twice as much; what is requested in any blocks is the least.
+            at_peak = self._run(log).at_peak
+            rests = max(MIB, sum(nbytes - log.storages[storage].nbytes for storage, nbytes in at_peak.items()))
+            requested = run_log(at_edge(log, -1), "cpu", self.options).peak_bytes
+            lowest, most = min(lowest, max(lowest - rests, requested)), most + rests
+        order, doubt = 0, LEAST_DOUBT if log.unknown or is_assumed else 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
             order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
-        lowest, most = min(low, high, peak), max(low, high, peak)
-        unsplit = self._unsplit(log)
-        if unsplit:
-            requested = run_log(at_edge(log, -1), "cpu", self.options).peak_bytes
-            lowest, most = min(lowest, max(lowest - unsplit, requested)), most + unsplit
-        doubt = LEAST_DOUBT if log.unknown or is_assumed else 0
         return max(0, lowest - order), max(most, peak + doubt) + order
 
-    def _unsplit(self, log: MemoryLog) -> int:
-        """Return by how much the rests that the allocator leaves in blocks may differ from those at the peak.
-
-        A rest, of at most 1 MiB in the large pool, counts as allocated. Scratch memory of another size makes the
-        allocator choose other blocks, so the rests at the peak may vanish, or take twice as much; what is requested in
-        any blocks is the least.
-        """
-        is_exact = not any(storage.band and storage.nbytes > MIB for storage in log.storages)
-        if self.backend != "cuda" or self.options.expandable_segments or is_exact:
-            return 0
-        at_peak = run_log(log, self.backend, self.options).at_peak
-        return max(MIB, sum(nbytes - log.storages[storage].nbytes for storage, nbytes in at_peak.items()))
+    def _within_bands(self) -> Iterator[str]:
+        """Yield a line for each operator whose rule's error band is part of the peak, or of the most it may be."""
+        bands = {name: band for name, band in self.log.bands if name not in dict(self.log.unknown)}
+        if not bands:
+            return
+        storages = self.log.storages
+        edges = (self._run(edge).at_peak for edge in (self.log, at_edge(self.log, 1)))
+        at_peak = {storage for live in edges for storage in live if storage < len(storages) and storages[storage].band}
+        uncertain = {self.log.moments[moment].operator for moment, storage, _ in self.log.events if storage in at_peak}
+        for name in sorted(bands.keys() & uncertain):
+            yield f"{name}: scratch memory known to within {bands[name]:.0%}"
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:
@@ -315,19 +313,15 @@ class Estimate:
         memory = self.info.gpu if memory is None else memory
         fits = log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
         other = other_device(memory)
+        cure = "what_if(...) tries settings that need less" if self.backend == "cuda" else ""
+        if self.info.batch_size > 1:  # One batch does not tell which one would fit.
+            cure = "max_batch_size(...) finds the largest batch that fits"
         if other is not None:
-            return Fit(fits, tensors_peak(self.log), other.usable_bytes, cure=self._cure)
+            return Fit(fits, tensors_peak(self.log), other.usable_bytes, cure=cure)
         usable, needed = room_of_log(self.log, self.backend, memory, self.info.gpu), self.peak_bytes
         if needed > usable or not fits:
-            needed = run_log(least(self.log), self.backend, self.options).peak_bytes
-        return Fit(fits, needed, usable, 0 if needed < self.peak_bytes else self.peak_range[1], self._cure)
-
-    @property
-    def _cure(self) -> str:
-        """The call that answers what to do if the step doesn't fit; one batch doesn't tell which one would."""
-        if self.info.batch_size > 1:
-            return "max_batch_size(...) finds the largest batch that fits"
-        return "what_if(...) tries settings that need less" if self.backend == "cuda" else ""
+            needed = self._run(least(self.log)).peak_bytes
+        return Fit(fits, needed, usable, 0 if needed < self.peak_bytes else self.peak_range[1], cure)
 
 
 _OF_RANK = f"{OF_RANK}: compared only with published figures; ranges allow for {RANK_BAND:.0%} of the peak either way"
@@ -362,18 +356,6 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
     )
 
 
-def _within_bands(log: MemoryLog, backend: str, options: AllocatorOptions) -> Iterator[str]:
-    """Yield a line for each operator whose rule's error band is part of the peak, or of the most that it may be."""
-    bands = {name: band for name, band in log.bands if name not in dict(log.unknown)}
-    if not bands:
-        return
-    edges = (run_log(edge, backend, options).at_peak for edge in (log, at_edge(log, 1)))
-    at_peak = {storage for live in edges for storage in live if storage < len(log.storages)}
-    uncertain = {moment for moment, storage, _ in log.events if storage in at_peak and log.storages[storage].band}
-    for name in sorted(bands.keys() & {log.moments[moment].operator for moment in uncertain}):
-        yield f"{name}: scratch memory known to within {bands[name]:.0%}"
-
-
 def tensors_peak(log: MemoryLog) -> int:
     """Return the most bytes of tensors at once, without kernels' scratch memory or an allocator's rounding."""
     scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
@@ -405,9 +387,12 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
         elif not nbytes:
             give_back(allocator, log, storage)
         else:
+            # A convolution begins with the workspace of its cached plan, the one that ran before: a failed try of a
+            # larger one would have emptied the allocator's cache (``run_single_conv`` in Conv_v8.cpp of ATen's cudnn).
             sizes = (nbytes, *log.storages[storage].lesser)
-            cached = (plans[sizes],) if sizes in plans else ()
-            size = _first_that_fits(allocator, storage, (*cached, *sizes), log.stream(storage))
+            tried = (*((plans[sizes],) if sizes in plans else ()), *sizes)
+            stream = log.stream(storage)
+            size = next((size for size in tried if not size or not allocator.allocate(storage, size, stream)), None)
             if size is None:
                 return False
             if not size:
@@ -415,15 +400,6 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
             if len(sizes) > 1:
                 plans[sizes] = size
     return True
-
-
-def _first_that_fits(allocator: Allocator, storage: int, sizes: tuple[int, ...], stream: int) -> int | None:
-    """Allocate a storage in the first of these sizes that there is memory for; None if there is none.
-
-    A convolution begins with the workspace of its cached plan, the one that ran before: a failed try of a larger one
-    would have emptied the allocator's cache (``run_single_conv`` in aten/src/ATen/native/cudnn/Conv_v8.cpp).
-    """
-    return next((size for size in sizes if not size or not allocator.allocate(storage, size, stream)), None)
 
 
 COMMUNICATOR_BYTES = (512 * MIB, 717 * MIB)
