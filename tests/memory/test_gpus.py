@@ -16,7 +16,6 @@ from torchsummary_plus.memory.gpus import (
     DATASHEET,
     GPU,
     GPUS,
-    any_context_bytes,
     context_bytes,
     find_gpu,
     parse_memory,
@@ -132,7 +131,7 @@ def test_a_context_is_smaller_without_libraries_and_larger_where_all_is_loaded()
     lazy, bare = context_bytes((9, 0), environment={}), context_bytes((9, 0), False, environment={})
     eager = context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})
     assert lazy[0] == bare[0] and bare[1] < lazy[1] < eager[1]
-    assert any_context_bytes(environment={}) == (100 * MIB, 2_048 * MIB)
+    assert context_bytes(None, environment={}) == (100 * MIB, 2_048 * MIB)
     estimate = estimate_memory(nn.ReLU(), (8,), 2, "cuda", mode="eval", gpu="H100")
     product = estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", mode="eval", gpu="H100")
     assert estimate.device_bytes[1] - estimate.reserved_bytes == bare[1]

@@ -41,7 +41,12 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     (3332096, 'meta')
     """
     place = Path(path) if Path(path).name == "config.json" else Path(path) / "config.json"
-    return _described(str(place), _read(place), changes)
+    data = content(place, MOST_BYTES, hint=f"; it is a local folder: {DOWNLOAD}")
+    try:
+        entries = parsed_object(data)
+    except ValueError as error:
+        raise InputError(f"{place} is not valid JSON: {error}") from None
+    return _described(str(place), entries, changes)
 
 
 def from_hub(name: str, **changes: Any) -> nn.Module:
@@ -100,14 +105,6 @@ def _described(place: str, entries: dict[str, Any], changes: dict[str, Any]) -> 
                 raise
             why = f"it needs a download, {attempts[0]}" if attempts else f"{type(error).__name__}: {error}"
             raise InputError(f"no model can be built from {place}: {why}") from error
-
-
-def _read(place: Path) -> dict[str, Any]:
-    data = content(place, MOST_BYTES, hint=f"; it is a local folder: {DOWNLOAD}")
-    try:
-        return parsed_object(data)
-    except ValueError as error:
-        raise InputError(f"{place} is not valid JSON: {error}") from None
 
 
 def _built(transformers: Any, config: Any) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -178,7 +178,14 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
 
     >>> trainer = Trainer(callbacks=[lightning_callback()])  # doctest: +SKIP
     """
-    base = _lightning().Callback
+    try:
+        need_extra("lightning", "lightning")
+        base = need_extra("lightning.pytorch", "lightning").Callback
+    except MissingExtraError as missing:
+        try:
+            base = need_extra("pytorch_lightning", "lightning").Callback
+        except MissingExtraError:
+            raise missing from None
 
     class FirstStepOfLightning(base):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
@@ -217,16 +224,6 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
                 trainer.logger.log_metrics(result.figures, step=trainer.global_step)
 
     return FirstStepOfLightning()
-
-
-def _lightning() -> Any:
-    try:
-        need_extra("lightning", "lightning")
-    except MissingExtraError:
-        with suppress(MissingExtraError):
-            return need_extra("pytorch_lightning", "lightning")
-        raise
-    return need_extra("lightning.pytorch", "lightning")
 
 
 def _plain(optimizer: Any) -> Any:

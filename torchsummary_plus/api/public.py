@@ -66,7 +66,8 @@ def show(result: Views) -> None:
 
     Redirected output in a notebook is text.
     """
-    if takes_html() and _is_the_kernels(sys.stdout):
+    kernels = sys.modules.get("ipykernel.iostream")
+    if takes_html() and kernels is not None and isinstance(sys.stdout, kernels.OutStream):  # The kernel's own output.
         from IPython.display import display
 
         display(result)
@@ -77,22 +78,17 @@ def show(result: Views) -> None:
             note_shown(result)
 
 
-def _is_the_kernels(stream: object) -> bool:
-    """Return whether a stream is the kernel's own output stream."""
-    streams = sys.modules.get("ipykernel.iostream")
-    return streams is not None and isinstance(stream, streams.OutStream)
-
-
 SECONDS = 2.0  # Seconds before the line appears.
 
 
 @contextmanager
 def progress_line(wanted: bool = True) -> Iterator[Callable[[str], None]]:
     """Yield a function to call with what is being done, again and again: the line shows the latest words."""
-    show = _line() if wanted else None
-    if show is None:
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not wanted or not (takes_html() or is_terminal):  # Nobody would see it.
         yield lambda _: None
         return
+    show = _in_notebook() if takes_html() else _at_terminal()
     start, shown = monotonic(), ""
 
     def tell(words: str) -> None:
@@ -108,15 +104,8 @@ def progress_line(wanted: bool = True) -> Iterator[Callable[[str], None]]:
             show("")
 
 
-def _line() -> Callable[[str], None] | None:
-    """Return the function that replaces the line, and removes it for ""; None if nobody would see it."""
-    if takes_html():
-        return _in_notebook()
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    return _at_terminal() if is_terminal else None
-
-
 def _at_terminal() -> Callable[[str], None]:
+    """Return the function that replaces the line, and removes it for ""."""
     width = 0
 
     def show(words: str) -> None:
@@ -129,7 +118,7 @@ def _at_terminal() -> Callable[[str], None]:
 
 
 def _in_notebook() -> Callable[[str], None]:
-    """Update one output of the cell. Printed lines would stay, in red, and clearing would remove other outputs too."""
+    """Return one that updates an output of the cell: printed lines would stay, in red, and clearing remove others."""
     from IPython.display import display
 
     handle: Any = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
@@ -13,9 +12,7 @@ import torch
 from ..compiled.estimate import is_known_release
 from ..data.arguments import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES, integer, names_cures
 from ..data.errors import InputError, UnsupportedError, choice_error
-from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
-from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
@@ -23,7 +20,7 @@ from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..step.losses import as_loss
 from ..step.step import Step
 from ..table.inputs import as_device, as_dtype
-from ..table.modules import ModuleTree, class_name, placed
+from ..table.modules import ModuleTree, placed
 from .habits import HABITS, STEPS, step_arguments
 
 BACKENDS = ("cpu", "cuda")
@@ -134,18 +131,14 @@ class StepOptions:
 
     def _check_together(self) -> None:
         """Raise :class:`InputError` for options that would have no effect beside others."""
+        cures, by = {"gradient_accumulation_steps": ""} if self.mode == "eval" else {}, "mode 'eval'"
         if self.train_step is not None:
             if self.loss is not None or self.targets is not None:
                 raise InputError(
                     "loss or targets were given together with train_step; pass only train_step, which computes its own "
                     "loss"
                 )
-            self._refuse(_BY_OWN_STEP, "train_step, which runs its own loop")
-        elif self.mode == "eval":
-            self._refuse({"gradient_accumulation_steps": ""}, "mode 'eval'")
-
-    def _refuse(self, cures: Mapping[str, str], by: str) -> None:
-        """Raise :class:`InputError` if one of these options is given."""
+            cures, by = _BY_OWN_STEP, "train_step, which runs its own loop"
         for name, cure in cures.items():
             value, default = getattr(self, name), getattr(StepOptions, name)
             is_off = value is None or value is False or (default is not None and value == default)
@@ -162,9 +155,8 @@ class StepOptions:
         given = [name for name in ("optimizer", "loss", "targets") if getattr(self, name) is not None]
         if self.mode != "eval" or not given:
             return ()
-        return (
-            f'{" and ".join(given)} {"has" if len(given) == 1 else "have"} no effect: mode "eval" is a forward alone',
-        )
+        have = "has" if len(given) == 1 else "have"
+        return (f'{" and ".join(given)} {have} no effect: mode "eval" is a forward alone',)
 
     def gpu_model(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
@@ -258,34 +250,6 @@ def figures_of(gpu: GPU) -> Card | None:
     """
     own = next((card for card in known_cards().values() if named_gpu(card.name) is gpu), None)
     return own or nearest_card(gpu.name, gpu.compute_capability, gpu.multiprocessors, gpu.usable_bytes // MIB)
-
-
-def step_info(
-    step: Step, device: torch.device, gpu_model: GPU | None, tree: ModuleTree, batch: int, log: MemoryLog
-) -> StepInfo:
-    """Describe the step of a log."""
-    trains, own = step.mode == "train", step.train_step
-    parameters = (p for module in tree.modules for p in module._parameters.values() if p is not None)
-    dtypes = Counter(dtype_name(p.dtype) for p in parameters if p.dtype.is_floating_point)
-    loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
-    return StepInfo(
-        device=str(device),
-        batch_size=batch,
-        mode=step.mode,
-        optimizer="" if step.optimizer is None or not trains else called(step.optimizer),
-        autocast="" if step.autocast is None else dtype_name(step.autocast),
-        gpu="" if gpu_model is None else gpu_model.name,
-        dtype=" and ".join(name for name, _ in dtypes.most_common()),
-        loss=loss if trains and own is None else "",
-        train_step="" if own is None or not trains else called(own),
-        micro_batches=step.micro_batches,
-        model=class_name(tree.modules[0]),
-    )
-
-
-def called(named: Any) -> str:
-    """Return the name of an optimizer or function: the string itself, or the name of the callable or class."""
-    return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
 
 
 def options_to_fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,8 @@ from ..compiled.estimate import as_compiled, is_known_release
 from ..data.capability import AMPERE, Capability
 from ..data.collection import no_collection
 from ..data.errors import UnsupportedError
-from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, TUNED, MemoryLog
+from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, SUMMED, TUNED, MemoryLog, StepInfo
+from ..live.structures import dtype_name
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..ops.scratch.cuda.chips import Chip
@@ -26,7 +28,7 @@ from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
 from ..table.modules import ModuleTree, class_name, tensors_in
-from .step_options import StepOptions, step_info
+from .step_options import StepOptions
 
 
 class StepRequest:
@@ -109,8 +111,32 @@ class StepRequest:
         if torch.backends.cudnn.benchmark and any("convolution" in kernel.kind for kernel in log.kernels):
             also.append(TUNED)
         log = replace(log, assumptions=(*log.assumptions, *also, *self.unused))
-        info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
-        return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+        return as_memory_estimate(build_estimate(log, self._info(batch, log), self.backend, self.options))
+
+    def _info(self, batch: int, log: MemoryLog) -> StepInfo:
+        step, optimizer, own = self.step, self.step.optimizer, self.step.train_step
+        trains = step.mode == "train"
+        parameters = (p for module in self.tree.modules for p in module._parameters.values() if p is not None)
+        dtypes = Counter(dtype_name(p.dtype) for p in parameters if p.dtype.is_floating_point)
+        loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
+        return StepInfo(
+            device=str(self.device),
+            batch_size=batch,
+            mode=step.mode,
+            optimizer=_called(optimizer) if optimizer is not None and trains else "",
+            autocast="" if step.autocast is None else dtype_name(step.autocast),
+            gpu="" if self.gpu is None else self.gpu.name,
+            dtype=" and ".join(name for name, _ in dtypes.most_common()),
+            loss=loss if trains and own is None else "",
+            train_step=_called(own) if own is not None and trains else "",
+            micro_batches=step.micro_batches,
+            model=class_name(self.tree.modules[0]),
+        )
+
+
+def _called(named: Any) -> str:
+    """Return the name of an optimizer or function: the string itself, or the name of the callable or class."""
+    return named if isinstance(named, str) else getattr(named, "__name__", type(named).__name__)
 
 
 class Ticks(Listener):

@@ -44,13 +44,10 @@ def weights(path: str | Path) -> WeightsFile:
     (3,)
     """
     place = Path(path)
-    if place.is_dir():
-        files = files_of(place)
-        read_all = read_onnx if files[0].suffix == ".onnx" else read_weights
-        return WeightsFile(place.resolve().name, read_all(*files))
-    if str(path).endswith(PICKLED):
+    files = files_of(place) if place.is_dir() else (place,)
+    if str(path).endswith(PICKLED) and not place.is_dir():
         raise InputError(f"{path} is a pickle, which has no header; load it: torch.load(path, weights_only=True)")
     if not is_weights(path):
         raise choice_error("the suffix of the file", "".join(place.suffixes[-2:]), SUFFIXES)
-    read = read_onnx if str(path).endswith(".onnx") else read_weights
-    return WeightsFile(place.name, read(place))
+    read = read_onnx if files[0].suffix == ".onnx" else read_weights
+    return WeightsFile(place.resolve().name if place.is_dir() else place.name, read(*files))

@@ -71,7 +71,10 @@ def what_if(
     """
     base = StepOptions.of("what_if", options, step, cudnn=cudnn)
     integer("batch_size", batch_size, 1)
-    names = [find_gpu(name).name for name in _listed(gpus, COMMON)]
+    listed = COMMON if gpus is None else [gpus] if isinstance(gpus, str) else list(gpus)
+    if not listed:
+        raise InputError("gpus is empty; accepted: None or names of GPUs")
+    names = [find_gpu(name).name for name in listed]
     rows = []
     with progress_line(progress) as tick:
         for name, changes in _settings(settings, model, base, batch_size).items():
@@ -92,15 +95,6 @@ def what_if(
     return WhatIf(batch_size, tuple(names), tuple(rows))
 
 
-def _listed(names: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
-    if names is None:
-        return default
-    listed = [names] if isinstance(names, str) else list(names)
-    if not listed:
-        raise InputError("gpus is empty; accepted: None or names of GPUs")
-    return listed
-
-
 def _settings(
     settings: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, model: nn.Module, base: StepOptions, batch: int
 ) -> Mapping[str, Mapping[str, Any]]:
@@ -109,16 +103,14 @@ def _settings(
         for name, changes in settings.items():
             if not isinstance(changes, Mapping):
                 raise InputError(f"setting {describe(name)} is {describe(changes)}; accepted: a dict of options")
-        if settings:
-            return settings
-        raise InputError("settings is empty; accepted: None, names, or a dict of options by name")
+        if not settings:
+            raise InputError("settings is empty; accepted: None, names, or a dict of options by name")
+        return settings
     known = dict(default_settings(model, base, batch))
-    if settings is None:
-        return known
-    for name in settings:
+    for name in settings or ():
         if name not in known:
             raise choice_error("setting", name, known)
-    return {name: known[name] for name in settings}
+    return known if settings is None else {name: known[name] for name in settings}
 
 
 def default_settings(model: nn.Module, base: StepOptions, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:

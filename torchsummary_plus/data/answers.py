@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from .memory_records import AS_COMPILED, COMPILED, COMPILED_ON_CUDA, SECOND_ORDER, TUNED
@@ -50,18 +50,14 @@ def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str], wher
 
 def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> str:
     """Return why a peak is not exact; "" if nothing is known to make it so."""
-    return "; ".join(list(dict.fromkeys(_reasons(unknown, assumptions)))[:MOST])
-
-
-def _reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> Iterator[str]:
-    known = [words for words in (_in_words(line, REASONS) for line in assumptions) if words is not None]
-    yield from known
-    by_cudnn = any("cuDNN" in words for words in known)
+    why = [words for words in (_in_words(line, REASONS) for line in assumptions) if words is not None]
+    by_cudnn = any("cuDNN" in words for words in why)
     names = [name for name, _ in unknown if name != SECOND_ORDER and not (by_cudnn and "convolution" in name)]
     if names:
-        yield f"the scratch memory of {listed(names)} is not known"
+        why.append(f"the scratch memory of {listed(names)} is not known")
     if SECOND_ORDER in dict(unknown):
-        yield "the order of gradients of gradients on CUDA is not known"
+        why.append("the order of gradients of gradients on CUDA is not known")
+    return "; ".join(list(dict.fromkeys(why))[:MOST])
 
 
 def assumed(assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
@@ -81,8 +77,8 @@ def assumed(assumptions: Sequence[str], where: str = "assumptions") -> list[str]
 
 def _in_words(assumption: str, table: Sequence[tuple[str, str]]) -> str | None:
     """Return an assumption in the words of the first pattern that it matches; None if there is none."""
-    found = next(((pattern, words) for pattern, words in table if re.fullmatch(pattern, assumption)), None)
-    return None if found is None else re.sub(found[0], found[1], assumption)
+    matches = ((re.fullmatch(pattern, assumption), words) for pattern, words in table)
+    return next((match.expand(words) for match, words in matches if match is not None), None)
 
 
 def listed(names: Sequence[str], most: int = MOST) -> str:

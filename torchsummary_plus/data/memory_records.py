@@ -265,66 +265,55 @@ class MemoryLog:
     """The time of a step that ran for real, if it was measured."""
 
     def contradiction(self) -> str:
-        """Return what is wrong in a log that was read; "" if nothing is."""
-        return _contradiction_of_parts(self) or _contradiction_of_events(self) or _contradiction_of_kernels(self)
+        """Return what is wrong in a log that was read: numbers of others that do not exist, sizes; "" if nothing is."""
+        modules, moments, storages, events = map(len, (self.module_paths, self.moments, self.storages, self.events))
+        number_of = {path: number for number, path in enumerate(self.module_paths)}
+        parts = () if self.measured_time is None else self.measured_time.parts
+        owners = (*(moment.module for moment in self.moments), *(storage.owner for storage in self.storages))
+        if not self.moments or self.module_paths[:1] != ("",) or self.communicators < 0:
+            return "it has no moments or no root"
+        if any(number_of.get(path.rpartition(".")[0], 0) >= number > 0 for path, number in number_of.items()):
+            return "a module is listed before the one that it is in"
+        if not all(-1 <= owner < modules for owner in (*owners, *(module for _, module, _ in parts))):
+            return "a moment, storage or measured time is of an unknown module"
+        for storage in self.storages:
+            if storage.kind not in (None, *ALL_KINDS) or not 0 <= storage.band <= MOST_BAND:
+                return "a storage has no known kind, or an impossible error band"
+            if not all(0 <= size <= storage.nbytes for size in (0, *storage.lesser)):
+                return "a storage has an impossible size"
+        for number, call in enumerate(self.calls):
+            has_place = 0 <= call.module < modules and -1 <= call.outer < number
+            if not (has_place and 0 <= call.start <= call.stop <= events):
+                return "a call is in no module, or ends before it begins"
+            if not all(0 <= output < storages for output in call.outputs):
+                return "a call returns an unknown storage"
+        for last, doubt in zip((Doubt(0, 0, 0), *self.doubts), self.doubts):
+            is_placed = last.event <= doubt.event <= events and 0 <= doubt.moment < moments
+            if not (is_placed and 0 <= doubt.lasting <= doubt.nbytes < MOST_LIVE):
+                return "a doubt is at no event, or has an impossible size"
+        for kernel in self.kernels:
+            if not 0 <= kernel.moment < moments or kernel.kind not in KERNEL_KINDS or min(kernel.numbers) < 0:
+                return "a kernel has an unknown moment or kind, or a negative size"
+        if any(seconds < 0 for _, _, seconds in parts):
+            return "a measured time is negative"
+        return self._contradiction_of_events()
+
+    def _contradiction_of_events(self) -> str:
+        """Each storage is allocated and freed in turn, and has one size."""
+        live: set[int] = set()
+        total = 0
+        for moment, storage, nbytes in self.events:
+            if not (0 <= moment < len(self.moments) and 0 <= storage < len(self.storages)):
+                return "an event has an unknown moment or storage"
+            if nbytes not in (0, self.storages[storage].nbytes) or (storage in live) != (not nbytes):
+                return f"storage {storage} is allocated while it is live, freed while it is not, or of another size"
+            (live.discard if storage in live else live.add)(storage)
+            total += nbytes
+        return "" if total < MOST_LIVE else "it allocates more than any device can address"
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
         return self.streams[storage] if storage < len(self.streams) else 0
-
-
-def _contradiction_of_parts(log: MemoryLog) -> str:
-    """Return what is wrong in a log's moments, storages, calls and doubts: numbers of others that do not exist."""
-    modules, events = len(log.module_paths), len(log.events)
-    if not log.moments or log.module_paths[:1] != ("",) or not log.communicators >= 0:
-        return "it has no moments or no root"
-    if not all(-1 <= moment.module < modules for moment in log.moments):
-        return "a moment is in no module"
-    numbers = {path: number for number, path in enumerate(log.module_paths)}
-    if any(numbers.get(path.rpartition(".")[0], 0) >= number > 0 for number, path in enumerate(log.module_paths)):
-        return "a module is listed before the one that it is in"
-    for storage in log.storages:
-        if storage.kind not in (None, *ALL_KINDS) or not -1 <= storage.owner < modules or storage.nbytes < 0:
-            return "a storage has no known kind, owner or size"
-        if not (0 <= storage.band <= MOST_BAND and all(0 <= size <= storage.nbytes for size in storage.lesser)):
-            return "a storage has an impossible error band or other size"
-    for number, call in enumerate(log.calls):
-        if not (0 <= call.module < modules and -1 <= call.outer < number and 0 <= call.start <= call.stop <= events):
-            return "a call is in no module, or ends before it begins"
-        if not all(0 <= output < len(log.storages) for output in call.outputs):
-            return "a call returns an unknown storage"
-    last = 0
-    for doubt in log.doubts:
-        if not (last <= doubt.event <= events and 0 <= doubt.moment < len(log.moments)):
-            return "a doubt is at no event"
-        if not 0 <= doubt.lasting <= doubt.nbytes < MOST_LIVE:
-            return "a doubt has an impossible size"
-        last = doubt.event
-    return ""
-
-
-def _contradiction_of_kernels(log: MemoryLog) -> str:
-    for kernel in log.kernels:
-        if not 0 <= kernel.moment < len(log.moments) or kernel.kind not in KERNEL_KINDS or min(kernel.numbers) < 0:
-            return "a kernel has an unknown moment or kind, or a negative size"
-    parts = () if log.measured_time is None else log.measured_time.parts
-    if not all(-1 <= module < len(log.module_paths) and seconds >= 0 for _, module, seconds in parts):
-        return "a measured time is of an unknown module, or negative"
-    return ""
-
-
-def _contradiction_of_events(log: MemoryLog) -> str:
-    """Return what is wrong in a log's events: each storage is allocated and freed in turn, and has one size."""
-    live: set[int] = set()
-    total = 0
-    for moment, storage, nbytes in log.events:
-        if not (0 <= moment < len(log.moments) and 0 <= storage < len(log.storages)):
-            return "an event has an unknown moment or storage"
-        if nbytes not in (0, log.storages[storage].nbytes) or (storage in live) != (not nbytes):
-            return f"storage {storage} is allocated while it is live, freed while it is not, or of another size"
-        (live.discard if storage in live else live.add)(storage)
-        total += nbytes
-    return "" if total < MOST_LIVE else "it allocates more than any device can address"
 
 
 def without(log: MemoryLog, storages: Collection[int]) -> MemoryLog:

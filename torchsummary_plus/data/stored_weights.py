@@ -48,7 +48,7 @@ class WeightEntry:
         return prod(self.shape)
 
 
-COMPANIONS = {
+COMPANIONS: dict[str, tuple[str, ...]] = {
     "qweight": ("qzeros", "scales", "g_idx"),
     "weight_packed": ("weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx", "weight_global_scale"),
     "q_weight": ("q_scale", "q_scale_max", "q_groups", "q_group_map", "q_perm", "q_invperm"),
@@ -130,7 +130,12 @@ def with_parameters(checkpoint: Checkpoint) -> tuple[WeightEntry, ...]:
         count = packing(checkpoint, base, entry)
         if count is not None and 0 <= count <= MOST_PER_BYTE * entry.nbytes:
             params[name] = count
-            params.update(dict.fromkeys((f"{base}{other}" for other in _companions(last, entry)), 0))
+            companions = COMPANIONS.get(last, ())
+            if last.endswith("_blocks"):
+                companions = (f"{last.removesuffix('_blocks')}_scales",)
+            elif last == "weight" and entry.dtype == "U32":
+                companions = ("scales", "biases")
+            params.update(dict.fromkeys((f"{base}{other}" for other in companions), 0))
     return tuple(
         replace(entry, params=params[name]) if name in params else entry for name, entry in checkpoint.tensors.items()
     )
@@ -144,12 +149,6 @@ def _parts(name: str) -> tuple[str, str]:
     """Split a name into that of its layer, with the dot, and the rest."""
     base, dot, last = name.rpartition(".")
     return base + dot, last
-
-
-def _companions(last: str, entry: WeightEntry) -> Sequence[str]:
-    if last.endswith("_blocks"):
-        return (f"{last.removesuffix('_blocks')}_scales",)
-    return ("scales", "biases") if last == "weight" and entry.dtype == "U32" else COMPANIONS.get(last, ())
 
 
 def _packing(tensors: Mapping[str, WeightEntry], entry: WeightEntry) -> Packing | None:

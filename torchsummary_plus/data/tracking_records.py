@@ -98,11 +98,12 @@ def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
         if holding.nbytes:
             alike[holding.shape, holding.dtype, holding.class_name].append(holding)
     groups = [
-        TensorGroup(*key, len(members), sum(each.nbytes for each in members), _owners(members))
+        TensorGroup(
+            *key,
+            count=len(members),
+            nbytes=sum(each.nbytes for each in members),
+            owners=tuple(dict.fromkeys(each.owner for each in members if each.owner)),
+        )
         for key, members in alike.items()
     ]
     return tuple(sorted(groups, key=lambda group: (-group.nbytes, group.shape, group.dtype)))
-
-
-def _owners(holdings: Iterable[Holding]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(holding.owner for holding in holdings if holding.owner))

@@ -103,12 +103,11 @@ def _indexed(path: Path) -> Stored:
     shards = _json(content(path, MOST_HEADER_BYTES), path.name).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise _refused(path.name, "it has no weight_map from names to files")
-    for shard in sorted(set(shards.values())):
-        if not SHARD.fullmatch(shard):
-            raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
     found: Stored = {}
     left_out = []
     for shard in sorted(set(shards.values())):
+        if not SHARD.fullmatch(shard):
+            raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
         for name, tensor in stored_in(path.parent / shard).items():
             if shards.get(name) == shard:
                 found[name] = tensor
@@ -182,29 +181,26 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, t
             alignment = value if isinstance(value, int) else 0
     if alignment <= 0 or alignment & (alignment - 1):
         raise _refused(name, "its general.alignment is not a power of 2")
-    found = [_gguf_tensor(reader, name) for _ in range(tensors)]
-    if len({entry.name for entry, _ in found}) != tensors:
-        raise _refused(name, "it has two tensors of one name")
-    for entry, offset in found:
-        if round_up(reader.read, alignment) + offset + entry.nbytes > size:
+    ends: dict[str, tuple[WeightEntry, int]] = {}  # Each tensor, and its end in bytes from that of the header.
+    for _ in range(tensors):
+        tensor, (axes,) = reader.string(), reader.unpack("I")
+        if axes > MOST_AXES:
+            raise _refused(name, f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
+        shape = reader.unpack(f"{axes}Q")[::-1]
+        kind, offset = reader.unpack("IQ")
+        if kind not in BLOCKS:
+            raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
+        dtype, elements, block = BLOCKS[kind]
+        if (shape[-1] if shape else 1) % elements:
+            raise _refused(name, f"the shape of {describe(tensor)} does not consist of whole blocks of {elements}")
+        if tensor in ends:
+            raise _refused(name, "it has two tensors of one name")
+        nbytes = prod(shape) // elements * block
+        ends[tensor] = WeightEntry(tensor, shape, dtype, nbytes, name), offset + nbytes
+    for entry, end in ends.values():
+        if round_up(reader.read, alignment) + end > size:
             raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
-    yield from ((entry, ()) for entry, _ in found)
-
-
-def _gguf_tensor(reader: _Reader, name: str) -> tuple[WeightEntry, int]:
-    """Return a tensor and its offset in bytes from the end of the header."""
-    tensor = reader.string()
-    (axes,) = reader.unpack("I")
-    if axes > MOST_AXES:
-        raise _refused(name, f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
-    shape = reader.unpack(f"{axes}Q")[::-1]
-    kind, offset = reader.unpack("IQ")
-    if kind not in BLOCKS:
-        raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
-    dtype, elements, nbytes = BLOCKS[kind]
-    if (shape[-1] if shape else 1) % elements:
-        raise _refused(name, f"the shape of {describe(tensor)} does not consist of whole blocks of {elements}")
-    return WeightEntry(tensor, shape, dtype, prod(shape) // elements * nbytes, name), offset
+        yield entry, ()
 
 
 class _Reader:
@@ -278,7 +274,10 @@ def files_of(folder: Path) -> tuple[Path, ...]:
         found = [name for name in names if name.endswith(suffix)]
         if f"model{suffix}" in found:
             found = [f"model{suffix}"]
-        if len(found) > 1 and (suffix == ".onnx" or not _are_shards(found)):
+        parts = [SHARD_NAME.fullmatch(name) for name in found]
+        shards = [(part[1], int(part[3]), int(part[2])) for part in parts if part is not None]
+        whole = [(shards[0][0] if shards else "", len(found), number) for number in range(1, len(found) + 1)]
+        if len(found) > 1 and (suffix == ".onnx" or shards != whole):
             listed = ", ".join(map(describe, found[:10]))
             raise InputError(f"{one_line(str(folder))} has weights of several models; pass one of {listed}")
         if found:
@@ -288,11 +287,3 @@ def files_of(folder: Path) -> tuple[Path, ...]:
     if any(name.endswith(PICKLED) for name in names):
         cure = "; a pickle has no header: load it with torch.load(path, weights_only=True)"
     raise InputError(f"{one_line(str(folder))} has no {', '.join(SUFFIXES)} files{cure}")
-
-
-def _are_shards(names: list[str]) -> bool:
-    """Return whether files are all the shards of one model."""
-    parts = [SHARD_NAME.fullmatch(name) for name in names]
-    numbers = [(part[1], int(part[3]), int(part[2])) for part in parts if part is not None]
-    first = numbers[0] if len(numbers) == len(names) else ("", 0, 0)
-    return numbers == [(first[0], len(names), number) for number in range(1, len(names) + 1)]

@@ -333,9 +333,20 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
     replayed = run_log(log, backend, options)
     kinds = storage_kinds(log)
     moment = log.moments[replayed.peak_moment]
-    at_peak = dict.fromkeys(kinds_of(log), 0)
+    at_peak, outside = dict.fromkeys(kinds_of(log), 0), 0
+    own: list[dict[str, int]] = [{} for _ in log.module_paths]  # By module and kind; the root has what no module owns.
     for storage, nbytes in replayed.at_peak.items():
-        at_peak[kinds[storage]] += nbytes
+        kind, owner = kinds[storage], log.storages[storage].owner
+        at_peak[kind] += nbytes
+        outside += nbytes if owner < 0 else 0
+        by_kind = own[max(0, owner)]
+        by_kind[kind] = by_kind.get(kind, 0) + nbytes
+    sums, of_step = [sum(by_kind.values()) for by_kind in own], footprints(log)
+    total, with_inner = inclusive(log.module_paths, sums), inclusive(log.module_paths, of_step)
+    by_module = tuple(
+        ModuleMemory(path, tuple(sorted(own[i].items())), sums[i], total[i], of_step[i], with_inner[i])
+        for i, path in enumerate(log.module_paths)
+    )
     return Estimate(
         peak_bytes=replayed.peak_bytes,
         reserved_bytes=replayed.peak_reserved_bytes,
@@ -344,8 +355,8 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
         peak_location=path_of(log, moment.module),
         peak_operator=moment.operator,
         at_peak=at_peak,
-        by_module=_by_module(log, kinds, replayed.at_peak),
-        outside_bytes=sum(nbytes for storage, nbytes in replayed.at_peak.items() if log.storages[storage].owner < 0),
+        by_module=by_module,
+        outside_bytes=outside,
         phase_peaks=dict(replayed.phase_peaks),
         unknown=log.unknown,
         info=info,
@@ -449,23 +460,6 @@ def least(log: MemoryLog) -> MemoryLog:
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
     doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
     return replace(log, events=tuple(compress(events, necessary)), calls=calls, doubts=doubts)
-
-
-def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:
-    """Return the peak's bytes by owner; what no module owns belongs to the root."""
-    own: dict[int, dict[str, int]] = {}
-    for storage, nbytes in live.items():
-        owner = max(0, log.storages[storage].owner)
-        by_kind = own.setdefault(owner, {})
-        by_kind[kinds[storage]] = by_kind.get(kinds[storage], 0) + nbytes
-    sums = [sum(own.get(index, {}).values()) for index in range(len(log.module_paths))]
-    total = inclusive(log.module_paths, sums)
-    by_module = footprints(log)
-    with_inner = inclusive(log.module_paths, by_module)
-    return tuple(
-        ModuleMemory(path, tuple(sorted(own.get(i, {}).items())), sums[i], total[i], by_module[i], with_inner[i])
-        for i, path in enumerate(log.module_paths)
-    )
 
 
 IN_PIECES = "the free memory is in pieces too small for the next tensor"

@@ -182,11 +182,8 @@ def find_gpu(name: str) -> GPU:
             "estimate, and to memory= of a search"
         )
     near = _near(name)
-    raise InputError(
-        f"unknown GPU {describe(name)}; similar names: {_names(near)}"
-        if near
-        else f"unknown GPU {describe(name)}; registered: {_names(GPUS.values())}"
-    )
+    known = f"similar names: {_names(near)}" if near else f"registered: {_names(GPUS.values())}"
+    raise InputError(f"unknown GPU {describe(name)}; {known}")
 
 
 def named_gpu(memory: int | float | str) -> GPU | None:
@@ -206,9 +203,7 @@ def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: s
     [224, 990]
     """
     card = named_gpu(memory) or named_gpu(gpu)
-    if card is None:
-        return any_context_bytes(uses_libraries)
-    return context_bytes(card.compute_capability, uses_libraries)
+    return context_bytes(None if card is None else card.compute_capability, uses_libraries)
 
 
 FEWEST = 1024
@@ -313,18 +308,10 @@ def _read_table() -> None:
         major, _, minor = row["compute_capability"].partition(".")
         counts = {name: int(row[name]) for name in ("smi_mib", "cuda_mib", "multiprocessors") if row[name]}
         first, also, rest = row["source"].partition(";")
-        peaks = {name: float(row[name]) for name in _FIGURES if row[name]}
-        register_gpu(
-            GPU(
-                row["name"],
-                row["architecture"],
-                (int(major), int(minor)),
-                int(row["datasheet_gb"]),
-                source=sources[first] + also + rest,
-                peaks=Peaks(**peaks, source=row["peak_source"]) if peaks else None,
-                **counts,
-            )
-        )
+        figures = {name: float(row[name]) for name in _FIGURES if row[name]}
+        peaks = Peaks(**figures, source=row["peak_source"]) if figures else None
+        capability, gb, source = (int(major), int(minor)), int(row["datasheet_gb"]), sources[first] + also + rest
+        register_gpu(GPU(row["name"], row["architecture"], capability, gb, source=source, peaks=peaks, **counts))
 
 
 _read_table()
@@ -389,12 +376,12 @@ WITHOUT_LIBRARIES = 640
 
 
 def context_bytes(
-    capability: Capability,
+    capability: Capability | None,
     uses_libraries: bool = True,
     environment: Mapping[str, str] = os.environ,
     cuda: int | None = None,
 ) -> Range:
-    """Return the least and the most bytes of a context on a GPU of a compute capability.
+    """Return the least and the most bytes of a context on a GPU of a compute capability; None for any GPU.
 
     ``cuda`` is the major version of CUDA that torch was built for, 0 if it is unknown; None asks torch.
 
@@ -409,21 +396,14 @@ def context_bytes(
         from ..live import versions  # Imported here: a list of GPUs does not need torch.
 
         cuda = versions.CUDA
-    lazy = LAZY | (LAZY_CUDA_13 if cuda == 13 else {})
-    low, high = EAGER if environment.get("CUDA_MODULE_LOADING") == "EAGER" else lazy.get(capability, _any())
+    known = LAZY | (LAZY_CUDA_13 if cuda == 13 else {})
+    ranges = [known[capability]] if capability in known else LAZY.values()
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if environment.get("CUDA_MODULE_LOADING") == "EAGER":
+        low, high = EAGER
     if not uses_libraries and high < EAGER[1]:
         high = min(high, WITHOUT_LIBRARIES)
     return low * MIB, high * MIB
-
-
-def any_context_bytes(uses_libraries: bool = True, environment: Mapping[str, str] = os.environ) -> Range:
-    """Return the least and the most bytes of a context on any GPU."""
-    ranges = [context_bytes(capability, uses_libraries, environment) for capability in LAZY]
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
-
-
-def _any() -> Range:
-    return min(low for low, _ in LAZY.values()), max(high for _, high in LAZY.values())
 
 
 LIBRARY_OPERATORS = (

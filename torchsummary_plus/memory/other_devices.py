@@ -71,21 +71,20 @@ def other_device(name: object) -> OtherDevice | None:
         return None
     apple = APPLE.fullmatch(name.strip())
     if apple is not None:
-        return _mac(name, *apple.groups())
+        chip, kind, gb_text = apple.groups()
+        model = chip.upper() + (f" {kind.capitalize()}" if kind else "")
+        if gb_text is None:
+            cure = f"which comes in several sizes; add yours, as in '{model} 32GB'"
+            raise InputError(f"memory is {describe(name)}, {cure}")
+        gb = int(gb_text)
+        share = Fraction(2, 3) if gb <= SMALL_MAC else Fraction(3, 4)
+        return OtherDevice(f"{model} {gb_text}GB", "Apple", gb, int(gb * GIB * share))
     wanted = _compact(name)
     for maker, devices in (("AMD", AMD), ("Intel", INTEL)):
         for known, gb in devices.items():
             if wanted in (_compact(known), f"{_compact(known)}{gb}gb"):
                 return OtherDevice(known, maker, gb, gb * GIB)
     return None
-
-
-def _mac(name: str, chip: str, kind: str | None, gb: str | None) -> OtherDevice:
-    model = chip.upper() + (f" {kind.capitalize()}" if kind else "")
-    if gb is None:
-        raise InputError(f"memory is {describe(name)}, which comes in several sizes; add yours, as in '{model} 32GB'")
-    share = Fraction(2, 3) if int(gb) <= SMALL_MAC else Fraction(3, 4)
-    return OtherDevice(f"{model} {gb}GB", "Apple", int(gb), int(int(gb) * GIB * share))
 
 
 def _compact(name: str) -> str:

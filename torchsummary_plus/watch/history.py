@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,7 +60,7 @@ def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     return {block["address"]: block["size"] for block in every if block["state"] == "active_allocated"}
 
 
-class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
+class AllocatorHistory:
     """Records the history of a CUDA device's allocator while open; on other devices, does nothing.
 
     A recording that the user has started continues. On exit, ``requests``, ``happened`` and ``peak_bytes`` are set, the
@@ -84,23 +83,23 @@ class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
                 compat.record_history("all", context=None, stacks="python", device=self.device, clear_history=True)
             snapshot = compat.allocator_snapshot(self.device)
             self.blocks = blocks(snapshot["segments"])
-            self._before = len(snapshot["device_traces"][self._index()])
+            self._before = len(snapshot["device_traces"][index_of(self.device)])
             self._start_bytes = torch.cuda.memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self.device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
-            entries = compat.allocator_snapshot(self.device)["device_traces"][self._index()][self._before :]
+            entries = compat.allocator_snapshot(self.device)["device_traces"][index_of(self.device)][self._before :]
             self.requests, self.happened = requests(entries), happened(entries)
             if self._is_ours:
                 compat.record_history(None, device=self.device)
 
-    def _index(self) -> int:
-        return torch.cuda.current_device() if self.device.index is None else self.device.index
+
+def index_of(device: torch.device) -> int:
+    """Return the number of a CUDA device."""
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 @contextmanager
@@ -112,7 +111,14 @@ def free_blocks_taken(device: torch.device) -> Iterator[None]:
     fillers: list[torch.Tensor] = []
     if device.type == "cuda" and torch.cuda.get_allocator_backend() == "native":
         reserved = torch.cuda.memory_reserved(device)
-        for nbytes in requests_that_fill(_segments(device)):
+        stream, pool = torch.cuda.current_stream(device).cuda_stream, (0, 0)
+        segments = [
+            segment
+            for segment in torch.cuda.memory_snapshot()
+            if segment["device"] == index_of(device)
+            and (segment["stream"], tuple(segment["segment_pool_id"])) == (stream, pool)
+        ]
+        for nbytes in requests_that_fill(segments):
             fillers.append(torch.empty(nbytes, dtype=torch.uint8, device=device))
             if torch.cuda.memory_reserved(device) > reserved:  # the allocator's options round this request up
                 fillers.pop()
@@ -121,17 +127,6 @@ def free_blocks_taken(device: torch.device) -> Iterator[None]:
         yield
     finally:
         fillers.clear()
-
-
-def _segments(device: torch.device) -> list[Mapping[str, Any]]:
-    """Return the segments that serve requests on the device's current stream."""
-    stream = torch.cuda.current_stream(device).cuda_stream
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return [
-        segment
-        for segment in torch.cuda.memory_snapshot()
-        if segment["device"] == index and segment["stream"] == stream and tuple(segment["segment_pool_id"]) == (0, 0)
-    ]
 
 
 def requests_that_fill(segments: Iterable[Mapping[str, Any]]) -> list[int]:

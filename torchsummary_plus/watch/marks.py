@@ -125,8 +125,7 @@ def addresses(tensors: Iterable[torch.Tensor], device: torch.device) -> list[int
 
 
 def _storages(tensors: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.UntypedStorage]:
-    here = (tensor for tensor in all_stored(tensors) if tensor.device.type == device.type)
-    return (tensor.untyped_storage() for tensor in here)
+    return (tensor.untyped_storage() for tensor in all_stored(tensors) if tensor.device.type == device.type)
 
 
 class NodeModules:

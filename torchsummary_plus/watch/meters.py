@@ -77,8 +77,7 @@ class LivePeak:
             torch.cuda.reset_peak_memory_stats(self.device)
         elif self.device.type == "cpu" and not compat.profiler_enabled():
             self.add(tensors)
-            self.profile = QuietProfile()
-            self.profile.start()
+            self.profile = QuietProfile().__enter__()
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Count tensors that existed before the start."""
@@ -94,7 +93,7 @@ class LivePeak:
             return torch.cuda.max_memory_allocated(self.device)
         if self.profile is None:
             return None
-        self.profile.stop()
+        self.profile.__exit__()
         reader = ProfileReader("cpu", [(address, nbytes, nbytes) for address, nbytes in self.existing.items()])
         reader.read(changes(self.profile, "cpu"))
         self.profile = None

@@ -222,7 +222,9 @@ class ProfileReader:
         depth = depth_of(change.names)
         operator = change.names[depth] if depth >= 0 else ""
         call = change.calls[depth] if depth >= 0 else -1
-        owner = self._owner(change)
+        owner = self._open[-1].module if self._open else OUTSIDE
+        if not self._open and self.phase == "backward" and change.node >= 0:
+            owner = self._node_modules.of(change.node)
         if call != self._present or call < 0 or self.moments[-1].phase != self.phase:
             self.moments.append(Moment(operator, owner, self.phase, self.step))
             self._present = call
@@ -234,13 +236,6 @@ class ProfileReader:
             self.events.append((len(self.moments) - 1, number, 0))
             if call >= 0 and self._maker.get(number) == call:
                 self.storages[number] = replace(self.storages[number], kind="workspace")
-
-    def _owner(self, change: Change) -> int:
-        if self._open:
-            return self._open[-1].module
-        if self.phase != "backward" or change.node < 0:
-            return OUTSIDE
-        return self._node_modules.of(change.node)
 
     def _take(self, address: int, block: int, nbytes: int, owner: int) -> int:
         number = len(self.storages)
@@ -319,22 +314,14 @@ class QuietProfile:
             use_device=cuda, profile_memory=True, use_kineto=True, record_shapes=with_arguments
         )
 
-    def start(self) -> None:
-        """Begin to record."""
+    def __enter__(self) -> QuietProfile:
         with without_notes():
             self._profile.__enter__()
-
-    def stop(self) -> None:
-        """End, so that the events can be read."""
-        with without_notes():
-            self._profile.__exit__(None, None, None)
-
-    def __enter__(self) -> QuietProfile:
-        self.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.stop()
+        with without_notes():
+            self._profile.__exit__(None, None, None)
 
     def roots(self) -> list[Any]:
         """Return the outermost events, each with its children."""
@@ -384,7 +371,12 @@ def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int
     ``reused`` are storages whose memory was allocated again before a free was reported; the library may also have freed
     every other storage that operators left. ``packed_bytes`` were packed before the steps by the same allocator.
     """
-    left = _left_behind(log)
+    left: set[int] = set()  # The storages of no known kind that the steps' operators allocate and do not free.
+    for moment, number, nbytes in log.events:
+        if not nbytes:
+            left.discard(number)
+        elif log.moments[moment].operator and log.storages[number].kind is None:
+            left.add(number)
     if not reused and not (left and torch.backends.quantized.engine == "qnnpack"):
         return log
     unseen = left | set(reused)
@@ -395,14 +387,3 @@ def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int
     nbytes = sum(log.storages[number].nbytes for number in unseen)
     note = f"torch's profiler did not record the release of up to {nbytes:,} bytes of the steps"
     return replace(log, others=(*log.others, without(log, unseen), most), assumptions=(*log.assumptions, note))
-
-
-def _left_behind(log: MemoryLog) -> set[int]:
-    """Return the storages of no known kind that the steps' operators allocate and do not free."""
-    live: set[int] = set()
-    for moment, number, nbytes in log.events:
-        if not nbytes:
-            live.discard(number)
-        elif log.moments[moment].operator:
-            live.add(number)
-    return {number for number in live if log.storages[number].kind is None}

@@ -43,11 +43,13 @@ def named_model(word: str, arguments: argparse.Namespace) -> Iterator[Any]:
     from ..weights import is_weights
 
     kwargs = parse_pairs(arguments.kwargs)
+    # Without transformers, a single word is a mistake for file.py:NAME rather than a name on the Hub.
+    is_name = HUB_ID.fullmatch(word) is not None and not word.endswith(".py") and not Path(word).exists()
     if is_config(word):
         yield from_config(word, **kwargs)
     elif is_weights(word):
         raise InputError(f"MODEL is {describe(word)}, weights without a forward; torchsummary-plus MODEL lists them")
-    elif _is_of_hub(word):
+    elif is_name and ("/" in word or importlib.util.find_spec("transformers") is not None):
         yield from_hub(word, **kwargs)
     else:
         place = parse_place(word)
@@ -71,12 +73,6 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             pairs[key] = value
     return pairs
-
-
-def _is_of_hub(word: str) -> bool:
-    """Return whether a word is a name on the Hub. Without transformers, a single word is a mistake for file.py:NAME."""
-    is_name = HUB_ID.fullmatch(word) is not None and not word.endswith(".py") and not Path(word).exists()
-    return is_name and ("/" in word or importlib.util.find_spec("transformers") is not None)
 
 
 def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
