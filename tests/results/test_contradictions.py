@@ -82,7 +82,7 @@ def test_a_summary_that_contradicts_itself(table: ModelSummary, path: Any, to: A
             lambda paths: [paths[0], "1.0", "1", *paths[3:]],
             "a module is listed before the one",
         ),
-        (("log", "moments", "module"), lambda numbers: [99 for _ in numbers], "a moment, storage or measured time is of an unknown module"),
+        (("log", "moments", "module"), lambda numbers: [99 for _ in numbers], "is of an unknown module"),
         (("log", "storages", "kind"), lambda kinds: ["x" for _ in kinds], "a storage has no known kind"),
         (("log", "storages", "band"), lambda bands: [float("nan") for _ in bands], "or an impossible error band"),
         (("log", "calls", "stop"), lambda ends: [10**6 for _ in ends], "a call is in no module, or ends before"),
