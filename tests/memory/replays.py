@@ -54,3 +54,29 @@ def replay_in(allocator: Allocator, events: Iterable[Event]) -> Replay:
         levels.append((allocator.allocated_bytes, allocator.reserved_bytes))
     allocated, reserved = zip(*levels)
     return Replay(allocated, reserved, allocator.peak_reserved_bytes, failed)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A range of reserved memory and its blocks in order of address: (bytes, allocated?)."""
+
+    address: int
+    blocks: tuple[tuple[int, bool], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(nbytes for nbytes, _ in self.blocks)
+
+
+def segments(allocator: CachingAllocator) -> tuple[Segment, ...]:
+    """Return all reserved memory by address; of an expandable segment, each contiguously mapped part."""
+    cached = [block for pools in allocator._pools.values() for pool in pools for _, _, block in pool.cached]
+    found = []
+    for first in sorted([*cached, *allocator._live.values()], key=lambda block: block.address):
+        if first.previous is None or not first.previous.mapped:
+            blocks, block = [], first
+            while block is not None and block.mapped:
+                blocks.append((block.size, not block.cached))
+                block = block.following
+            found.append(Segment(first.address, tuple(blocks)))
+    return tuple(found)

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from tests.memory.replays import Event, Failure, replay, replay_in
+from tests.memory.replays import Event, Failure, replay, replay_in, segments
 from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.memory.allocator import Allocator, CachingAllocator, CpuAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
@@ -19,7 +19,7 @@ def mib(count: float) -> int:
 
 def cut(allocator: CachingAllocator) -> list[list[tuple[int, bool]]]:
     """The blocks of each segment: (bytes, allocated?)."""
-    return [list(segment.blocks) for segment in allocator.segments()]
+    return [list(segment.blocks) for segment in segments(allocator)]
 
 
 def filled(*sizes: int, options: str = "", limit: int | None = None) -> CachingAllocator:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.memory.replays import Event
+from tests.memory.replays import Event, segments
 from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
 from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
@@ -61,11 +61,11 @@ def test_laws_at_every_event(steps: list[int], options: AllocatorOptions, limit:
             assert allocator.reserved_bytes == before
         assert sum(requested.values()) <= allocator.allocated_bytes <= allocator.reserved_bytes
         assert limit is None or allocator.reserved_bytes <= limit
-        segments = allocator.segments()
-        assert sum(segment.nbytes for segment in segments) == allocator.reserved_bytes
-        assert sum(n for s in segments for n, used in s.blocks if used) == allocator.allocated_bytes
-        assert all(a or b for s in segments for (_, a), (_, b) in pairwise(s.blocks)), "two free neighbours"
-        assert all(a.address + a.nbytes <= b.address for a, b in pairwise(segments)), "segments overlap"
+        held = segments(allocator)
+        assert sum(segment.nbytes for segment in held) == allocator.reserved_bytes
+        assert sum(n for s in held for n, used in s.blocks if used) == allocator.allocated_bytes
+        assert all(a or b for s in held for (_, a), (_, b) in pairwise(s.blocks)), "two free neighbours"
+        assert all(a.address + a.nbytes <= b.address for a, b in pairwise(held)), "segments overlap"
         spans = sorted((b.address, b.address + b.size) for b in allocator._live.values())
         assert all(end <= start for (_, end), (start, _) in pairwise(spans)), "blocks overlap"
         assert all(requested[number] <= block.size for number, block in allocator._live.items())

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..data.errors import InputError
 from ..data.units import MIB, MIN_BLOCK, SMALL_REQUEST, round_up
@@ -40,19 +39,6 @@ OLDEST_FIRST = since(OLDEST_FIRST_SINCE)
 
 ENDLESS = 1 << 62
 """The limit if none is given, and the size up to which blocks may be split."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A range of device memory and its blocks in order of address: (bytes, allocated?)."""
-
-    address: int
-    blocks: tuple[tuple[int, bool], ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all blocks."""
-        return sum(nbytes for nbytes, _ in self.blocks)
 
 
 class CpuAllocator:
@@ -94,8 +80,8 @@ class CachingAllocator:
     >>> cuda = CachingAllocator(oldest_first=True)
     >>> cuda.allocate(0, 1_000), cuda.allocate(1, 1 << 20)
     (0, 0)
-    >>> cuda.segments()
-    (Segment(address=0, blocks=((1024, True), (1048576, True), (1047552, False))),)
+    >>> cuda.allocated_bytes, cuda.reserved_bytes
+    (1049600, 2097152)
     """
 
     def __init__(
@@ -142,13 +128,6 @@ class CachingAllocator:
         """Return to the device all segments, or pages of an expandable one, without allocated blocks."""
         for pool in (pool for small, large in self._pools.values() for pool in (large, small)):
             self.reserved_bytes -= self._segments.give_back(pool)
-
-    def segments(self) -> tuple[Segment, ...]:
-        """Return all reserved memory by address; of an expandable segment, each contiguously mapped part."""
-        cached = [block for pools in self._pools.values() for pool in pools for _, _, block in pool.cached]
-        firsts = [b for b in (*cached, *self._live.values()) if b.previous is None or not b.previous.mapped]
-        firsts.sort(key=lambda block: block.address)
-        return tuple(Segment(b.address, tuple((part.size, not part.cached) for part in b.stretch())) for b in firsts)
 
     def _new_pools(self) -> tuple[Pool, Pool]:
         split_from = MIN_BLOCK if self._expandable else MIB + 1
@@ -269,13 +248,6 @@ class Block:
     def reach(self) -> int:
         """Bytes of the block, plus those it could grow by."""
         return self.size + self.following.size if self.following is not None and self.can_grow else self.size
-
-    def stretch(self) -> Iterator[Block]:
-        """Yield this block and the following ones, to the end of the segment or of its mapped part."""
-        block: Block | None = self
-        while block is not None and block.mapped:
-            yield block
-            block = block.following
 
 
 class Pool:
