@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..data.errors import InputError, UnsupportedError, choice_error
@@ -69,7 +69,14 @@ class AllocatorOptions:
         """
         fields: dict[str, object] = {}
         ignored: list[str] = []
-        for name, value in _pairs(text):
+        bare, position = re.sub(r"\s", "", text), 0
+        while position < len(bare):
+            match = PAIR.match(bare, position)
+            if match is None:
+                raise InputError(
+                    f"allocator is {describe(text)}; accepted: name:value,name:value, such as expandable_segments:True"
+                )
+            name, value, position = match[1], match[2], match.end()
             if name in MODELLED:
                 field, read = MODELLED[name]
                 fields[field] = read(name, value)
@@ -122,19 +129,7 @@ def is_power_of_two(number: int) -> bool:
 
 
 PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each option and its value, a list with its brackets; blanks are ignored."""
-    bare, position = re.sub(r"\s", "", text), 0
-    while position < len(bare):
-        match = PAIR.match(bare, position)
-        if match is None:
-            raise InputError(
-                f"allocator is {describe(text)}; accepted: name:value,name:value, such as expandable_segments:True"
-            )
-        yield match[1], match[2]
-        position = match.end()
+"""An option and its value, a list with its brackets."""
 
 
 def _flag(name: str, value: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import accumulate, groupby, islice
 from math import ceil
+from operator import itemgetter
 from typing import TypeVar
 
 from ..data.memory_records import (
@@ -236,22 +237,15 @@ def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
     """Yield a point for each moment with allocations or frees: the highest level within it."""
     kinds = storage_kinds(log)
     live = dict.fromkeys(kinds_of(log), 0)
-    present, highest, snapshot = 0, -1, dict(live)
-    for moment, storage, nbytes in changes(log, allocator):
-        if moment != present:
-            if highest >= 0:
-                yield _point(log, present, snapshot)
-            present, highest = moment, -1
-        live[kinds[storage]] += nbytes
-        if allocator.allocated_bytes > highest:
-            highest, snapshot = allocator.allocated_bytes, dict(live)
-    if highest >= 0:
-        yield _point(log, present, snapshot)
-
-
-def _point(log: MemoryLog, moment: int, live: dict[str, int]) -> TimelinePoint:
-    where = log.moments[moment]
-    return TimelinePoint(where.operator, path_of(log, where.module), where.phase, where.step, tuple(live.items()))
+    for number, changed in groupby(changes(log, allocator), key=itemgetter(0)):
+        highest, at_highest = -1, live
+        for _, storage, nbytes in changed:
+            live[kinds[storage]] += nbytes
+            if allocator.allocated_bytes > highest:
+                highest, at_highest = allocator.allocated_bytes, dict(live)
+        moment = log.moments[number]
+        path = path_of(log, moment.module)
+        yield TimelinePoint(moment.operator, path, moment.phase, moment.step, tuple(at_highest.items()))
 
 
 def path_of(log: MemoryLog, module: int) -> str:

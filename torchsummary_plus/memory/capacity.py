@@ -92,28 +92,19 @@ class BatchSizeLimit(Printed):
 
     def __str__(self) -> str:
         within = "" if self.info.gpu else f", in {self.memory or in_common_unit(self.memory_bytes)}"
-        step = f"{self.info.step}: {self.info.model}, {self.info.settings}{within}"
-        return answer_lines(self._answer, step, self._figures, caveats(self.unknown, self.assumptions))
-
-    @property
-    def _answer(self) -> str:
-        if not self.batch_size:
-            missing = in_common_unit(self.missing_bytes)
-            return f"Largest batch: none, a batch of {self.info.batch_size} needs {missing} more"
-        return f"Largest batch: {'more than ' if self.batch_size >= LARGEST_BATCH else ''}{self.batch_size:,}"
-
-    @property
-    def _figures(self) -> list[tuple[str, str]]:
-        """The peaks of the batch and the next one, and what holds most of it, in words."""
         usable = self.memory_bytes - self.context_bytes
-        if not self.batch_size:
-            return [("Usable", in_common_unit(usable))]
-        return [
+        answer = f"{'more than ' if self.batch_size >= LARGEST_BATCH else ''}{self.batch_size:,}"
+        figures = [
             (f"Peak at {self.batch_size:,}", peak_words(self.peak_bytes, usable, *self.peak_range)),
             (f"Peak at {self.batch_size + 1:,}", next_words(self.next_peak_bytes, usable)),
             ("Largest part", one_line(self.held_by)),
             *([("Samples per second", rate_text(self.samples_per_second))] if self.samples_per_second else []),
         ]
+        if not self.batch_size:
+            answer = f"none, a batch of {self.info.batch_size} needs {in_common_unit(self.missing_bytes)} more"
+            figures = [("Usable", in_common_unit(usable))]
+        step = f"{self.info.step}: {self.info.model}, {self.info.settings}{within}"
+        return answer_lines(f"Largest batch: {answer}", step, figures, caveats(self.unknown, self.assumptions))
 
 
 def peak_words(peak: int, usable: int, least: int, most: int) -> str:
