@@ -272,7 +272,8 @@ class MemoryLog:
         owners = (*(moment.module for moment in self.moments), *(storage.owner for storage in self.storages))
         if not self.moments or self.module_paths[:1] != ("",) or self.communicators < 0:
             return "it has no moments or no root"
-        if any(number_of.get(path.rpartition(".")[0], 0) >= number > 0 for path, number in number_of.items()):
+        outer = (number_of.get(path.rpartition(".")[0], 0) for path in self.module_paths)
+        if any(around >= number > 0 for number, around in enumerate(outer)):
             return "a module is listed before the one that it is in"
         if not all(-1 <= owner < modules for owner in (*owners, *(module for _, module, _ in parts))):
             return "a moment, storage or measured time is of an unknown module"
