@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchsummary_plus.data.units import KIB
-from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import Question
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import (
     SMALL,
     TRANSFORMS,

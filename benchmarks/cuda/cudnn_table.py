@@ -22,11 +22,10 @@ from typing import Any
 from benchmarks.cuda.cudnn_fit import Sample, fit
 from benchmarks.cuda.cudnn_layers import KINDS_OF_LAYERS, draw
 from torchsummary_plus.data.units import MIB
-from torchsummary_plus.ops.scratch.cuda.cudnn import backend, worker_client
-from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind
+from torchsummary_plus.ops.scratch.cuda.cudnn import backend
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import Question
-from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Settings, plans, workspaces_of_worker
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, guess, tensor_bytes, trials_bytes
 
 DATA = Path(__file__).parents[1] / "data"
@@ -71,7 +70,7 @@ def ask_all(
             question = question_of(conv, dtype, last, kind)
             try:
                 settings = Settings(tensor_cores=tensor_cores, benchmark=trials)
-                answer = plans(question, known_cards()[card], settings, worker_client.workspaces)
+                answer = plans(question, known_cards()[card], settings, workspaces_of_worker)
                 nbytes = answer.largest if trials else answer.tried[0]
                 row.append(nbytes if fits(nbytes, card) else None)
             except CudnnError:

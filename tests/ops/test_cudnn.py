@@ -21,10 +21,17 @@ from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cuda.cudnn import stand_ins, worker_client
-from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, cudnn_library
+from torchsummary_plus.ops.scratch.cuda.cudnn import queries, stand_ins
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import (
+    DOWN_CONVERT,
+    NONDETERMINISTIC,
+    TENSOR_CORE,
+    CudnnError,
+    Kind,
+    Question,
+    cudnn_library,
+)
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.heuristics import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE, Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Plans, Settings, plans
 
 RECORDED = read(ANSWERS)
@@ -45,7 +52,7 @@ def test_cudnn_answers_as_it_was_recorded() -> None:
             question = question_of(conv, dtype, last, kind)
             if answer is not None:
                 result = plans(
-                    question, known_cards()[card], Settings(tensor_cores=tensor_cores), worker_client.workspaces
+                    question, known_cards()[card], Settings(tensor_cores=tensor_cores), queries.workspaces_of_worker
                 )
                 assert result.tried[0] == answer, name_of(card, numbers, last, kind)
                 checked += 1
@@ -62,7 +69,7 @@ ONE_BY_ONE = Question(
 def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() -> None:
     """A matrix product, which takes nothing; it comes first, and is missing in a process without a driver."""
     settings, card = Settings(tensor_cores=False), known_cards()["t4"]
-    assert plans(ONE_BY_ONE, card, settings, worker_client.workspaces).tried == (0,)
+    assert plans(ONE_BY_ONE, card, settings, queries.workspaces_of_worker).tried == (0,)
     assert plans(ONE_BY_ONE, card, settings).tried[0] > 0
 
 
@@ -71,24 +78,24 @@ def test_the_workers_code_needs_no_torch() -> None:
     code = (
         "import runpy, sys; sys.modules['torch'] = None\n"
         "worker = runpy.run_path(sys.argv[1]); worker['make_packages']()\n"
-        "for name in ('heuristics', 'backend', 'stand_ins'): __import__(f\"{worker['PACKAGE']}.{name}\")"
+        "for name in ('backend', 'stand_ins'): __import__(f\"{worker['PACKAGE']}.{name}\")"
     )
-    subprocess.run([sys.executable, "-I", "-c", code, str(worker_client.SCRIPT)], check=True)
+    subprocess.run([sys.executable, "-I", "-c", code, str(queries.SCRIPT)], check=True)
 
 
 @needs_cudnn
 def test_the_worker_ends_with_an_error_and_not_with_the_process() -> None:
     impossible = replace(ONE_BY_ONE, dtype="float64", w=(64, 255, 1, 1))
     with pytest.raises(CudnnError):
-        plans(impossible, known_cards()["h100"], Settings(), worker_client.workspaces)
-    assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), worker_client.workspaces).tried
+        plans(impossible, known_cards()["h100"], Settings(), queries.workspaces_of_worker)
+    assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), queries.workspaces_of_worker).tried
 
 
 IN_PROCESS = """
 from torch import nn
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.ops.scratch.cuda.cudnn import worker_client
-worker_client.is_possible = lambda: False
+from torchsummary_plus.ops.scratch.cuda.cudnn import queries
+queries.is_possible = lambda: False
 for gpu in ("T4", "A100 80GB", "T4"):
     found = estimate_memory(nn.Conv2d(64, 64, 3), (64, 56, 56), 4, gpu=gpu, mode="eval", progress=False)
     print(gpu, any("for another GPU" in said for said in found.assumptions), sep=":")
@@ -105,7 +112,7 @@ def test_without_a_subprocess_only_the_first_gpu_is_queried() -> None:
 ECHO = """
 import json, sys
 for number, line in enumerate(sys.stdin):
-    print(json.dumps({"workspaces": [number, json.loads(line)["mode"]]}), flush=True)
+    print(json.dumps({"workspaces": [number, json.loads(line)[2]]}), flush=True)
 """
 
 
@@ -113,20 +120,21 @@ def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatc
     """And sent once; beyond what the pipes hold they are not sent."""
     script = tmp_path / "echo.py"
     script.write_text(ECHO)
-    monkeypatch.setattr(worker_client, "SCRIPT", script)
-    worker = worker_client.Worker(Path("no cudnn"), "13.0")
+    monkeypatch.setattr(queries, "SCRIPT", script)
+    worker = queries.Worker(Path("no cudnn"), "13.0")
+
+    def asked(mode: int) -> list[int]:
+        return worker.workspaces(ONE_BY_ONE, "", mode, frozenset())
+
+    most = queries.UNREAD
     try:
-        for mode in (*range(worker_client.UNREAD + 10), 1):
-            worker.expect(ONE_BY_ONE, mode=mode)
-        assert len(worker.sent) == worker_client.UNREAD
-        assert [worker.workspaces(ONE_BY_ONE, mode=mode) for mode in (2, 0, 1)] == [[2, 2], [0, 0], [1, 1]]
-        assert worker.workspaces(ONE_BY_ONE, mode=worker_client.UNREAD + 5) == [
-            worker_client.UNREAD,
-            worker_client.UNREAD + 5,
-        ]
+        for mode in (*range(most + 10), 1):
+            worker.expect(ONE_BY_ONE, "", mode, frozenset())
+        assert len(worker.sent) == most
+        assert [asked(mode) for mode in (2, 0, 1, most + 5)] == [[2, 2], [0, 0], [1, 1], [most, most + 5]]
         worker.process.kill()
         with pytest.raises(CudnnError, match="exited"):
-            worker.workspaces(ONE_BY_ONE, mode=-1)
+            asked(-1)
     finally:
         worker.close()
 

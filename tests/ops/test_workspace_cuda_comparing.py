@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.ops.test_workspace_cuda_layers import course, meta
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.live.fakes import fake_like
+from torchsummary_plus.step.workspace import Workspaces
 
 COUNT = 300 * 70
 
@@ -51,9 +52,20 @@ def test_what_comes_from_the_cpu_is_converted_on_the_gpu_if_the_copy_does_not_bl
     assert sum(taken) == nbytes
 
 
-def test_ctc_moves_lengths_and_offsets_to_the_gpu() -> None:
-    scores, table = meta(50, 16, 20), meta(16, 50, 59)
-    args = (scores, meta(16, 30, dtype=torch.long), [50] * 16, [25] * 16)
-    assert course("aten::_ctc_loss", args, (meta(16), table)) == [128, 128, 128, "result 1", "result 0"]
-    taken = course("aten::_ctc_loss_backward", (meta(16), *args, meta(16), table, 0), scores)
-    assert taken == [128, 128, 128, 188_800]
+@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize(("steps", "batch", "labels", "length"), [(50, 2, 20, 5), (300, 4, 20, 10), (300, 4, 1000, 10)])
+def test_ctc_takes_no_more_than_its_bound(
+    steps: int, batch: int, labels: int, length: int, zero_infinity: bool
+) -> None:
+    """Lengths and offsets; the gradient has the table again, and sums over every other column or the scores again."""
+    scores, table = meta(steps, batch, labels), meta(batch, steps, 2 * length + 1)
+    args = meta(batch), scores, meta(batch, length), [], [], meta(batch), table, 0, zero_infinity
+    lengths, sums = 3 * 8 * batch, 2 * 4 * batch * steps * (length + 2)
+    spaces = Workspaces("cuda")
+    calls = {
+        "aten::_ctc_loss": ((scores, *args[2:5]), (meta(batch), table), lengths),
+        "aten::_ctc_loss_backward": (args, scores, lengths + table.nbytes + max(sums, scores.nbytes)),
+    }
+    for name, (arguments, out, taken) in calls.items():
+        assert spaces.scratch(name, arguments, {}, out) == () and name in spaces.unknown
+        assert taken <= spaces.take_doubt()[0]

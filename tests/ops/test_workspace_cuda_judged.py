@@ -58,6 +58,12 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype,
     # The CPU has no kernel in half precision: it is computed on zeros in float32.
     "pooled in half": (pooled, (2, 3, 16, 16, 16), HALVES[0], TRAINING, 179_712),
 }
+ONLY_BOUNDED = {
+    "deviation of complex": "aten::std_mean.correction",
+    "variance of conjugates": "aten::var.correction",
+    "logsumexp": "aten::logsumexp",
+}
+"""The operators of CALLS that have only a bound."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -66,4 +72,8 @@ def test_the_peak_is_the_measured_one(name: str) -> None:
     x = torch.empty(shape, dtype=dtype, device="meta")
     options = {"mode": "eval", "gpu": "A100 80GB", **options}
     estimate = estimate_memory(Of(function), input_data=x, device="cuda", progress=False, **options)
-    assert not estimate.unknown and estimate.peak_range == (measured, measured)
+    if name in ONLY_BOUNDED:
+        low, high = estimate.peak_range
+        assert low <= measured <= high and list(dict(estimate.unknown)) == [ONLY_BOUNDED[name]]
+    else:
+        assert not estimate.unknown and estimate.peak_range == (measured, measured)

@@ -10,21 +10,6 @@ from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.shapes import ruled
 
 
-@pytest.mark.parametrize("zero_infinity", [False, True])
-def test_the_gradient_of_alignments_by_hand(zero_infinity: bool) -> None:
-    def taken(steps: int, batch: int, labels: int, length: int) -> int:
-        scores, table = meta(steps, batch, labels), meta(batch, steps, 2 * length + 1)
-        args = meta(batch), scores, meta(batch, length), [], [], meta(batch), table, 0, zero_infinity
-        return scratch_bytes(AMPERE, "aten::_ctc_loss_backward", args, scores)
-
-    small, lengths = 4 * 2 * 50 * 11, 3 * 8 * 2
-    assert taken(50, 2, 20, 5) == small + lengths
-    large, lengths = 4 * 4 * 300 * 21, 3 * 8 * 4
-    summed = 2 * 4 * (4 * 300 * 11 + 4 * 300)
-    assert taken(300, 4, 20, 10) == large + lengths + summed
-    assert taken(300, 4, 1000, 10) == large + lengths + (4 * 300 * 4 * 1000 if zero_infinity else summed)
-
-
 @pytest.mark.parametrize("has_cudnn", [True, False])
 def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytest.MonkeyPatch, has_cudnn: bool) -> None:
     """cuDNN takes images with weights; builds without it call its operator by the same name."""

@@ -63,7 +63,7 @@ def takes_onednn(
         return False
     if transposed and any(pad >= step for pad, step in zip(output_padding, stride)):
         return False
-    if is_half(x.dtype):
+    if x.dtype in HALVES:
         return multiplies(x.dtype)
     if x.dtype is not torch.float32:
         return False
@@ -84,36 +84,29 @@ MOST_IN_TRAINING, MOST_IN_EVALUATION = 880801, 65535
 """Largest batches that cuDNN normalises."""
 
 
-def is_native(x: Tensor, weight: Any) -> bool:
-    """Whether torch's own kernel runs; where torch has no cuDNN the operator also stands for cuDNN's."""
-    return torch.backends.cudnn.is_available() or not is_cudnns(x, weight)
-
-
 def is_native_backward(x: Tensor, weight: Any, training: bool) -> bool:
-    """As :func:`is_native` for the backward, which in evaluation is torch's own also after cuDNN's forward."""
-    return not training or is_native(x, weight)
+    """Whether torch's own kernel runs a batch norm's backward: in evaluation always, also after cuDNN's forward.
+
+    Where torch has no cuDNN, the operator also stands for cuDNN's.
+    """
+    return not training or torch.backends.cudnn.is_available() or not _is_cudnns(x, weight)
 
 
 def stands_for_cudnns(x: Tensor, *arguments: Any) -> bool:
-    """Whether torch has no cuDNN, which would run the batch norm; the arguments are those of :func:`is_cudnns_call`."""
-    return not torch.backends.cudnn.is_available() and is_cudnns_call(x, *arguments)
+    """Whether torch has no cuDNN, which would run this batch norm of a tensor that is not empty.
 
-
-def is_cudnns_call(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool) -> bool:
-    """As :func:`is_cudnns`, by all arguments of a batch norm that is not empty."""
+    The other arguments are weight, bias, running mean and variance, and whether it trains.
+    """
+    weight, bias, mean, var, training = arguments
     has_statistics = mean is not None and var is not None
     has_none = mean is None and var is None
     most = MOST_IN_TRAINING if training else MOST_IN_EVALUATION
-    return (
-        is_cudnns(x, weight)
-        and bias is not None
-        and (has_statistics or (has_none and training))
-        and x.numel() > 0
-        and x.shape[0] <= most
-    )
+    is_its_call = bias is not None and (has_statistics or (has_none and training)) and x.numel() > 0
+    is_its_call = is_its_call and x.shape[0] <= most and _is_cudnns(x, weight)
+    return is_its_call and not torch.backends.cudnn.is_available()
 
 
-def is_cudnns(x: Tensor, weight: Any) -> bool:
+def _is_cudnns(x: Tensor, weight: Any) -> bool:
     """Whether torch chooses cuDNN (``_select_batch_norm_backend``)."""
     if weight is None or x.dim() <= 2 or not torch.backends.cudnn.enabled:
         return False
@@ -147,11 +140,6 @@ def float32_precisions() -> tuple[str, ...]:
     """
     own = compat.float32_precision
     return torch.get_float32_matmul_precision(), own("mkldnn", "matmul"), own("mkldnn", "conv"), own("mkldnn", "rnn")
-
-
-def is_half(dtype: torch.dtype) -> bool:
-    """Whether a dtype is float16 or bfloat16."""
-    return dtype in HALVES
 
 
 SUM, MEAN, MAX = range(3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -57,3 +57,37 @@ def strides_of_copy(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
         copy[axis] = step
         step *= max(1, shape[axis])
     return copy
+
+
+def order_of_axes(shape: Sequence[int], operands: Sequence[Sequence[int]], reduced: Collection[int] = ()) -> list[int]:
+    """Return the axes from the innermost, as ``TensorIterator`` orders them by its operands' strides, 0 where expanded.
+
+    Reduced axes come first. This is its insertion sort, as not all axes compare.
+
+    Source: aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``.
+
+    >>> order_of_axes((2, 3, 4), [(12, 1, 3)]), order_of_axes((2, 3), [(0, 1), (3, 1)], reduced=[0])
+    ([1, 2, 0], [0, 1])
+    """
+
+    def compare(first: int, second: int) -> int:
+        """Return 1 if the second axis is the inner one, -1 if the first is, 0 if undecided."""
+        if (first in reduced) != (second in reduced):
+            return 1 if second in reduced else -1
+        for strides in operands:
+            a, b = strides[first], strides[second]
+            if a and b and (a != b or shape[first] > shape[second]):
+                return -1 if a < b else 1
+        return 0
+
+    order = list(range(len(shape) - 1, -1, -1))
+    for start in range(1, len(order)):
+        moving = start
+        for place in range(start - 1, -1, -1):
+            comparison = compare(order[place], order[moving])
+            if comparison > 0:
+                order[place], order[moving] = order[moving], order[place]
+                moving = place
+            elif comparison < 0:
+                break
+    return order

@@ -101,7 +101,10 @@ def kernels_of(
     traits = _traits(func)
     if traits.is_free:
         return
-    read, written = _operands(traits, args, kwargs, out)
+    values = [value for place, value in enumerate(args) if place not in traits.overwritten]
+    values += [value for name, value in kwargs.items() if name not in traits.overwritten]
+    changed = [args[place] if place < len(args) else kwargs.get(name) for place, name in traits.written]
+    read, written = _distinct(values), _distinct([out, *changed])
     here = [tensor for tensor in read if tensor.device.type == device]
     if not any(tensor.device.type == device for tensor in written) or (traits.kind == "copy" and len(here) < len(read)):
         return
@@ -112,10 +115,12 @@ def kernels_of(
         works = Work(kind, passes=2 if kind == "norm_backward" or (kind == "copy" and _turns(here, written)) else 1)
     for work in (works,) if isinstance(works, Work) else works:
         dtype = work.dtype or (here or written)[0].dtype
+        library = "cuda" if work.kind in ("matmul", "attention") else "cudnn"
+        is_tf32 = dtype is torch.float32 and allows_tf32(library)
         yield Kernel(
             moment,
             work.kind,
-            _computed_in(dtype, work.kind),
+            TF32 if is_tf32 else str(dtype).removeprefix("torch."),
             round(2 * mult_adds * work.share),
             nbytes(here if work.reads is None else work.reads) * work.passes,
             nbytes(written if work.writes is None else work.writes),
@@ -134,14 +139,6 @@ def _turns(read: Sequence[Tensor], written: Sequence[Tensor]) -> bool:
         return False
     axes = [axis for axis, size in enumerate(read[0].shape) if size > 1]
     return sorted(axes, key=source.__getitem__) != sorted(axes, key=target.__getitem__)
-
-
-def _computed_in(dtype: torch.dtype, kind: KernelKind) -> str:
-    """Return the dtype that a product computes in, by torch's switches for TF32."""
-    name = str(dtype).removeprefix("torch.")
-    if dtype is not torch.float32:
-        return name
-    return TF32 if allows_tf32("cuda" if kind in ("matmul", "attention") else "cudnn") else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +209,8 @@ def _tensors(value: Any) -> Sequence[Tensor]:
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else ()
 
 
-def _operands(
-    traits: _Traits, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the distinct tensors that an operator reads, and those that it writes."""
-    read = [value for place, value in enumerate(args) if place not in traits.overwritten]
-    read += [value for name, value in kwargs.items() if name not in traits.overwritten]
-    changed = [args[place] if place < len(args) else kwargs.get(name) for place, name in traits.written]
-    return _distinct(read), _distinct([out, *changed])
-
-
 def _distinct(values: Sequence[Any]) -> list[Tensor]:
+    """Return the distinct tensors among values and lists of them."""
     return list({id(tensor): tensor for value in values for tensor in _tensors(value)}.values())
 
 
@@ -324,9 +312,7 @@ for _name in names("""
 _kernels_of("higher_order:: flex_attention flex_attention_backward")(partial(_attention, 0))
 
 
-@_kernels_of("aten:: _cudnn_rnn _cudnn_rnn_backward lstm gru rnn_tanh rnn_relu")
-def _recurrent(result: Any, *_: Any, **__: Any) -> KernelKind:
-    return "recurrent"
+_kernels_of("aten:: _cudnn_rnn _cudnn_rnn_backward lstm gru rnn_tanh rnn_relu")(lambda *_, **__: "recurrent")
 
 
 @_kernels_of("aten:: native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit")
@@ -335,9 +321,7 @@ def _batch_norm(result: Any, *args: Any, **__: Any) -> Work:
     return Work("norm", passes=2 if args[5] is True else 1)
 
 
-@_kernels_of("aten:: _batch_norm_with_update native_group_norm")
-def _statistics_first(result: Any, *_: Any, **__: Any) -> Work:
-    return Work("norm", passes=2)
+_kernels_of("aten:: _batch_norm_with_update native_group_norm")(lambda *_, **__: Work("norm", passes=2))
 
 
 @_kernels_of("aten:: embedding")

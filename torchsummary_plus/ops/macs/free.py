@@ -184,14 +184,18 @@ def is_free(func: OpOverload) -> bool:
     namespace, _, name = func._schema.name.partition("::")
     if torch.Tag.pointwise in func.tags or namespace in _FREE_NAMESPACES:
         return True
-    return namespace in _NAMESPACES and (_is_view(func) or _creates(func) or _asks(func) or _is_listed(name))
-
-
-def _is_listed(name: str) -> bool:
-    """Whether the name is listed above, is a special function or packs a weight, or its base form is free.
-
-    The base form may be free by its own tag or schema, as ``add`` is for ``_foreach_add_``.
-    """
+    if namespace not in _NAMESPACES:
+        return False
+    schema = func._schema
+    is_written = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+    returns_none = not any("Tensor" in str(value.type) for value in schema.returns)
+    if _is_view(func) or (returns_none and not is_written):  # As a query or an assertion.
+        return True
+    computed_with = [str(argument.type) for argument in schema.arguments if not argument.kwarg_only]
+    if not any(word in kind for kind in computed_with for word in ("Tensor", "__torch__", "Any")):
+        return True  # It only creates.
+    # The name is listed above, is a special function or packs a weight, or its base form is free, perhaps by its own
+    # tag or schema, as ``add`` is for ``_foreach_add_``.
     if name in _NAMES or name.startswith("special_") or _PACKING.search(name):
         return True
     match = _VARIANT.fullmatch(name)
@@ -205,19 +209,3 @@ def _is_view(func: OpOverload) -> bool:
     """Whether every result is a view of an argument that is not written to."""
     aliases = [value.alias_info for value in func._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-
-
-def _creates(func: OpOverload) -> bool:
-    """Whether no argument is a tensor to compute with."""
-    return not any(_holds_data(argument.type) for argument in func._schema.arguments if not argument.kwarg_only)
-
-
-def _asks(func: OpOverload) -> bool:
-    """Whether no tensor is returned or written to, as in a query or an assertion."""
-    schema = func._schema
-    written = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
-    return not written and not any("Tensor" in str(value.type) for value in schema.returns)
-
-
-def _holds_data(kind: object) -> bool:
-    return any(word in str(kind) for word in ("Tensor", "__torch__", "Any"))

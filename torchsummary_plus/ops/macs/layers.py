@@ -8,6 +8,7 @@ Attention counts both products over the full square, causal or not, by query hea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -231,17 +232,7 @@ def _cell(result: Any, x: Tensor, state: Any, of_input: Any, of_state: Any, *_: 
     return None if inputs is None or states is None else _steps(x) * _matrices([inputs, states])
 
 
-@register_formula("aten::quantized_lstm")
-def _quantized_lstm(result: Any, x: Tensor, *_: Any, **__: Any) -> int:
-    return _quantized_layers(result, x, gates=4)
-
-
-@register_formula("aten::quantized_gru")
-def _quantized_gru(result: Any, x: Tensor, *_: Any, **__: Any) -> int:
-    return _quantized_layers(result, x, gates=3)
-
-
-def _quantized_layers(result: Sequence[Tensor], x: Tensor, gates: int) -> int:
+def _quantized_layers(gates: int, result: Sequence[Tensor], x: Tensor, *_: Any, **__: Any) -> int:
     """Packed weights have no shape; the output (... x directions * width) and states (layers * directions x ...) do."""
     output, states = result[:2]
     width = states.shape[-1]
@@ -249,3 +240,7 @@ def _quantized_layers(result: Sequence[Tensor], x: Tensor, gates: int) -> int:
     layers = states.shape[0] // directions
     inputs = x.shape[-1] + (layers - 1) * directions * width
     return _steps(x) * gates * width * directions * (inputs + layers * width)
+
+
+register_formula("aten::quantized_lstm")(partial(_quantized_layers, 4))
+register_formula("aten::quantized_gru")(partial(_quantized_layers, 3))

@@ -6,7 +6,7 @@ activations fused into the operator are free. ``result`` is what the operator re
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -20,11 +20,22 @@ _PAIR_OF_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 
 
 def product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
-    """Return the cost of a matrix or vector product: each element of ``result`` sums over the last axis of ``left``."""
-    if left.layout in _SPARSE or right.layout in _SPARSE:
-        return _sparse_product(result, left, right)
+    """Return the cost of a matrix or vector product: each element of ``result`` sums over the last axis of ``left``.
+
+    An element that a sparse side stores meets a row or column of the dense side. None for two sparse sides, whose
+    values decide, and for ragged ones whose summed axis and last axis of ``right`` are both ragged.
+    """
+    if left.layout in _SPARSE and right.layout in _SPARSE:
+        return None
+    if left.layout in _SPARSE:
+        return _stored(left, result.shape[-1] if right.dim() > 1 else 1)
+    if right.layout in _SPARSE:
+        return _stored(right, prod(left.shape[:-1]) if right.dim() <= 2 else left.shape[-2])
     if left.is_nested or right.is_nested:
-        return _nested_product(result, left, right)
+        summed, last = _regular(left), _regular(right)
+        if summed is not None:
+            return result.numel() * summed
+        return None if last is None else left.numel() * last
     return result.numel() * _inner_size(left)
 
 
@@ -33,31 +44,10 @@ def _inner_size(left: Tensor) -> int:
     return left.shape[-1] * (2 if left.dtype == _PAIR_OF_FLOAT4 else 1)
 
 
-def _sparse_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
-    """Each stored element meets a row or column of the dense side. None for two sparse sides: values decide."""
-    if left.layout in _SPARSE and right.layout in _SPARSE:
-        return None
-    if left.layout in _SPARSE:
-        return _times(_stored(left), result.shape[-1] if right.dim() > 1 else 1)
-    return _times(_stored(right), prod(left.shape[:-1]) if right.dim() <= 2 else left.shape[-2])
-
-
-def _times(stored: int | None, each: int) -> int | None:
-    return None if stored is None else stored * each
-
-
-def _stored(sparse: Tensor) -> int | None:
-    """Return the elements a sparse tensor stores; None if it stores none, as every fake or meta tensor."""
+def _stored(sparse: Tensor, each: int) -> int | None:
+    """Return ``each`` times the elements that a sparse tensor stores; None if none, as every fake or meta tensor."""
     values = sparse._values() if sparse.layout == torch.sparse_coo else sparse.values()
-    return values.numel() or None
-
-
-def _nested_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
-    """A product with a ragged axis: exact unless the summed axis and the last axis of ``right`` are both ragged."""
-    summed, last = _regular(left), _regular(right)
-    if summed is not None:
-        return result.numel() * summed
-    return None if last is None else left.numel() * last
+    return values.numel() * each if values.numel() else None
 
 
 def _regular(tensor: Tensor) -> int | None:
@@ -103,18 +93,14 @@ def _addbmm(result: Tensor, added: Tensor, left: Tensor, right: Tensor, **_: Any
         linear_with_input_q_dq_qweight_dq_output_fp32 linear_with_input_q_dq_qweight_dq_relu_output_fp32
         mkldnn:: _linear_pointwise
         mkl:: _mkl_linear
-        bitsandbytes:: gemm_4bit gemv_4bit int8_linear_matmul int8_scaled_mm
+        bitsandbytes:: gemm_4bit gemv_4bit int8_linear_matmul int8_scaled_mm int8_mixed_scaled_mm
         onednn:: qlinear_pointwise linear_dynamic_fp16 linear_relu_dynamic_fp16
     """)
 )
-def _packed_right(result: Tensor, left: Tensor, *_: Any, **__: Any) -> int:
-    """The right side is packed, so shapes come from the left side and the result."""
-    return result.numel() * left.shape[-1]
-
-
-@register_formula("bitsandbytes::int8_mixed_scaled_mm")
-def _mixed_scaled_mm(result: Sequence[Tensor], left: Tensor, *_: Any, **__: Any) -> int:
-    return _packed_right(result[0], left)
+def _packed_right(result: Tensor | Sequence[Tensor], left: Tensor, *_: Any, **__: Any) -> int:
+    """The right side is packed, so shapes come from the left side and the result, which is the first of several."""
+    product = result if isinstance(result, Tensor) else result[0]
+    return product.numel() * left.shape[-1]
 
 
 @register_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")
@@ -167,7 +153,7 @@ def _sparse_mm_reduce(result: Sequence[Tensor], left: Tensor, right: Tensor, red
 
 @register_formula("aten::sparse_sampled_addmm")
 def _sparse_sampled_addmm(result: Tensor, mask: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
-    return _times(_stored(mask), left.shape[-1])
+    return _stored(mask, left.shape[-1])
 
 
 @register_formula("aten::linear_backward", "aten::mkldnn_linear_backward")
@@ -185,15 +171,11 @@ def _bilinear(result: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor
 @register_formula("aten::_trilinear")
 def _trilinear(result: Tensor, a: Tensor, b: Tensor, c: Tensor, *axes: Any, **_: Any) -> int:
     """The building block of :func:`_bilinear` and its gradients: a sum of threefold products over the common shape."""
-    return prod(torch.broadcast_shapes(*map(_with_ones, (a, b, c), axes)))
-
-
-def _with_ones(tensor: Tensor, axes: Iterable[int]) -> list[int]:
-    """Return the shape with axes of length 1 inserted where they are missing."""
-    shape = list(tensor.shape)
-    for axis in sorted(axes):
-        shape.insert(axis, 1)
-    return shape
+    shapes = [list(tensor.shape) for tensor in (a, b, c)]
+    for shape, missing in zip(shapes, axes):
+        for axis in sorted(missing):
+            shape.insert(axis, 1)
+    return prod(torch.broadcast_shapes(*shapes))
 
 
 Lengths = Mapping[Hashable, int]
@@ -224,7 +206,11 @@ def _einsum(
 def _labelled(equation: str, operands: Sequence[Tensor]) -> tuple[list[Lengths], set[Hashable]]:
     """Return the axis lengths of the operands and the output's labels; ellipsis axes are -1, -2, ... from the right."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
-    labels = [_labels(term, operand.dim()) for term, operand in zip(inputs.split(","), operands)]
+    labels: list[list[Hashable]] = []
+    for term, operand in zip(inputs.split(","), operands):
+        before, ellipsis, after = term.partition("...")
+        unnamed = operand.dim() - len(before) - len(after)
+        labels.append([*before, *(range(-unnamed, 0) if ellipsis else ()), *after])
     lengths: list[Lengths] = [
         {label: n for label, n in zip(of_one, operand.shape) if n != 1} for of_one, operand in zip(labels, operands)
     ]
@@ -232,9 +218,3 @@ def _labelled(equation: str, operands: Sequence[Tensor]) -> tuple[list[Lengths],
     if not arrow:
         return lengths, {letter for letter in inputs if inputs.count(letter) == 1} | hidden
     return lengths, set(output.replace("...", "")) | (hidden if "..." in output else set())
-
-
-def _labels(term: str, rank: int) -> list[Hashable]:
-    before, ellipsis, after = term.partition("...")
-    hidden = rank - len(before) - len(after)
-    return [*before, *(range(-hidden, 0) if ellipsis else ()), *after]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from torch._ops import OpOverloadPacket
@@ -70,12 +70,21 @@ def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
 
 
 def _add(table: dict[str, Formula], ops: Sequence[OpOverloadPacket | str], formula: Formula) -> None:
-    """Check a formula and register it for every operator."""
+    """Check a formula and register it for every operator: it must accept each overload's fewest and most arguments."""
     own = [_name(op) for op in ops]
     for op, name in zip(ops, own):
         if name in table or own.count(name) > 1:
             raise InputError(f"{name} already has a formula")
-        _check_signature(formula, op, name)
+        try:
+            signature = inspect.signature(formula)
+            signature.bind_partial(None)
+            for overload in op.overloads() if isinstance(op, OpOverloadPacket) else ():
+                arguments = getattr(op, overload)._schema.arguments
+                positional = [argument for argument in arguments if not argument.kwarg_only]
+                signature.bind(None, *(argument for argument in positional if not argument.has_default_value()))
+                signature.bind(None, *positional, **{a.name: None for a in arguments if a.kwarg_only})
+        except TypeError as error:
+            raise InputError(f"the formula of {name} must accept (result, *args, **kwargs): {error}") from error
     table.update(dict.fromkeys(own, formula))
 
 
@@ -109,22 +118,3 @@ def _name(op: OpOverloadPacket | str) -> str:
     if not isinstance(name, str) or "." in name or name.count("::") != 1:
         raise InputError(f"operator is {describe(op)}; accepted: a packet (torch.ops.aten.mm) or its name ('aten::mm')")
     return base_name(name)
-
-
-def _check_signature(formula: Formula, op: OpOverloadPacket | str, name: str) -> None:
-    try:
-        signature = inspect.signature(formula)
-        signature.bind_partial(None)
-        for args, kwargs in _calls(op) if isinstance(op, OpOverloadPacket) else ():
-            signature.bind(None, *args, **kwargs)
-    except TypeError as error:
-        raise InputError(f"the formula of {name} must accept (result, *args, **kwargs): {error}") from error
-
-
-def _calls(op: OpOverloadPacket) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Yield the fewest and the most arguments that each overload accepts."""
-    for overload in op.overloads():
-        arguments = getattr(op, overload)._schema.arguments
-        positional = [a for a in arguments if not a.kwarg_only]
-        yield [a for a in positional if not a.has_default_value()], {}
-        yield positional, {a.name: None for a in arguments if a.kwarg_only}

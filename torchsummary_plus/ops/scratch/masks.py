@@ -11,11 +11,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .sizes import elements
 
 
-def mask_axes(masks: Sequence[Any]) -> int:
-    """Return how many axes masks index together."""
-    return sum(mask.dim() for mask in masks)
-
-
 def _counted(masks: Sequence[Any]) -> int | None:
     """Return how many positions masks select; None if unknown."""
     known = [count for count in map(count_true, masks) if count is not None]
@@ -30,12 +25,6 @@ def _axes_after(x: Any, indices: Sequence[Any]) -> int:
     return int(x.dim()) - before - sum(ranks)
 
 
-def _axis_size(tensor: Any, after: int) -> int | None:
-    """Return the size of the axis followed by ``after`` others; None if missing or 1, which may be broadcast."""
-    size = int(tensor.shape[-1 - after]) if tensor.dim() > after else 1
-    return None if size == 1 else size
-
-
 def masked_rows(out: Any, x: Any, indices: Sequence[Any]) -> int:
     """Return how many positions each mask selects, from its values or from the result's shape."""
     rows = _counted(masks_of(indices))
@@ -44,13 +33,9 @@ def masked_rows(out: Any, x: Any, indices: Sequence[Any]) -> int:
 
 def written_rows(x: Any, indices: Sequence[Any], values: Any) -> int | None:
     """Return how many positions each mask selects, from its values or from what is written; None if unknown."""
-    rows = _counted(masks_of(indices))
-    return _axis_size(values, _axes_after(x, indices)) if rows is None else rows
-
-
-def most_rows(indices: Sequence[Any]) -> int:
-    """Return the most positions that one of the masks can select."""
-    return int(max(mask.numel() for mask in masks_of(indices)))
+    rows, after = _counted(masks_of(indices)), _axes_after(x, indices)
+    size = int(values.shape[-1 - after]) if values.dim() > after else 1
+    return rows if rows is not None else size if size != 1 else None  # A size of 1 may be broadcast.
 
 
 def fills(indices: Sequence[Any], values: Any) -> bool:
@@ -73,13 +58,7 @@ def note_true(mask: torch.Tensor, count: int) -> None:
 
 
 def count_true(mask: torch.Tensor) -> int | None:
-    """Return how many elements of a mask are true; None if unknown.
-
-    >>> mask = torch.tensor([True, False])
-    >>> note_true(mask, 1)
-    >>> count_true(mask), count_true(~mask)
-    (1, None)
-    """
+    """Return how many elements of a mask are true; None if unknown."""
     version, count = _COUNTS.get(mask, (-1, 0))
     return count if version == mask._version else None
 

@@ -209,7 +209,12 @@ def register_scratch(
         for name in names:
             if (device, name) in SCRATCH or names.count(name) > 1:
                 raise InputError(f"{name} already has a scratch rule on {device}")
-        rule = Rule(lambda *call, **named: _as_course(formula(*call, **named)), source, band, since=OLDEST)
+
+        def course(*call: Any, **named: Any) -> Course | AtMost:
+            nbytes = formula(*call, **named)
+            return UNKNOWN if nbytes is None else at_peak(nbytes)
+
+        rule = Rule(course, source, band, since=OLDEST)
         SCRATCH.update(dict.fromkeys([(device, name) for name in names], rule))
 
         def forget() -> None:
@@ -219,10 +224,6 @@ def register_scratch(
         return Registered(formula, forget)
 
     return register
-
-
-def _as_course(nbytes: int | None) -> Course | AtMost:
-    return UNKNOWN if nbytes is None else at_peak(nbytes)
 
 
 def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:

@@ -30,11 +30,6 @@ def nbytes(tensor: Any) -> int:
     return elements(tensor) * itemsize(tensor)
 
 
-def scalar(tensor: Any) -> int:
-    """Return the bytes of an integer operand: as an int64 tensor, and cast to the tensor's dtype."""
-    return INT64 + (0 if tensor.dtype is torch.int64 else itemsize(tensor))
-
-
 def suggested(tensor: Any) -> Any:
     """Return the memory format that torch's kernels derive from the strides."""
     if not is_channels_last(tensor):

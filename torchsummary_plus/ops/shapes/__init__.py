@@ -11,7 +11,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from . import images, layers, moves, norms, pointwise, reductions  # noqa: F401 - they register
+from . import layers, pointwise, views  # noqa: F401 - they register
 from .registry import RULES, Answer, said_by
 
 

@@ -1,29 +1,40 @@
-"""Rules for layers' operators: products, embeddings, gates, attention, recurrent layers, decompositions."""
+"""Rules for layers' operators: products, embeddings, norms, attention, recurrent layers, decompositions.
+
+And for those that resize batches of images, signals and volumes: convolution, pooling, resampling, padding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...data.units import round_up
-from ..backends import MAX, SUM, takes_fbgemm
+from ...live.versions import since
+from .. import backends
+from ..dtypes import HALVES
 from ..strides import contiguous
-from .norms import statistics_of
 from .pointwise import result
 from .registry import (
     FLOATS,
     INDICES,
     Out,
     Outs,
+    Shape,
+    Sizes,
     axis_of,
-    dense_strides,
+    channels_last,
+    each,
     floats_of,
     fresh,
+    in_format_of,
+    is_channels_last,
     is_contiguous,
     numel,
+    only_wanted,
     preserved_strides,
     rule,
     sure,
@@ -32,18 +43,25 @@ from .registry import (
 # Products
 
 
-@rule("mm")
-def mm(x: Tensor, y: Tensor) -> Out:
-    """The product of two matrices."""
-    sure(x.dim() == y.dim() == 2 and x.shape[1] == y.shape[0])
-    return fresh((x.shape[0], y.shape[1]), floats_of(x, y))
+def _product(name: str, added: str, rank: int) -> None:
+    """Register the product of two matrices, or of two batches of them, alone and plus a broadcast addend."""
+
+    def product(x: Tensor, y: Tensor) -> Out:
+        sure(x.dim() == y.dim() == rank and x.shape[:-2] == y.shape[:-2] and x.shape[-1] == y.shape[-2])
+        return fresh((*x.shape[:-1], y.shape[-1]), floats_of(x, y))
+
+    def plus(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
+        shape, strides, dtype = product(x, y)
+        sure(bias.dtype is dtype and bias.dim() <= rank)
+        sure(all(a in (1, b) for a, b in zip(reversed(bias.shape), reversed(shape))))
+        return shape, strides, dtype
+
+    rule(name)(product)
+    rule(added)(plus)
 
 
-@rule("bmm")
-def bmm(x: Tensor, y: Tensor) -> Out:
-    """The product of two batches of matrices."""
-    sure(x.dim() == y.dim() == 3 and x.shape[0] == y.shape[0] and x.shape[2] == y.shape[1])
-    return fresh((x.shape[0], x.shape[1], y.shape[2]), floats_of(x, y))
+_product("mm", "addmm", 2)
+_product("bmm", "baddbmm", 3)
 
 
 @rule("_grouped_mm")
@@ -67,25 +85,6 @@ def grouped_mm(
     return (groups, rows, columns), (rows * step, step, 1), x.dtype
 
 
-@rule("addmm")
-def addmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
-    """The product of two matrices plus a broadcast addend."""
-    return _plus(bias, mm(x, y))
-
-
-@rule("baddbmm")
-def baddbmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
-    """The product of two batches of matrices plus a broadcast addend."""
-    return _plus(bias, bmm(x, y))
-
-
-def _plus(bias: Tensor, product: Out) -> Out:
-    shape, _, dtype = product
-    sure(bias.dtype is dtype and bias.dim() <= len(shape))
-    sure(all(a in (1, b) for a, b in zip(reversed(bias.shape), reversed(shape))))
-    return product
-
-
 @rule("embedding")
 def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
     """One row of the weight per index."""
@@ -95,31 +94,240 @@ def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
 
 @rule("_embedding_bag")
 def embedding_bag(
-    weight: Tensor, indices: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = SUM, sparse: bool = False,
-    weights: Tensor | None = None, has_last: bool = False, padding: int = -1,
+    weight: Tensor, indices: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = backends.SUM,
+    sparse: bool = False, weights: Tensor | None = None, has_last: bool = False, padding: int = -1,
 ) -> Outs:  # fmt: skip
     """On the CPU, the rows, each index's bag unless FBGEMM sums them, the bag sizes, and the indices of the maxima."""
     sure(weight.device.type == "cpu" and weight.dim() == 2 and indices.dim() == 1 == offsets.dim())
     bags, width = offsets.shape[0] - int(has_last), weight.shape[1]
-    places = 0 if mode == SUM and takes_fbgemm(weight, weights, padding) else indices.shape[0]
-    greatest = (bags, width) if mode == MAX else (0,)
+    places = 0 if mode == backends.SUM and backends.takes_fbgemm(weight, weights, padding) else indices.shape[0]
+    greatest = (bags, width) if mode == backends.MAX else (0,)
     sizes = [(places,), tuple(offsets.shape), greatest]
     return [fresh((bags, width), weight.dtype), *(fresh(size, indices.dtype) for size in sizes)]
 
 
-# Gates and dropout
+# Normalisations: native/Normalization.cpp, group_norm.cpp, layer_norm.cpp, cudnn/BatchNorm.cpp and WeightNorm.cpp
 
 
-@rule("glu")
-def glu(x: Tensor, dim: int = -1) -> Out:
-    """The input with an axis halved, row-major or in the input's order of axes."""
-    axis = axis_of(dim, x.dim())
-    sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
-    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
-    if is_contiguous(x):
-        return fresh(shape, x.dtype)
-    sure(numel(shape))
-    return shape, dense_strides(shape, [x.stride()]), x.dtype
+def statistics_of(x: Tensor) -> torch.dtype:
+    """Return the dtype in which statistics accumulate."""
+    return torch.float32 if x.dtype in HALVES else x.dtype
+
+
+def kept_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
+    """Return the dtype of a norm's statistics: the CPU keeps halves beside parameters that are no float32."""
+    is_mixed = weight is not None and weight.dtype is not x.dtype
+    return statistics_of(x) if is_mixed or x.device.type != "cpu" else x.dtype
+
+
+def _check_channels(x: Tensor, *parameters: Tensor | None) -> None:
+    sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS)
+    dtypes = (x.dtype, torch.float32)
+    sure(all(p is None or (p.shape == x.shape[1:2] and p.dtype in dtypes) for p in parameters))
+
+
+# Batch norm
+
+
+@rule("native_batch_norm")
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
+    *_: float,
+) -> Outs:  # fmt: skip
+    """The output, and mean and inverse deviation per channel, which cuDNN's, if this stands for it, saves to train."""
+    sure(training or (mean is not None and var is not None))
+    _check_channels(x, weight, bias, mean, var)
+    statistics, out = fresh(x.shape[1:2], kept_statistics(x, weight)), in_format_of(x, x.shape, x.dtype)
+    if x.device.type == "cpu":
+        out = fresh(x.shape, x.dtype) if is_contiguous(x) else out  # Also if it is channels-last as well.
+    elif not backends.stands_for_cudnns(x, weight, bias, mean, var, training):
+        out = x.shape, preserved_strides(x), x.dtype
+    elif not training:
+        statistics = fresh((0,), weight.dtype)  # type: ignore[union-attr]
+    return [out, statistics, statistics]
+
+
+@rule("cudnn_batch_norm")
+def cudnn_batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool, *_: float
+) -> Outs:
+    """cuDNN's batch norm, with statistics only in training and an empty reserve."""
+    _check_channels(x, weight, bias, mean, var)
+    statistics = fresh(weight.shape, statistics_of(x)) if training else fresh((0,), weight.dtype)
+    return [in_format_of(x, x.shape, x.dtype), statistics, statistics, fresh((0,), torch.uint8)]
+
+
+@rule("native_batch_norm_backward")
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
+    save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """The wanted gradients of input, weight and bias.
+
+    On the CPU the input's keeps a format that it shares with the gradient. On CUDA it is row-major, unless cuDNN runs
+    or the kernel reads rows of channels in training.
+    """
+    _check_channels(x, weight, mean, var)
+    sure(grad.shape == x.shape and grad.dtype is x.dtype)
+    of_x = in_format_of(x, x.shape, x.dtype)
+    if x.device.type == "cuda":
+        if backends.is_native_backward(x, weight, training) and not (training and backends.is_rows(x)):
+            of_x = fresh(x.shape, x.dtype)
+    elif is_contiguous(x) and is_contiguous(grad) and is_channels_last(x) == is_channels_last(grad):
+        of_x = fresh(x.shape, x.dtype)
+    parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
+    return only_wanted((of_x, parameter, parameter), wanted)
+
+
+@rule("cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(x: Tensor, grad: Tensor, weight: Tensor, *_: Any) -> Outs:
+    """The gradients of input, in its memory format, weight and bias."""
+    _check_channels(x, weight)
+    sure(grad.shape == x.shape and grad.dtype is x.dtype)
+    parameter = fresh(weight.shape, weight.dtype)
+    return [in_format_of(x, x.shape, x.dtype), parameter, parameter]
+
+
+# Batch norm with statistics from all ranks (``nn.SyncBatchNorm``): cuda/Normalization.cu; torch has no meta kernels
+
+
+@rule("batch_norm_stats")
+def batch_norm_stats(x: Tensor, eps: float) -> Outs:
+    """Mean and inverse deviation of each channel."""
+    sure(x.dim() >= 2 and x.dtype in FLOATS)
+    return [fresh(x.shape[1:2], statistics_of(x))] * 2
+
+
+@rule("batch_norm_gather_stats_with_counts")
+def batch_norm_gather_stats_with_counts(x: Tensor, mean: Tensor, invstd: Tensor, *_: Any) -> Outs:
+    """The same of all ranks, whose statistics are the rows of ``mean`` and ``invstd``."""
+    sure(mean.dim() == 2 and mean.shape == invstd.shape)
+    return [fresh(mean.shape[1:], statistics_of(mean))] * 2
+
+
+@rule("batch_norm_elemt")
+def batch_norm_elemt(x: Tensor, *_: Any) -> Out:
+    """The input normalised by given statistics."""
+    sure(x.dim() >= 2 and x.dtype in FLOATS and (is_contiguous(x) or is_channels_last(x)))
+    return in_format_of(x, x.shape, x.dtype)
+
+
+rule("batch_norm_backward_elemt")(lambda grad, x, *_: batch_norm_elemt(x))
+
+
+@rule("batch_norm_backward_reduce")
+def batch_norm_backward_reduce(
+    grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None,
+    for_input: bool, for_weight: bool, for_bias: bool,
+) -> Outs:  # fmt: skip
+    """Two sums over each channel, and the gradients of weight and bias: in channels last both, whichever is wanted."""
+    dtype = mean.dtype if weight is None else weight.dtype
+    channels = x.shape[1:2]
+    if x.stride(1) == 1:
+        grads = fresh(channels if weight is not None else (0,), dtype)
+        return [*[fresh(channels, mean.dtype)] * 2, grads, grads]
+    sums = fresh(channels, mean.dtype) if for_input else None
+    return [sums, sums, *(fresh(channels, dtype) if wanted else None for wanted in (for_weight, for_bias))]
+
+
+# Groups, layers, weights
+
+
+GROUPS_IN_ROWS = "2.14", "2.15"
+"""The release whose group norm is row-major except on the CPU, and the next one; measured on 2.13, 2.14 and 2.15."""
+
+
+def _grouped(x: Tensor) -> Out:
+    """Return a group norm's output or its input's gradient."""
+    first, beyond = GROUPS_IN_ROWS
+    in_rows = x.device.type == "cuda" and since(first) and not since(beyond)
+    return fresh(x.shape, x.dtype) if in_rows else in_format_of(x, x.shape, x.dtype)
+
+
+@rule("native_group_norm")
+def group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
+) -> Outs:
+    """The output, and mean and inverse deviation per sample and group."""
+    _check_channels(x, weight, bias)
+    sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
+    sure(groups > 0 and channels % groups == 0)
+    statistics = fresh((batch, groups), x.dtype if x.device.type != "cpu" else kept_statistics(x, weight))
+    return [_grouped(x), statistics, statistics]
+
+
+@rule("native_group_norm_backward")
+def group_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    batch: int, channels: int, rest: int, groups: int, wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """The wanted gradients of input, weight and bias."""
+    _check_channels(x, weight)
+    sure(grad.shape == x.shape and grad.dtype is x.dtype)
+    of_x, parameter = _grouped(x), fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
+    sure(x.device.type == "cpu" or of_x == fresh(x.shape, x.dtype))
+    return only_wanted((of_x, parameter, parameter), wanted)
+
+
+@rule("native_layer_norm")
+def layer_norm(x: Tensor, size: Sizes, weight: Tensor | None, bias: Tensor | None, _: float) -> Outs:
+    """The output, and mean and inverse deviation per row."""
+    out, (shape, strides, _accumulated) = _over_last(x, size, weight, bias)
+    statistics = shape, strides, kept_statistics(x, weight)
+    return [out, statistics, statistics]
+
+
+@rule("native_layer_norm_backward")
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, size: Sizes, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
+    wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """Row-major, whatever the input's layout."""
+    sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
+    parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
+    return only_wanted((fresh(x.shape, x.dtype), parameter, parameter), wanted)
+
+
+@rule("_fused_rms_norm")
+def rms_norm(x: Tensor, size: Sizes, weight: Tensor | None, _: float | None) -> Outs:
+    """The output and the inverse root mean square per row."""
+    sure(not is_channels_last(x) and (weight is None or weight.dtype is x.dtype))
+    return [*_over_last(x, size, weight)]
+
+
+def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out, Out]:
+    """Return the output of a normalisation over the last axes, and one of its statistics."""
+    shape, rank, dtypes = tuple(size), x.dim() - len(size), (x.dtype, torch.float32)
+    sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and numel(x.shape))
+    sure(all(p is None or (p.shape == shape and p.dtype in dtypes) for p in parameters))
+    return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
+
+
+@rule("_weight_norm_interface")
+def weight_norm(x: Tensor, scale: Tensor, dim: int = 0) -> Outs:
+    """The weight, and its norms in float32 at least."""
+    sure(x.dim() and dim in (0, x.dim() - 1) and x.dtype is scale.dtype and x.dtype in FLOATS)
+    sure(is_contiguous(x) and is_contiguous(scale) and numel(x.shape))
+    sure(scale.shape == tuple(size if axis == dim else 1 for axis, size in enumerate(x.shape)))
+    return [fresh(x.shape, x.dtype), fresh(scale.shape, statistics_of(x))]
+
+
+@rule("_softmax", "_log_softmax")
+def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
+    """A row-major tensor like the input."""
+    sure(x.dtype in FLOATS and not half_to_float)
+    axis_of(dim, x.dim())
+    return fresh(x.shape, x.dtype)
+
+
+@rule("_safe_softmax")
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
+    """A row-major tensor like the input, with rows of -inf as zeros."""
+    sure(dtype in (None, x.dtype))
+    return softmax(x, dim, False)
+
+
+# Dropout
 
 
 @rule("native_dropout")
@@ -233,11 +441,7 @@ _COMPLEX = {real: kind for kind, real in _REALS.items()}
 
 
 def column_major(shape: Sequence[int], dtype: torch.dtype) -> Out:
-    """A new batch of matrices, each of which is column-major.
-
-    >>> column_major((2, 3, 4), torch.float32)
-    ((2, 3, 4), (12, 1, 3), torch.float32)
-    """
+    """A new batch of matrices, each of which is column-major."""
     return tuple(shape), (*contiguous(shape)[:-2], 1, shape[-2]), dtype
 
 
@@ -267,3 +471,243 @@ def reflections(x: Tensor) -> Outs:
     """The reflections, column-major, and their factors; torch has no meta kernel."""
     sure(x.dim() >= 2 and (x.is_floating_point() or x.is_complex()))
     return [column_major(x.shape, x.dtype), fresh((*x.shape[:-2], min(x.shape[-2:])), x.dtype)]
+
+
+# Pooling
+
+
+def _pooled(x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool) -> Shape:
+    """Return the windows along each axis; in ceil mode a partial window counts if it starts inside."""
+    axes = _axes_of(x, kernel)
+    sure(axes > 1)
+    settings = [each(values, axes) for values in (kernel, stride or kernel, padding, dilation)]
+    counts = []
+    for size, width, step, pad, gap in zip(x.shape[2:], *settings):
+        sure(width > 0 and step > 0 and gap > 0 and 0 <= pad <= width // 2 and (axes < 3 or size >= width))
+        count = (size + 2 * pad - gap * (width - 1) - 1 + (step - 1 if ceil_mode else 0)) // step + 1
+        if ceil_mode and (count - 1) * step >= size + pad:
+            count -= 1
+        sure(count > 0)
+        counts.append(count)
+    return (*x.shape[:2], *counts)
+
+
+def _axes_of(x: Tensor, settings: Sizes) -> int:
+    """Return the axes of a batch that has one setting for each."""
+    axes = len(settings)
+    sure(x.dim() == axes + 2 and axes < 4 and numel(x.shape) and x.dtype in FLOATS)
+    return axes
+
+
+def _image_in_format(x: Tensor, shape: Shape) -> Out:
+    """Return a new image in the memory format of another; a volume is row-major."""
+    return in_format_of(x, shape, x.dtype) if x.dim() == 4 else fresh(shape, x.dtype)
+
+
+@rule("max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool(
+    x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil_mode: bool = False
+) -> Outs:
+    """The pooled images in their memory format, with the indices of the maxima."""
+    shape = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    return [in_format_of(x, shape, x.dtype), in_format_of(x, shape, torch.int64)]
+
+
+@rule("max_pool2d_with_indices_backward")
+def max_pool_backward(
+    grad: Tensor, x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool,
+    indices: Tensor,
+) -> Out:  # fmt: skip
+    """The input's gradient, in the input's memory format."""
+    pooled = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    sure(grad.dtype is x.dtype and grad.shape == indices.shape == pooled)
+    return in_format_of(x, x.shape, x.dtype)
+
+
+@rule("avg_pool2d", "avg_pool3d")
+def avg_pool(
+    x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None
+) -> Out:
+    """The pooled images in their memory format, or volumes; no rule for a divisor of 0."""
+    sure(settings[1:] != (0,))
+    return _image_in_format(x, _pooled(x, kernel, stride, padding, (1,), ceil_mode))
+
+
+@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def adaptive_avg_pool(x: Tensor, size: Sizes) -> Out:
+    """The images, in their memory format, or the volumes at the given size."""
+    return _image_in_format(x, _resized(x, size))
+
+
+@rule("adaptive_max_pool2d")
+def adaptive_max_pool(x: Tensor, size: Sizes) -> Outs:
+    """The images at the given size, with the indices of the maxima."""
+    shape = _resized(x, size)
+    sure(x.dim() == 4)
+    return [in_format_of(x, shape, x.dtype), in_format_of(x, shape, torch.int64)]
+
+
+def _resized(x: Tensor, size: Sizes) -> Shape:
+    _axes_of(x, size)
+    sure(min(size) > 0)
+    return (*x.shape[:2], *size)
+
+
+# Resampling and padding
+
+
+@rule("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
+@rule("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+@rule(*(f"{name}{axes}d" for name, axes in product(("upsample_nearest", "_upsample_nearest_exact"), (1, 2, 3))))
+def upsample(x: Tensor, size: Sizes, *_: object) -> Out:
+    """The signals, images or volumes at the given size."""
+    return in_format_of(x, _resized(x, size), x.dtype)
+
+
+@rule("pixel_shuffle")
+def pixel_shuffle(x: Tensor, factor: int) -> Out:
+    """The image with blocks of channels spread over height and width; no rule for channels-last on CUDA."""
+    sure(x.dim() in (3, 4) and factor > 0 and numel(x.shape) and _keeps_format(x))
+    *batch, channels, height, width = x.shape
+    sure(channels % factor**2 == 0)
+    return in_format_of(x, (*batch, channels // factor**2, height * factor, width * factor), x.dtype)
+
+
+@rule("pixel_unshuffle")
+def pixel_unshuffle(x: Tensor, factor: int) -> Out:
+    """The image with pixels gathered into channels; on CUDA row-major (``math_pixel_unshuffle``, PixelShuffle.cpp)."""
+    sure(x.dim() >= 3 and factor > 0 and numel(x.shape))
+    *batch, channels, height, width = x.shape
+    sure(height % factor == 0 == width % factor)
+    shape = (*batch, channels * factor**2, height // factor, width // factor)
+    return fresh(shape, x.dtype) if x.device.type == "cuda" else in_format_of(x, shape, x.dtype)
+
+
+def _keeps_format(x: Tensor) -> bool:
+    """Whether the result is sure to keep the memory format: for channels-last on the CPU alone."""
+    return x.device.type != "cuda" or not is_channels_last(x)
+
+
+@rule("constant_pad_nd")
+def constant_pad(x: Tensor, padding: Sizes, *_: object) -> Out:
+    """The padded tensor in its memory format; no rule for cropping."""
+    sure(any(padding) and min(padding) >= 0)
+    return in_format_of(x, _padded(x, padding), x.dtype)
+
+
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def reflection_pad(x: Tensor, padding: Sizes) -> Out:
+    """The padded tensor in its memory format; the padding must be smaller than the axis."""
+    pairs = zip(padding[::2], padding[1::2])
+    sure(all(max(pair) < size for size, pair in zip(reversed(x.shape), pairs)))
+    return replication_pad(x, padding)
+
+
+@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def replication_pad(x: Tensor, padding: Sizes) -> Out:
+    """The padded tensor of floats in its memory format; no rule for cropping, nor for channels-last on CUDA."""
+    sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and numel(x.shape) and _keeps_format(x))
+    sure(min(padding) >= 0)
+    return in_format_of(x, _padded(x, padding), x.dtype)
+
+
+def _padded(x: Tensor, padding: Sizes) -> Shape:
+    """Return the padded shape; ``padding`` has two numbers per axis, last axis first."""
+    sizes = list(x.shape)
+    sure(len(padding) % 2 == 0 and len(padding) <= 2 * len(sizes))
+    for place, pad in enumerate(padding):
+        sizes[-1 - place // 2] += pad
+    sure(min(sizes) > 0)
+    return tuple(sizes)
+
+
+# Sampling by cuDNN, which has no meta kernels: aten/src/ATen/native/cudnn/GridSampler.cpp
+
+
+@rule("cudnn_grid_sampler")
+def cudnn_grid_sampler(x: Tensor, grid: Tensor) -> Out:
+    """The images sampled at the grid's points, row-major."""
+    sure(x.dim() == grid.dim() == 4 and grid.shape[0] == x.shape[0] and grid.shape[3] == 2 and grid.dtype is x.dtype)
+    return fresh((*x.shape[:2], *grid.shape[1:3]), x.dtype)
+
+
+@rule("cudnn_grid_sampler_backward")
+def cudnn_grid_sampler_backward(x: Tensor, grid: Tensor, grad: Tensor) -> Outs:
+    """The gradients of images and grid, row-major, both whichever is wanted."""
+    sure(grad.shape == (*x.shape[:2], *grid.shape[1:3]))
+    return [fresh(x.shape, x.dtype), fresh(grid.shape, grid.dtype)]
+
+
+@rule("convolution", "_convolution")
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes, dilation: Sizes, transposed: bool,
+    output_padding: Sizes, groups: int, *_: bool,
+) -> Out:  # fmt: skip
+    """A convolution or transposed convolution of 1 to 3 spatial axes, in the kernels' memory format.
+
+    A result is channels-last if the input's or the weight's strides are, with oneDNN as with cuDNN: this rule follows
+    the kernels, not the meta kernel, which ignores the layout in recent releases.
+    """
+    axes = x.dim() - 2
+    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
+    entering, channels = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        entering, channels = channels, entering
+    sure(x.shape[1] == entering and groups > 0 and weight.shape[0] % groups == 0)
+    sure(bias is None or bias.shape == (channels,))
+    settings = [each(values, axes) for values in (stride, padding, dilation, output_padding)]
+    sizes = []
+    for size, kernel, step, pad, gap, extra in zip(x.shape[2:], weight.shape[2:], *settings):
+        sure(step > 0 and gap > 0 and pad >= 0)
+        reach = gap * (kernel - 1) + 1
+        if transposed:
+            sure(0 <= extra < max(step, gap))
+            sizes.append((size - 1) * step - 2 * pad + reach + extra)
+        else:
+            sizes.append((size + 2 * pad - reach) // step + 1)
+    sure(min(sizes) > 0)
+    shape, dtype = (x.shape[0], channels, *sizes), floats_of(x, weight, bias)
+    if axes == 1:
+        sure(weight.stride() == contiguous(weight.shape))
+        return fresh(shape, dtype)
+    if not (is_channels_last(x) or is_channels_last(weight)):
+        return fresh(shape, dtype)
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        stays = backends.keeps_last(x, weight, settings[0], settings[2], transposed, settings[3], groups)
+    elif x.device.type == "cuda":
+        stays = backends.keeps_last_on_cuda(x.dtype, settings[0], settings[3])
+    else:
+        sure(x.dtype is not torch.float64 and (x.dim() == 4 or groups == 1))
+        stays = True
+    return (shape, channels_last(shape), dtype) if stays else fresh(shape, dtype)
+
+
+@rule("convolution_backward")
+def convolution_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Sizes | None, stride: Sizes, padding: Sizes, dilation: Sizes,
+    transposed: bool, output_padding: Sizes, groups: int, wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """The wanted gradients of input, weight and bias.
+
+    Row-major ones unless a tensor is channels-last; then channels-last by cuDNN and for volumes that oneDNN prefers so,
+    always row-major on CUDA without cuDNN, and no rule otherwise.
+    """
+    axes, dtype = x.dim() - 2, floats_of(grad, x, weight)
+    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
+    sure(bias is not None or not wanted[2])
+    settings = [each(values, axes) for values in (stride, dilation, output_padding)]
+    if x.device.type == "cuda":
+        last = is_channels_last(x) or is_channels_last(weight)
+        last = last and backends.keeps_last_on_cuda(x.dtype, settings[0], settings[2])
+    elif axes == 3 and dtype in (torch.float32, torch.float64):
+        last = is_channels_last(x) or is_channels_last(weight)
+        last = last and backends.takes_onednn(x, weight, settings[0], settings[1], transposed, settings[2], groups)
+    else:
+        sure(all(is_contiguous(tensor) and not is_channels_last(tensor) for tensor in (x, weight)))
+        last = False
+
+    def like(tensor: Tensor) -> Out:
+        """Return a new tensor of this shape and dtype in the chosen memory format."""
+        return (tensor.shape, channels_last(tensor.shape), dtype) if last else fresh(tensor.shape, dtype)
+
+    return only_wanted([like(x), like(weight), fresh(grad.shape[1:2], dtype)], wanted)

@@ -1,4 +1,4 @@
-"""Rules for element-wise operators: broadcasting, type promotion and strides as in TensorIterator.
+"""Rules for element-wise operators (broadcasting, type promotion, strides as in TensorIterator), reductions and losses.
 
 Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/TypeProperties.cpp`` (``result_type``).
 """
@@ -13,22 +13,27 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..dtypes import result_type
+from ..dtypes import HALVES, result_type
 from ..strides import contiguous
 from .registry import (
     FLOATS,
+    INDICES,
     NUMBERS,
     Out,
     Outs,
     Shape,
+    Sizes,
     Unsure,
+    axis_of,
     channels_last,
     dense_strides,
+    floats_of,
     fresh,
     is_contiguous,
     is_contiguous_channels_last,
     is_dense,
     numel,
+    preserved_strides,
     rule,
     sure,
 )
@@ -61,29 +66,22 @@ def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape
         if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
             return tensors[0].stride()
     sure(numel(shape))
-    return dense_strides(shape, [stretched(tensor.shape, tensor.stride(), shape) for tensor in tensors])
-
-
-def stretched(sizes: Shape, strides: Shape, shape: Shape) -> list[int]:
-    """Return a tensor's strides in the broadcast shape: 0 where it is expanded."""
-    missing = len(shape) - len(sizes)
-    steps = [0 if a == 1 != b else step for a, b, step in zip(sizes, shape[missing:], strides)]
-    return [0] * missing + steps
+    operands = []
+    for tensor in tensors:
+        missing = len(shape) - tensor.dim()
+        steps = [0 if a == 1 != b else step for a, b, step in zip(tensor.shape, shape[missing:], tensor.stride())]
+        operands.append([0] * missing + steps)  # A stride is 0 where the tensor is expanded.
+    return dense_strides(shape, operands)
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """Return the dtype of an element-wise result; no rule if casting a non-dense tensor would change its layout.
+    """Return the dtype that real operands are promoted to; no rule if casting a tensor would change its layout.
 
     CUDA kernels cast each element as they read it.
     """
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     is_alike = len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors))
     sure(is_alike or any(tensor.device.type == "cuda" for tensor in tensors))
-    return common_dtype(operands)
-
-
-def common_dtype(operands: Sequence[Operand]) -> torch.dtype:
-    """Return the dtype that real operands are promoted to."""
     sure(all(operand.dtype in NUMBERS if isinstance(operand, Tensor) else is_real(operand) for operand in operands))
     return result_type(*operands)
 
@@ -108,19 +106,19 @@ def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
     return 0
 
 
-def _not_bool(common: torch.dtype) -> torch.dtype:
-    sure(common is not torch.bool)
-    return common
+def _only(is_common: Callable[[torch.dtype], bool]) -> Callable[[torch.dtype], torch.dtype]:
+    """Return a function that returns such dtypes and declines others."""
+
+    def checked(common: torch.dtype) -> torch.dtype:
+        sure(is_common(common))
+        return common
+
+    return checked
 
 
-def _floating(common: torch.dtype) -> torch.dtype:
-    sure(common in FLOATS)
-    return common
-
-
-def _not_float(common: torch.dtype) -> torch.dtype:
-    sure(common not in FLOATS)
-    return common
+_not_bool = _only(lambda common: common is not torch.bool)
+_floating = _only(lambda common: common in FLOATS)
+_not_float = _only(lambda common: common not in FLOATS)
 
 
 def _to_float(common: torch.dtype) -> torch.dtype:
@@ -131,24 +129,16 @@ def _to_bool(common: torch.dtype) -> torch.dtype:
     return torch.bool
 
 
-def _of_one_dtype(operands: Sequence[Operand]) -> torch.dtype:
-    sure(len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
-    return promoted(operands)
-
-
 def _elementwise(
-    names: str,
-    overloads: str,
-    count: int,
-    dtype_of: Callable[[torch.dtype], torch.dtype],
-    in_place: bool = True,
+    names: str, overloads: str, count: int, dtype_of: Callable[[torch.dtype], torch.dtype], in_place: bool = True,
     casts: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     """Register operators of ``count`` operands, followed only by numbers and options, and their in-place forms."""
 
     def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
         operands = args[:count]
-        common = dtype_of(promoted(operands) if casts else _of_one_dtype(operands))
+        sure(casts or len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
+        common = dtype_of(promoted(operands))
         for value in (*args[count:], *options):
             sure(not isinstance(value, complex) and (not isinstance(value, str) or value in WORDS))
             sure(common in FLOATS or not isinstance(value, (float, str)))
@@ -263,17 +253,11 @@ def copy_in_place(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
     return written(x, (source,), x.dtype)
 
 
-@rule("fill_.Tensor")
-def fill_with_tensor(x: Tensor, value: Tensor) -> int:
-    """The target, filled with a 0-d tensor."""
-    sure(value.dim() == 0)
-    return written(x, (), x.dtype)
-
-
-@rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
-def fill_in_place(x: Tensor, *numbers: Operand, generator: object = None) -> int:
-    """The target, filled with numbers or random values; no rule for floats into integers."""
-    sure(x.dtype in FLOATS or not any(isinstance(number, float) for number in numbers))
+@rule("fill_.Scalar", "fill_.Tensor", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
+def fill_in_place(x: Tensor, *values: Operand, generator: object = None) -> int:
+    """The target, filled with numbers, a 0-d tensor or random values; no rule for floats into integers."""
+    sure(x.dtype in FLOATS or not any(isinstance(value, float) for value in values))
+    sure(not any(isinstance(value, Tensor) and value.dim() for value in values))
     return written(x, (), x.dtype)
 
 
@@ -319,8 +303,9 @@ KEEPING = (
 @rule(*(f"_foreach_{name}" for name in KEEPING.split()))
 def elementwise(*args: Any, **options: Any) -> Outs:
     """New tensors like those of the lists, if these agree in shape, strides and dtype and all numbers are real."""
-    others = [value for value in (*args, *options.values()) if not _is_tensors(value)]
-    sure(all(isinstance(number, (int, float)) for value in others for number in _numbers(value)))
+    for value in (*args, *options.values()):
+        numbers = value if isinstance(value, (list, tuple)) else (value,)
+        sure(_is_tensors(value) or all(isinstance(number, (int, float)) for number in numbers))
     return [_like(tensors) for tensors in _by_place(args)]
 
 
@@ -347,10 +332,6 @@ def _is_tensors(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value)
 
 
-def _numbers(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else (value,)
-
-
 def _by_place(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Return the tensors of each place of the lists."""
     lists = [value for value in args if _is_tensors(value)]
@@ -368,3 +349,210 @@ def _like(tensors: tuple[Any, ...]) -> Out:
     for tensor in tensors[1:]:
         sure(tensor.dtype is dtype and tensor.device == device and tensor.shape == shape and tensor.stride() == strides)
     return shape, strides, dtype
+
+
+# Reductions, cumulative operators, sorting and losses
+
+
+def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
+    """Return the reduced shape; no axes means all axes."""
+    dims = [dims] if isinstance(dims, int) else dims
+    axes = [axis_of(dim, x.dim()) for dim in dims] if dims else list(range(x.dim()))
+    sure(len(set(axes)) == len(axes))
+    if keepdim:
+        return tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+    return tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+
+
+DtypeOf: TypeAlias = "Callable[[Tensor, torch.dtype | None], torch.dtype]"
+"""A result's dtype from the input and the requested one."""
+
+
+def _reduction(names: str, *dtypes: DtypeOf) -> None:
+    """Register reductions with one or several results of one shape."""
+
+    def reduced(
+        x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None,
+        correction: float | None = None,
+    ) -> Out | Outs:  # fmt: skip
+        shape = _reduced(x, dims, keepdim)
+        first, *others = (fresh(shape, dtype_of(x, dtype)) for dtype_of in dtypes)
+        return [first, *others] if others else first
+
+    rule(*names.split())(reduced)
+
+
+def _summed(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """Integers and booleans as int64."""
+    sure(x.dtype in NUMBERS)
+    return dtype or (x.dtype if x.dtype in FLOATS else torch.int64)
+
+
+def _averaged(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """No rule for integers without a dtype."""
+    sure(x.dtype in NUMBERS and (dtype or x.dtype) in FLOATS)
+    return dtype or x.dtype
+
+
+def _floating_input(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    sure(x.dtype in FLOATS)
+    return x.dtype
+
+
+def _extreme(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """No rule for empty tensors."""
+    sure(x.dtype in NUMBERS and numel(x.shape))
+    return x.dtype
+
+
+def _place(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    sure(x.dtype in NUMBERS and x.dtype is not torch.bool and numel(x.shape))
+    return torch.int64
+
+
+def _truth(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """No rule for uint8, which stays."""
+    sure(x.dtype in NUMBERS and x.dtype is not torch.uint8)
+    return torch.bool
+
+
+_reduction("sum sum.dim_IntList prod prod.dim_int", _summed)
+_reduction("mean mean.dim", _averaged)
+_reduction("var.correction std.correction", _floating_input)
+_reduction("var_mean.correction std_mean.correction", _floating_input, _floating_input)
+_reduction("amax amin max min", _extreme)
+_reduction("max.dim min.dim", _extreme, lambda x, dtype: torch.int64)
+_reduction("argmax argmin", _place)
+_reduction("any any.dim all all.dim", _truth)
+
+
+@rule("any.dims", "all.dims")
+def all_or_any(x: Tensor, dims: Sizes | None = None, keepdim: bool = False) -> Out:
+    """No rule for no axes."""
+    sure(dims != [])
+    return fresh(_reduced(x, dims, keepdim), _truth(x, None))
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    x: Tensor, ord: float = 2, dims: Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Out:
+    """The norm of floats along axes; no rule for another dtype."""
+    sure(x.dtype in FLOATS and dtype is None and numel(x.shape))
+    return fresh(_reduced(x, dims, keepdim), x.dtype)
+
+
+@rule("cumsum", "cumprod")
+def cumulative(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
+    """A tensor like the input, row-major; integers and booleans as int64."""
+    sure(x.dtype in NUMBERS)
+    axis_of(dim, x.dim())
+    return fresh(x.shape, dtype or (x.dtype if x.dtype in FLOATS else torch.int64))
+
+
+@rule("topk")
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Outs:
+    """The k extremes along one axis and their indices."""
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and x.dtype in NUMBERS and 0 <= k <= x.shape[axis])
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
+
+
+@rule("sort", "sort.stable")
+def sorted_and_index(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
+    """The sorted input and the indices, in the input's layout."""
+    sure(x.dtype in NUMBERS)
+    axis_of(dim, x.dim())
+    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.int64)]
+
+
+NONE = 0
+"""A loss per element; other reductions give one number."""
+
+
+def _nll_loss(name: str, *ranks: int) -> None:
+    """Register a loss of scores with one of these ranks, whose second axis, or only one, is the classes', and back."""
+
+    def dtype_of(x: Tensor, target: Tensor, weight: Tensor | None) -> torch.dtype:
+        """Return the scores' dtype, if targets and weights fit."""
+        axis = min(x.dim() - 1, 1)
+        sure(x.dim() in ranks and target.dtype is torch.int64 and numel(x.shape))
+        sure(target.shape == (*x.shape[:axis], *x.shape[axis + 1 :]))
+        sure(weight is None or weight.shape == (x.shape[axis],))
+        return floats_of(x, weight)
+
+    def forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int) -> Outs:
+        dtype = dtype_of(x, target, weight)
+        return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
+
+    def backward(
+        grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
+    ) -> Out:
+        dtype_of(x, target, weight)
+        sure(grad.shape == (target.shape if reduction == NONE else ()) and not total.dim() and is_contiguous(x))
+        return fresh(x.shape, floats_of(x, grad, total))
+
+    rule(f"{name}_forward")(forward)
+    rule(f"{name}_backward")(backward)
+
+
+_nll_loss("nll_loss", 1, 2)
+_nll_loss("nll_loss2d", 4)
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss")
+def loss_of_a_difference(x: Tensor, target: Tensor, reduction: int = 1, *_: Any, **__: Any) -> Out:
+    """The mean or sum of what two tensors of one dtype differ by."""
+    sure(reduction != NONE)
+    broadcast([x.shape, target.shape])
+    return fresh((), floats_of(x, target))
+
+
+@rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+def loss_backward(grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Out:
+    """The gradient, written into row-major zeros of the input's shape (``Loss.cpp``)."""
+    sure(broadcast([x.shape, target.shape, grad.shape]) == x.shape)
+    return fresh(x.shape, floats_of(x, target, grad))
+
+
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
+def binary_cross_entropy(x: Tensor, target: Tensor, *settings: Any) -> Out:
+    """The mean or sum of the losses of probabilities or logits, with weights that broadcast."""
+    weights = [value for value in settings if isinstance(value, Tensor)]
+    sure(x.shape == target.shape and not any(value == NONE for value in settings if isinstance(value, int)))
+    sure(all(broadcast([x.shape, weight.shape]) == x.shape for weight in weights))
+    return fresh((), floats_of(x, target, *weights))
+
+
+@rule("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Out:
+    """The gradient of the probabilities, all row-major."""
+    sure(grad.shape == (x.shape if reduction == NONE else ()) and x.shape == target.shape and numel(x.shape))
+    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
+    sure(all(map(is_contiguous, (grad, x, target))))
+    return fresh(x.shape, floats_of(x, target, grad, weight))
+
+
+@rule("multi_margin_loss_backward", "multilabel_margin_loss_backward")
+def margin_backward(grad: Tensor, x: Tensor, *_: Any) -> Out:
+    """The gradient of the scores, row-major; torch has no meta kernels, and none in half precision on the CPU."""
+    sure(x.dim() in (1, 2) and numel(x.shape) and grad.shape in ((), x.shape[:-1]))
+    sure(x.device.type == "cuda" or x.dtype not in HALVES)
+    return fresh(x.shape, floats_of(x, grad))
+
+
+@rule("_log_softmax_backward_data", "_softmax_backward_data")
+def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
+    """The gradient of the scores, row-major."""
+    sure(grad.shape == out.shape and floats_of(grad, out) is dtype and -out.dim() <= dim < out.dim())
+    return fresh(grad.shape, dtype)
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(grad: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Out:
+    """The gradient of a table of vectors."""
+    sure(indices.dtype in INDICES and grad.dtype in FLOATS and grad.dim() and grad.shape[:-1] == indices.shape)
+    return fresh((rows, grad.shape[-1]), grad.dtype)

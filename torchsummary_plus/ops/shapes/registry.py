@@ -7,13 +7,14 @@ A rule computes a kernel's result from shapes, strides, dtypes and the device. I
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..strides import channels_last as channels_last_strides
-from ..strides import contiguous, suggests_channels_last
+from ..strides import contiguous, order_of_axes, suggests_channels_last
 
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Sequence[int]
@@ -93,10 +94,7 @@ def each(values: Sizes, count: int) -> Sizes:
 
 def numel(shape: Sequence[int]) -> int:
     """Return the number of elements."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return prod(shape)
 
 
 def channels_last(shape: Shape) -> Shape:
@@ -159,31 +157,11 @@ def in_format_of(x: Tensor, shape: Shape, dtype: torch.dtype) -> Out:
 def dense_strides(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
     """Return the strides of a new dense tensor in the operands' order of axes.
 
-    ``operands`` are their strides in the broadcast shape, 0 where expanded. This is the insertion sort of
-    ``TensorIteratorBase::reorder_dimensions``, with its ambiguous comparisons.
+    ``operands`` are their strides in the broadcast shape, 0 where expanded.
     """
-    order = list(range(len(shape) - 1, -1, -1))
-
-    def compare(first: int, second: int) -> int:
-        """Return 1 if the first axis is the outer one, -1 if it is the inner one, 0 if undecided."""
-        for strides in operands:
-            a, b = strides[first], strides[second]
-            if a and b and (a != b or shape[first] > shape[second]):
-                return -1 if a < b else 1
-        return 0
-
-    for start in range(1, len(order)):
-        moving = start
-        for place in range(start - 1, -1, -1):
-            comparison = compare(order[place], order[moving])
-            if comparison > 0:
-                order[place], order[moving] = order[moving], order[place]
-                moving = place
-            elif comparison < 0:
-                break
     strides = [1] * len(shape)
     step = 1
-    for axis in order:
+    for axis in order_of_axes(shape, operands):
         strides[axis] = step
         step *= max(shape[axis], 1)
     return tuple(strides)

@@ -61,9 +61,11 @@ class Allocations:
         """Allocate a buffer and free it."""
         self.free(self.buffer(nbytes))
 
-    def request_lasting(self) -> None:
-        """Request lasting workspaces, which the first call alone allocates."""
+    def multiply(self, workspace: int) -> None:
+        """Multiply matrices: request lasting workspaces, which the first call allocates, and one that is freed."""
         self.steps.append(Lasting())
+        if workspace:
+            self.temporary(workspace)
 
     def append(self, course: Iterable[Step]) -> range:
         """Append another course, whose buffers count from 0, and return the numbers that its buffers get."""

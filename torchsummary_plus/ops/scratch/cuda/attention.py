@@ -25,11 +25,17 @@ from .chips import LITTLE_SHARED_MEMORY, Chip
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
 FORWARD = "aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward"
+MOST_BATCHES = (1 << 16) - 1
+"""Largest batch of a launch; larger ones are split."""
+WIDEST_IN_REGISTERS = 128
+"""Widest value row accumulated in registers; wider ones accumulate in memory."""
 EFFICIENT = (
     "aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward;"
     " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
 )
 CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; assumed to be that of flash attention"
+STATE = 256
+"""Workspace bytes of a graph that do not depend on the shapes."""
 
 
 def _is_turned(tensor: Any) -> bool:
@@ -46,7 +52,8 @@ def _is_turned(tensor: Any) -> bool:
 def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> Course:
     """With dropout a second copy of the random state; without, a short batch has a share of the output per split.
 
-    A single row of grouped queries runs as one row per query of a group.
+    A single row of grouped queries runs as one row per query of a group. The keys are split in the fewest ways that
+    fill the GPU nearly as well as the best number.
     """
     if dropout:
         return at_peak(16)
@@ -54,24 +61,17 @@ def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float
     if rows == 1 and heads > key.shape[1]:
         heads, rows = key.shape[1], heads // key.shape[1]
     block = 256 if width <= 64 else 128 if width <= 128 else 64
-    splits = _splits(batch * heads * ceil_div(rows, 64), 2 * chip.multiprocessors, ceil_div(key.shape[2], block))
+    blocks, room, most = batch * heads * ceil_div(rows, 64), 2 * chip.multiprocessors, ceil_div(key.shape[2], block)
+    if blocks >= 0.8 * room:
+        return ()
+    eligible = [n for n in range(1, min(128, room, most) + 1) if n == 1 or ceil_div(most, n) != ceil_div(most, n - 1)]
+    filled = {n: blocks * n / room / ceil_div(blocks * n, room) for n in eligible}
+    splits = next(n for n in eligible if filled[n] >= 0.85 * max(filled.values()))
     if splits == 1:
         return ()
     sums = 4 * splits * batch * heads * rows
     first, second, *rest = results(out)
     return first, second, Alloc(sums), Alloc(sums * _rounded(width)), *rest
-
-
-def _splits(blocks: int, room: int, most: int) -> int:
-    """Return how many ways the keys are split: the fewest that fill the GPU nearly as well as the best number.
-
-    ``room`` is the number of thread blocks that it runs at once; ``most`` blocks of keys are there.
-    """
-    if blocks >= 0.8 * room:
-        return 1
-    eligible = [n for n in range(1, min(128, room, most) + 1) if n == 1 or ceil_div(most, n) != ceil_div(most, n - 1)]
-    filled = {n: blocks * n / room / ceil_div(blocks * n, room) for n in eligible}
-    return next(n for n in eligible if filled[n] >= 0.85 * max(filled.values()))
 
 
 def _rounded(width: int) -> int:
@@ -94,10 +94,6 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     if key.shape[1] != heads:
         shares = (Alloc(batch * key.shape[2] * heads * width * key.element_size()),) * 2
     return (*copies, Result(0), Result(1), Result(2), *sums, *shares)
-
-
-STATE = 256
-"""Workspace bytes of a graph that do not depend on the shapes."""
 
 
 @reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)
@@ -136,10 +132,6 @@ def _seeds_on_gpu(dropout: float) -> bool:
     return since("2.14") and not dropout
 
 
-WIDEST_IN_REGISTERS = 128
-"""Widest value row accumulated in registers; wider ones accumulate in memory."""
-
-
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
 def efficient(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
@@ -150,10 +142,6 @@ def efficient(
     if not _seeds_on_gpu(dropout):
         return at_peak(accumulated)
     return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
-
-
-MOST_BATCHES = (1 << 16) - 1
-"""Largest batch of a launch; larger ones are split."""
 
 
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT)
@@ -179,7 +167,12 @@ def efficient_backward(
     if half and (in_registers or not (7, 0) <= chip < (7, 5)):
         steps.append(Alloc(4 * batch * heads * rows))
     else:
-        steps += _row_sums(len(copies) + len(spread), grad, output)
+        # fp32 products of gradient and output, in half precision of copies, and their sums; one head or row needs no
+        # copy to be transposed.
+        first, whole, sums = len(copies) + len(spread), Alloc(4 * prod(grad.shape)), Alloc(4 * batch * heads * rows)
+        products, sums_twice = [whole] * (3 if half else 1), [sums] * (2 if heads > 1 and rows > 1 else 1)
+        freed = range(first + len(products) + len(sums_twice) - 2, first - 1, -1)
+        steps += [*products, *sums_twice, *map(Free, freed)]
     columns = key.shape[2]
     splits = ceil_div(columns, keys)
     summed = half and not in_registers
@@ -191,20 +184,6 @@ def efficient_backward(
     shares = splits * keys * (round_up(width, tile) + round_up(value.shape[-1], tile)) if summed else 0
     queries = ceil_div(rows, tile) * ceil_div(width, keys) * (tile * keys + 4) if half or chip >= (7, 0) else 0
     return (*steps, Alloc(4 * batch * heads * round_up(shares + queries, 4)))
-
-
-def _row_sums(first: int, grad: Any, output: Any) -> list[Alloc | Free]:
-    """The fp32 products of gradient and output, in half precision preceded by fp32 copies; transposed sums.
-
-    One head or one row needs no copy to be transposed.
-    """
-    batch, heads, rows, _ = grad.shape
-    whole, sums = Alloc(4 * prod(grad.shape)), Alloc(4 * batch * heads * rows)
-    singles = [whole] * (2 if grad.element_size() == 2 else 0)
-    product = first + len(singles)
-    is_copied = heads > 1 and rows > 1
-    freed = [Free(buffer) for buffer in range(product + is_copied, first - 1, -1)]
-    return [*singles, whole, sums, *([sums] if is_copied else []), *freed]
 
 
 def _tile(chip: Chip, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
@@ -256,16 +235,6 @@ class Attention:
         """Whether the mask needs a gradient."""
         return self.mask is not None and torch.is_grad_enabled() and bool(self.mask.requires_grad)
 
-    @property
-    def is_batched(self) -> bool:
-        """Whether query, key and value have four axes each."""
-        return all(tensor.dim() == 4 for tensor in self.tensors)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether any axis of query, key or value has length 0."""
-        return any(0 in tensor.shape for tensor in self.tensors)
-
     def has_heads(self, grouped: bool) -> bool:
         """Whether batches and heads match, or with ``grouped`` each key head serves a whole group of query heads."""
         heads, keys, values = (tensor.shape[1] for tensor in self.tensors)
@@ -283,15 +252,18 @@ class Attention:
 
 def attention_kernel(capability: Capability, call: Attention) -> str:
     """Return "cudnn", "flash", "efficient" or "math"; cuDNN comes first only on data-centre Hopper and Blackwell."""
+    if any(tensor.dim() != 4 or 0 in tensor.shape for tensor in call.tensors):
+        return "math"
     first_on = ((9, 0), (10, 0)) if since("2.9") else ()
     prefers_cudnn = capability in first_on and not os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED")
-    checks = {"flash": _is_for_flash, "efficient": _is_for_efficient, "math": _is_for_math, "cudnn": _is_for_cudnn}
+    checks = {
+        "flash": _is_for_flash,
+        "efficient": _is_for_efficient,
+        "math": lambda *_: torch.backends.cuda.math_sdp_enabled(),
+        "cudnn": _is_for_cudnn,
+    }
     order = ("cudnn", *(name for name in checks if name != "cudnn")) if prefers_cudnn else tuple(checks)
     return next((name for name in order if checks[name](capability, call)), "math")
-
-
-def _is_for_math(capability: Capability, call: Attention) -> bool:
-    return bool(torch.backends.cuda.math_sdp_enabled())
 
 
 def _is_half(capability: Capability, call: Attention) -> bool:
@@ -307,13 +279,12 @@ def requires_determinism() -> bool:
 
 
 def _is_for_cudnn(capability: Capability, call: Attention) -> bool:
-    if not torch.backends.cuda.cudnn_sdp_enabled() or not call.is_batched or call.is_empty or call.trains_mask:
+    if not torch.backends.cuda.cudnn_sdp_enabled() or call.trains_mask or requires_determinism():
         return False
     width, wide = call.query.shape[-1], call.value.shape[-1]
     widest = 256 if capability == (9, 0) else 128
     return bool(
-        not requires_determinism()
-        and (capability >= (8, 0) and (call.dropout * 16 % 1 == 0 or not since("2.12")))
+        (capability >= (8, 0) and (call.dropout * 16 % 1 == 0 or not since("2.12")))
         and (_is_half(capability, call) and call.has_heads(grouped=True) and call.has_rows(but_single=True))
         and min(call.query.shape[2], call.key.shape[2]) > 1
         and (width % 8 == wide % 8 == 0 and max(width, wide) <= widest)
@@ -321,27 +292,23 @@ def _is_for_cudnn(capability: Capability, call: Attention) -> bool:
 
 
 def _is_for_flash(capability: Capability, call: Attention) -> bool:
-    if not torch.backends.cuda.flash_sdp_enabled() or not call.is_batched or call.is_empty:
+    if not torch.backends.cuda.flash_sdp_enabled():
         return False
-    width = call.query.shape[-1]
-    rows, columns = call.query.shape[2], call.key.shape[2]
+    width, rows, columns = call.query.shape[-1], call.query.shape[2], call.key.shape[2]
+    is_wide = 192 < width <= 224 or (width > 224 and call.dropout > 0.0)
+    """Whether the backward needs more shared memory than a consumer GPU has."""
     return bool(
         (call.mask is None and capability >= (8, 0) and _is_half(capability, call))
         and (width == call.key.shape[-1] == call.value.shape[-1] <= 256)
         and not (call.is_causal and rows != columns)
         and call.has_heads(grouped=True)
         and call.has_rows(but_single=True)
-        and not (call.trains and capability in LITTLE_SHARED_MEMORY and _is_too_wide(width, call.dropout))
+        and not (call.trains and capability in LITTLE_SHARED_MEMORY and is_wide)
     )
 
 
-def _is_too_wide(width: int, dropout: float) -> bool:
-    """Whether flash attention's backward needs more shared memory than a consumer GPU has."""
-    return 192 < width <= 224 or (width > 224 and dropout > 0.0)
-
-
 def _is_for_efficient(capability: Capability, call: Attention) -> bool:
-    if not torch.backends.cuda.mem_efficient_sdp_enabled() or not call.is_batched or call.is_empty:
+    if not torch.backends.cuda.mem_efficient_sdp_enabled():
         return False
     single = call.query.dtype is call.key.dtype is call.value.dtype is torch.float32
     half = call.query.dtype in HALVES

@@ -26,7 +26,10 @@ from ..sizes import nbytes
 from .chips import Chip
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
+SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 INTO_ANOTHER_DTYPE = ("mm.dtype", "addmm.dtype", "bmm.dtype", "baddbmm.dtype")
+TWO_MATRICES = ("mm", "mm.dtype", "addmm", "addmm.dtype", "_addmm_activation")
+TWO_BATCHES = ("bmm", "bmm.dtype", "baddbmm", "baddbmm.dtype")
 PRODUCTS = (
     *INTO_ANOTHER_DTYPE,
     *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
@@ -46,6 +49,8 @@ ONE_PRODUCT = frozenset(
 
 KEYS = ("cublas", "cublaslt")
 """The names of these workspaces."""
+Kept = tuple[tuple[str, int], ...]
+"""The names and bytes of lasting workspaces."""
 
 KEPT_UNTIL = "2.15"
 """The first release that frees them after each product. Measured on 2.13 and 2.15; 2.14.1 lacks the variable below."""
@@ -79,21 +84,19 @@ def passing_bytes(chip: Capability) -> int:
 
 
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES)
-def cublas(chip: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+def cublas(chip: Capability, out: Any, *args: Any, **__: Any) -> Kept:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""
     return () if _needs_no_handle(*args[:3]) else (("cublas", workspace_bytes(chip)),)
 
 
 @lasting("cuda", "aten::bmm", source=HANDLES)
-def cublas_of_a_batch(chip: Capability, out: Any, a: Any, b: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+def cublas_of_a_batch(chip: Capability, out: Any, a: Any, b: Any, **__: Any) -> Kept:
     """As :func:`cublas`, unless Triton multiplies."""
     return () if is_outer_product(a, b) else cublas(chip, out, a, b)
 
 
 @lasting("cuda", "aten::_scaled_mm", "aten::_scaled_mm_v2", source=HANDLES)
-def cublas_of_a_scaled(
-    chip: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any
-) -> tuple[tuple[str, int], ...]:
+def cublas_of_a_scaled(chip: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any) -> Kept:
     """As :func:`cublas`, unless CUTLASS multiplies."""
     return () if is_by_cutlass(chip, *options) else cublas(chip, out, a, b)
 
@@ -131,7 +134,7 @@ def _needs_no_handle(*factors: Any) -> bool:
 
     Source: aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp.
     """
-    tensors = [factor for factor in factors if isinstance(factor, torch.Tensor)]
+    tensors = _tensors(factors)
     is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
     return is_sparse or any(tensor.dim() > 1 and not tensor.numel() for tensor in tensors)
 
@@ -141,64 +144,48 @@ ONE_WORKSPACE_SINCE = "2.13"
 
 
 @lasting("cuda", "aten::addmm", "aten::_addmm_activation", source=HANDLES)
-def cublas_with_bias(
-    chip: Capability, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any
-) -> tuple[tuple[str, int], ...]:
+def cublas_with_bias(chip: Capability, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any) -> Kept:
     """A bias for each column is added by cublasLt, with a workspace of its own before torch 2.13 and from 2.15 on.
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
     own = () if _needs_no_handle(a, b) else (("cublas", workspace_bytes(chip)),)
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
-    if not own or _is_shared() or not is_row or beta != 1 or min(b.shape) <= 1:
+    usual = "1" if since(ONE_WORKSPACE_SINCE) else "0"
+    is_shared = are_workspaces_kept() and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", usual) == "1"
+    if not own or is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
         return own
     by_lt = (("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))),)
     return by_lt if since(ONE_WORKSPACE_SINCE) else (*own, *by_lt)
 
 
-def _is_shared() -> bool:
-    """Whether cublasLt uses the kept workspace of cuBLAS."""
-    usual = "1" if since(ONE_WORKSPACE_SINCE) else "0"
-    return are_workspaces_kept() and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", usual) == "1"
+@scratch("cuda", *(f"aten::{name}" for name in TWO_MATRICES), source=SOURCE)
+def product(out: Any, *operands: Any, **_: Any) -> Course:
+    """Copies of unreadable factors of a matrix product, the last two matrices, which an addend may precede."""
+    return _copies(*_tensors(operands)[-2:], is_readable=_is_multiplied_in_place)
 
 
-SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
-
-
-@scratch("cuda", "aten::mm", "aten::mm.dtype", source=SOURCE)
-def product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
-    """Copies of unreadable operands of a matrix product."""
-    return _copies(a, b, is_readable=_is_multiplied_in_place)
-
-
-@scratch("cuda", "aten::addmm", "aten::addmm.dtype", "aten::_addmm_activation", source=SOURCE)
-def added_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
-    """Copies of unreadable operands of a matrix product with an addend."""
-    return _copies(a, b, is_readable=_is_multiplied_in_place)
-
-
-@scratch("cuda", "aten::bmm", "aten::bmm.dtype", source=SOURCE)
-def batch_product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
-    """Copies of unreadable operands of a batched product, which Triton's outer products read in place."""
-    return () if is_outer_product(a, b) else _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))
-
-
-@scratch("cuda", "aten::baddbmm", "aten::baddbmm.dtype", source=SOURCE)
-def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
-    """Copies of unreadable operands of a batched product with an addend."""
+@scratch("cuda", *(f"aten::{name}" for name in TWO_BATCHES), source=SOURCE)
+def batch_product(out: Any, *operands: Any, **_: Any) -> Course:
+    """Copies of unreadable factors of a batched product, which Triton's outer products read in place."""
+    *added, a, b = _tensors(operands)
+    if not added and is_outer_product(a, b):
+        return ()
     return _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))
 
 
-@scratch("cuda", "aten::mv", source="aten/src/ATen/native/Blas.cpp, mv")
-def by_vector(out: Any, matrix: Any, vector: Any) -> Course:
+@scratch("cuda", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, mv and addmv_out")
+def by_vector(out: Any, *operands: Any, **_: Any) -> Course:
     """Copies of an expanded vector, and of a matrix whose rows and columns are both apart."""
-    return _by_vector(matrix, vector)
+    matrix, vector = _tensors(operands)[-2:]
+    if not matrix.numel():
+        return ()
+    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(nbytes(vector)),)
+    return *copies, *_copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
 
 
-@scratch("cuda", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, addmv_out")
-def added_by_vector(out: Any, added: Any, matrix: Any, vector: Any, *_: Any, **__: Any) -> Course:
-    """As :func:`by_vector`."""
-    return _by_vector(matrix, vector)
+def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
+    return [operand for operand in operands if isinstance(operand, torch.Tensor)]
 
 
 ROWS = "aten/src/ATen/native/cuda/RowwiseScaledMM.cu; cutlass/gemm/threadblock/threadblock_swizzle_streamk.h"
@@ -213,46 +200,39 @@ def scaled_product(chip: Chip, out: Any, a: Any, b: Any, *options: Any, **__: An
     return AtMost(2 * chip.multiprocessors * TILE) if is_bounded else ()
 
 
-def _by_vector(matrix: Any, vector: Any) -> Course:
-    if not matrix.numel():
-        return ()
-    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(nbytes(vector)),)
-    return *copies, *_copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
-
-
 def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Course:
     if not all(tensor.numel() for tensor in tensors):
         return ()
     return tuple(Alloc(nbytes(t)) for t in tensors if not is_readable(t))
 
 
-def _is_readable(matrix: Any) -> bool:
-    """Whether a matrix is dense, or its rows or columns are contiguous."""
+def _is_multiplied_in_place(matrix: Any) -> bool:
+    """Whether a matrix is dense, or its rows or columns are contiguous.
+
+    A conjugated one needs its columns, as cuBLAS conjugates only what it transposes.
+    """
     rows, columns = matrix.shape
     down, along = matrix.stride()
     if is_dense(matrix):
-        return True
-    return bool((down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)))
-
-
-def _is_multiplied_in_place(matrix: Any) -> bool:
-    """Whether a matrix is readable; a conjugated one by its columns, as cuBLAS conjugates only what it transposes."""
-    has_rows = matrix.is_contiguous() if is_dense(matrix) else matrix.stride(1) == 1
-    return _is_readable(matrix) and not (matrix.is_conj() and has_rows)
+        return not (matrix.is_conj() and matrix.is_contiguous())
+    is_readable = (down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns))
+    return is_readable and not (matrix.is_conj() and along == 1)
 
 
 def _is_batch_multiplied_in_place(out: Any, matrices: Any) -> bool:
-    """As :func:`_is_multiplied_in_place`, for a batch."""
-    return _is_readable_batch(matrices) and not is_resolved(matrices, out)
+    """Whether a batch's matrices are readable, wherever they lie; contiguous ones need non-zero strides.
 
-
-def _is_readable_batch(matrices: Any) -> bool:
-    """Whether a batch's matrices are readable, wherever they lie; contiguous ones need non-zero strides."""
+    A conjugated batch needs the axis that cuBLAS, which sees a result's rows as columns, transposes to conjugate.
+    """
     _, rows, columns = matrices.shape
     _, down, along = matrices.stride()
-    if (down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)):
-        return True
-    return bool(matrices.is_contiguous()) and down != 0 and along != 0
+    has_columns = down == 1 and along >= max(1, rows)
+    has_rows = along == 1 and down >= max(1, columns)
+    if not (has_columns or has_rows or (matrices.is_contiguous() and down != 0 and along != 0)):
+        return False
+    out_down, out_along = out.stride()[-2:]
+    is_by_columns = out_down == 1 and (out.shape[-1] == 1 or out_along >= max(1, out.shape[-2]))
+    return not (matrices.is_conj() and (has_columns if is_by_columns else has_rows))
 
 
 GROUPED = "aten/src/ATen/native/cuda/GroupedBlas.cpp, GroupMM.cu and ScaledGroupMM.cu; GroupedMMUtils.h"
@@ -293,28 +273,7 @@ def _of_kernel(chip: Chip, a: Any, b: Any, offs: Any, tensors: int) -> Course | 
 
 
 @lasting("cuda", "aten::_grouped_mm", source=GROUPED)
-def cublas_of_groups(
-    chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any
-) -> tuple[tuple[str, int], ...]:
+def cublas_of_groups(chip: Chip, out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Kept:
     """The workspace of cuBLAS where it multiplies one batch, or one group after another."""
     is_batch = a.numel() and b.numel() and not _is_one_kernel(chip, a, b)
     return (("cublas", workspace_bytes(chip)),) if is_batch else ()
-
-
-def is_resolved(matrix: Any, result: Any) -> bool:
-    """Whether a product copies a conjugated matrix, the last two axes, because BLAS does not transpose it.
-
-    Sources: ``addmm_impl_cpu_`` in aten/src/ATen/native/LinearAlgebra.cpp, ``prepare_batch_matrix_for_cublas`` in
-    aten/src/ATen/native/cuda/Blas.cpp.
-    """
-    if not matrix.is_conj():
-        return False
-    along, across = (-1, -2) if _has_rows(result) else (-2, -1)
-    return bool(matrix.stride(along) == 1 and matrix.stride(across) >= max(1, matrix.shape[along]))
-
-
-def _has_rows(result: Any) -> bool:
-    """Whether BLAS writes a result's rows, which it sees as the columns of the transposed one."""
-    rows, columns = result.shape[-2:]
-    down, across = result.stride()[-2:]
-    return not (down == 1 and (columns == 1 or across >= max(1, rows)))

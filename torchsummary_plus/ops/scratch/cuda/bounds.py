@@ -7,6 +7,7 @@ results; ``peak_range`` has room for the bound. The factors hold for the records
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..sizes import INT64, NATIVE, elements, itemsize, nbytes
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"
+UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
 SORT = 8 * MIB
 """The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
 SOLVER = 32 * MIB
@@ -74,7 +76,12 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
     Bound(2, indices=1): (
         *("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar", "ldexp.Tensor"),
     ),
-    Bound(4): (OBSERVER.removeprefix("aten::"), "segment_reduce", "_segment_reduce_backward"),
+    Bound(4): (
+        *(OBSERVER.removeprefix("aten::"), "segment_reduce", "_segment_reduce_backward"),
+        *("_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor"),
+    ),
+    Bound(3, indices=1): ("logsumexp",),
+    Bound(2, indices=2, of=(0,)): ("repeat_interleave.Tensor",),
     Bound(3): ("soft_margin_loss", "soft_margin_loss_backward", "_weight_int8pack_mm"),
     Bound(2): (
         *("bernoulli", "bernoulli_.Tensor", "_batch_norm_with_update", "batch_norm_backward"),
@@ -84,7 +91,16 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static"),
         *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward"),
         *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
-        *("logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"),
+        *(
+            "histc",
+            "index_reduce",
+            "index_reduce_",
+            "logcumsumexp",
+            "cummax",
+            "cummin",
+            "_cummax_helper",
+            "_cummin_helper",
+        ),
     ),
     Bound(3, broadcasts=True): ("dist", "allclose"),
 }
@@ -135,9 +151,6 @@ def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | N
     return (nbytes(out[0]) // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
 
 
-UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
-
-
 @reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE)
 def unique_storage(
     out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
@@ -163,30 +176,21 @@ def unique_rows(
     return None, None if inverse else 0, None if counts else 0
 
 
-@lasting("cuda", OBSERVER, source="aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu")
-def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
-    """The observers that the first call enlarges."""
-    return fitted(x, rest, MIN_BLOCK)
-
-
-def is_per_channel(*settings: Any) -> bool:
-    """Whether the settings from the averaging constant on ask for a scale per channel, which is the first axis."""
-    return bool(settings[4:5] and settings[4])
-
-
-def fitted(x: Any, rest: tuple[Any, ...], block: int = 1) -> tuple[tuple[int, int], ...]:
+def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int) -> tuple[tuple[int, int], ...]:
     """Return the storages that the first call enlarges, and by how many bytes, in blocks of so many.
 
-    It resizes the least and largest values, scales and zero points to one of each per channel. ``rest`` are the
-    operator's arguments after the two switches.
+    With a scale per channel, which is the first axis, it resizes the least and largest values, scales and zero points.
     """
     buffers, settings = rest[:4], rest[4:]
-    if not is_per_channel(*settings) or elements(buffers[0]):
+    is_per_channel = settings[4:5] and settings[4]
+    if not is_per_channel or elements(buffers[0]):
         return ()
     growth = [round_up(len(x) * itemsize(each), block) - round_up(nbytes(each), block) for each in buffers]
     return tuple((each.untyped_storage()._cdata, more) for each, more in zip(buffers, growth) if more)
 
 
-@lasting("cpu", OBSERVER, source=f"{NATIVE}quantized/cpu/fused_obs_fake_quant.cpp")
-def _observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any) -> tuple[tuple[int, int], ...]:
-    return fitted(x, rest)
+for _device, _file, _block in (
+    ("cuda", "aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu", MIN_BLOCK),
+    ("cpu", f"{NATIVE}quantized/cpu/fused_obs_fake_quant.cpp", 1),
+):
+    lasting(_device, OBSERVER, source=_file)(partial(observers, block=_block))

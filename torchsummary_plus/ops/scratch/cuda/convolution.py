@@ -2,25 +2,26 @@
 
 First come copies of tensors that are not in the kernels' memory format, then each kernel's own workspace; cuDNN's is
 from :mod:`.cudnn`. ATen/native/Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
-ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise convolutions; those
-that cuDNN does not run are in :mod:`.columns`.
+ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise convolutions; for those that
+cuDNN does not run, ConvolutionMM2d.cu, NaiveDilatedConvolution.cu (also every 3-d convolution), and
+NaiveConvolutionTranspose2d.cu. Groups run one after another and are then concatenated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 from ...backends import allows_tf32
-from ..registry import Course, Result, Workspace, lasting, reserve, scratch
+from ..registry import AtMost, Course, Result, Workspace, lasting, reserve, scratch
+from ..sizes import nbytes
 from .allocations import Allocations, buffers, joined
-from .blas import HANDLES, are_workspaces_kept, passing_bytes, workspace_bytes
+from .blas import HANDLES, Kept, are_workspaces_kept, passing_bytes, workspace_bytes
 from .chips import Chip
-from .columns import backward_course, forward_course, output_bytes
-from .cudnn.backend import Kind
-from .cudnn.heuristics import Question
+from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn
 from .cudnn.route import Convolution, Route, Strided, copied, goes_last, laid_out, route, strided
 from .cudnn.table import guess, trials_bytes
@@ -30,10 +31,7 @@ SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv
 
 
 @scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
-def convolution(
-    chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
-    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> Course:  # fmt: skip
+def convolution(chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> Course | AtMost:
     """Return the course of the forward; a transposed convolution runs the other's backward kernel.
 
     An empty batch is multiplied by the weight, flat.
@@ -41,13 +39,12 @@ def convolution(
     if not x.numel():
         flat = strided(weight)
         return *buffers(0 if flat.is_contiguous(last=True) else copied(flat, flat.contiguous())), Result(0)
-    conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
-    image, kernel = strided(x), strided(weight)
+    conv, image, kernel = described(x, *settings), strided(x), strided(weight)
     line = as_line(x, image)
     path = route(conv, line, kernel, chip)
     if path is Route.COLUMNS:
-        rows, passing = strided(out).shape[2:], passing_bytes(chip)
-        return forward_course(conv, copied(image, line), line, kernel, rows, bias is not None, passing)
+        y, workspace = strided(out).shape, passing_bytes(chip)
+        return forward_course(conv, copied(image, line), line, kernel, y, bias is not None, workspace)
     last = path is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
     copies = buffers(copied(image, line), copied(line, read))
@@ -55,30 +52,32 @@ def convolution(
     if path is Route.DEPTHWISE:
         return course
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
-    if transposed:
+    if conv.transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
-    later = gradients(x, weight, transposed)
+    later: list[Kind] = []  # Those of the backward.
+    if torch.is_grad_enabled() and x.requires_grad:
+        later.append(Kind.FORWARD if conv.transposed else Kind.BACKWARD_DATA)
+    if torch.is_grad_enabled() and weight.requires_grad:
+        later.append(Kind.BACKWARD_FILTER)
     return *course, *workspaces(conv, cudnn, chip, kind, last, first, kernel, second, later)
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE)
 def convolution_backward(
-    chip: Chip, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
-    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
-) -> Course:  # fmt: skip
+    chip: Chip, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, *settings: Any
+) -> Course | AtMost:
     """Return the course of the gradients of input and weights, then of the bias, a sum over all axes but the channels'.
 
     Source of the sum: ``grad_output.sum`` in ``convolution_backward``.
     """
     if not x.numel():
         return ()
-    conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
-    image, kernel, slope = strided(x), strided(weight), strided(grad)
-    line = as_line(x, image)
+    conv, image, kernel, slope = described(x, *settings), strided(x), strided(weight), strided(grad)
+    wanted, line = settings[6], as_line(x, image)
     path = route(conv, line, kernel, chip)
     if path is Route.COLUMNS:
-        line_bytes, passing = copied(image, line), passing_bytes(chip)
-        return backward_course(conv, chip, line_bytes, line, kernel, slope, wanted, passing)
+        workspace = passing_bytes(chip)
+        return backward_course(conv, chip, copied(image, line), line, kernel, slope, wanted, workspace)
     axes = [axis for axis in range(grad.dim()) if axis != 1]
     summed = sum_course(chip, grad, axes) if wanted[2] else ()
     if path is Route.DEPTHWISE and grad.dim() == 5:
@@ -88,8 +87,11 @@ def convolution_backward(
     if path is Route.DEPTHWISE:
         depthwise_backward(steps, line, kernel, slope, wanted)
     else:
-        read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
-        ready = as_input(slope, read, transposed)
+        read, ready = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line, slope
+        if conv.transposed:
+            ready = slope.contiguous(read.suggests_last)  # Others are only brought to the input's format, by ``to()``.
+        elif slope.suggests_last != read.suggests_last:
+            ready = laid_out(slope, read.suggests_last)
         steps.append(buffers(copied(line, read), copied(slope, ready)))
         if wanted[0]:
             for_input(steps, conv, cudnn, chip, read, kernel, ready)
@@ -101,65 +103,37 @@ def convolution_backward(
     return steps.course()
 
 
+def _multiplies(chip: Chip, x: Any, weight: Any, settings: tuple[Any, ...]) -> bool:
+    """Whether the convolution multiplies columns."""
+    kernel = strided(weight)
+    return bool(x.numel()) and route(described(x, *settings), as_line(x, strided(x)), kernel, chip) is Route.COLUMNS
+
+
 @lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES)
-def forward_handle(
-    chip: Chip, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> tuple[tuple[str, int], ...]:  # fmt: skip
-    """Return cuBLAS's workspace for the forward, if it multiplies columns."""
-    return _handle(chip, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+def forward_handle(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> Kept:
+    """Return cuBLAS's workspace for columns, if torch keeps it; else it is in the course."""
+    is_requested = are_workspaces_kept() and _multiplies(chip, x, weight, settings)
+    return (("cublas", workspace_bytes(chip)),) if is_requested else ()
 
 
 @lasting("cuda", "aten::convolution_backward", source=HANDLES)
-def backward_handle(
-    chip: Chip, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any, padding: Any,
-    dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
-) -> tuple[tuple[str, int], ...]:  # fmt: skip
-    """Return cuBLAS's workspace for the backward, if it multiplies columns."""
-    return _handle(chip, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
-
-
-def _handle(chip: Chip, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
-    """Return cuBLAS's workspace if the convolution multiplies columns and torch keeps it; else it is in the course."""
-    if not x.numel() or not are_workspaces_kept():
-        return ()
-    if route(conv, as_line(x, strided(x)), strided(weight), chip) is not Route.COLUMNS:
-        return ()
-    return (("cublas", workspace_bytes(chip)),)
+def backward_handle(chip: Chip, out: Any, grad: Any, *call: Any) -> Kept:
+    """As :func:`forward_handle`, whose arguments follow the gradient."""
+    taken: Kept = forward_handle(chip, out, *call)
+    return taken
 
 
 @reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
-def unfolded_storage(
-    chip: Chip, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> tuple[int | None, ...]:  # fmt: skip
-    """Return the bytes of the storage of a volume that columns add up to."""
-    if not transposed or groups > 1 or x.dim() != 5 or not x.numel():
-        return ()
-    conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
-    if route(conv, strided(x), strided(weight), chip) is not Route.COLUMNS:
-        return ()
-    return (output_bytes(conv, strided(x), strided(weight), tuple(out.shape[2:])),)
+def unfolded_storage(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[int | None, ...]:
+    """Return the bytes of the storage of a transposed volume: ``slow_conv_transpose3d`` resizes its input's shape."""
+    *_, transposed, _, groups = settings[:6]
+    is_resized = transposed and groups == 1 and x.dim() == 5 and _multiplies(chip, x, weight, settings)
+    return (max(nbytes(out), nbytes(x)),) if is_resized else ()
 
 
 def as_line(x: Any, image: Strided) -> Strided:
     """Return a single spatial axis contiguous, as ATen makes it before it runs the kernel; images as they are."""
     return image.contiguous() if x.dim() == 3 else image
-
-
-def gradients(x: Any, weight: Any, transposed: bool) -> tuple[Kind, ...]:
-    """Return the kinds of kernels that the backward of a convolution is going to run."""
-    if not torch.is_grad_enabled():
-        return ()
-    for_x = (Kind.FORWARD if transposed else Kind.BACKWARD_DATA,) if x.requires_grad else ()
-    return (*for_x, Kind.BACKWARD_FILTER) if weight.requires_grad else for_x
-
-
-def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
-    """Return the gradient in the input's suggested format: ``contiguous()`` for a transposed one, else ``to()``."""
-    if transposed:
-        return grad.contiguous(x.suggests_last)
-    return grad if grad.suggests_last == x.suggests_last else laid_out(grad, x.suggests_last)
 
 
 def for_input(
@@ -192,7 +166,7 @@ def for_weights(
 
 def workspaces(
     conv: Convolution, cudnn: Cudnn, chip: Chip, kind: Kind, last: bool, x: tuple[int, ...],
-    weight: Strided, y: tuple[int, ...], later: tuple[Kind, ...] = (),
+    weight: Strided, y: tuple[int, ...], later: Sequence[Kind] = (),
 ) -> tuple[Workspace, ...]:  # fmt: skip
     """Return the workspaces of one cuDNN kernel; its gradients' kernels come ``later``.
 
@@ -245,7 +219,7 @@ def depthwise_backward_3d(
 
 
 def described(
-    x: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+    x: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any
 ) -> Convolution:
     """Return the convolution's settings; a single axis becomes two (``view1d_as_2d``)."""
 
@@ -254,6 +228,141 @@ def described(
         every = tuple(sizes) * (x.dim() - 2) if len(sizes) == 1 else tuple(sizes)
         return (missing, *every) if len(every) == 1 else every
 
-    return Convolution(
-        x.dtype, axes(padding, 0), axes(stride, 1), axes(dilation, 1), transposed, axes(output_padding, 0), groups
-    )
+    sizes = axes(padding, 0), axes(stride, 1), axes(dilation, 1)
+    return Convolution(x.dtype, *sizes, transposed, axes(output_padding, 0), groups)
+
+
+# Convolutions that cuDNN does not run, which unfold image by image into the columns of a matrix product.
+
+Take = Callable[[int], object]
+"""Allocates the result at a place, or a group's part of it, which lives to the end."""
+
+
+def _columns(conv: Convolution, x: Strided, weight: Strided, y: Sequence[int]) -> int:
+    """Return the bytes of one image's columns: a transposed convolution unfolds its output, others their input."""
+    places = x.shape[2:] if conv.transposed else y[2:]
+    return weight.shape[1] * prod(weight.shape[2:]) * prod(places) * x.itemsize
+
+
+def _bound(conv: Convolution, x: Strided, weight: Strided, y: Sequence[int], workspace: int) -> AtMost:
+    """Return the bound of a transposed volume: columns, and each tensor copied, in parts and as parts."""
+    tensors = x.nbytes + weight.nbytes + prod(y) * x.itemsize
+    return AtMost(3 * tensors + 2 * _columns(conv, x, weight, y) + workspace)
+
+
+def _is_plain_2d(conv: Convolution, x: Strided) -> bool:
+    """Whether the kernel is ``_slow_conv2d``."""
+    return len(x.shape) == 4 and not (conv.transposed or conv.is_dilated)
+
+
+def forward_course(
+    conv: Convolution, before: int, x: Strided, weight: Strided, y: Sequence[int], biased: bool, workspace: int
+) -> Course | AtMost:
+    """Return the allocations of the forward, after ``before`` bytes of a copied line.
+
+    ``y`` is the output's shape, ``workspace`` the bytes that each product allocates and frees.
+    """
+    if conv.transposed and len(y) == 5:
+        return _bound(conv, x, weight, y, workspace)
+    steps, groups = Allocations(), conv.groups
+    steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
+    part = x.contiguous().part(1, groups)
+    is_moved = any(step != 1 for step in conv.stride) or any(conv.padding)
+    is_image = _is_plain_2d(conv, x) and not is_moved and prod(weight.shape[2:]) == 1  # Multiplied as it is.
+    for _ in range(groups):
+        read = steps.buffer(copied(part, part.contiguous()))
+        if groups == 1:
+            steps.result(0)
+        else:
+            steps.buffer(prod(y) // groups * x.itemsize)
+        unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
+        ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
+        steps.multiply(workspace)
+        steps.free(ones, unfolded, read)
+    if groups > 1:
+        steps.result(0)
+    return steps.course()
+
+
+def backward_course(
+    conv: Convolution, chip: Chip, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool],
+    workspace: int,
+) -> Course | AtMost:  # fmt: skip
+    """Return the allocations of the gradients of input, weight and bias, as :func:`forward_course` does."""
+    if conv.transposed and len(grad.shape) == 5:
+        return _bound(conv, x, weight, grad.shape, workspace)
+    steps, groups = Allocations(), conv.groups
+    steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
+    if groups == 1:
+        _backward(steps, steps.result, conv, chip, x, weight, grad, wanted, workspace)
+        return steps.course()
+    part, slope = x.contiguous().part(1, groups), grad.part(1, groups)
+    ready = slope.contiguous(slope.suggests_last)
+    sizes = part.nbytes, weight.nbytes // groups, slope.shape[1] * x.itemsize
+    parts = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
+    for _ in range(groups):
+        read = steps.buffer(copied(slope, ready)), steps.buffer(copied(part, part.contiguous()))
+        take: Take = lambda place: steps.buffer(parts[place])  # noqa: E731
+        _backward(steps, take, conv, chip, x, weight, ready, wanted, workspace)
+        steps.free(*reversed(read))
+    steps.result(*range(sum(wanted)))
+    return steps.course()
+
+
+def _backward(
+    steps: Allocations, take: Take, conv: Convolution, chip: Chip, x: Strided, weight: Strided, grad: Strided,
+    wanted: Sequence[bool], workspace: int,
+) -> None:  # fmt: skip
+    """Allocate the gradients, as far as ``wanted``, of a group."""
+    for_input, for_weight, for_bias = wanted
+    of_weight, of_bias = int(for_input), int(for_input) + int(for_weight)
+    slope, columns = copied(grad, grad.contiguous()), _columns(conv, x, weight, grad.shape)
+
+    axes = tuple(range(2, len(grad.shape)))
+    if conv.transposed:  # Two kernels, each of which copies the gradient.
+        if for_input:
+            ready = steps.buffer(slope)
+            take(0)
+            unfolded = steps.buffer(columns)
+            steps.multiply(workspace)
+            steps.free(unfolded, ready)
+        for place in range(of_weight, sum(wanted)):
+            take(place)
+        if for_weight:
+            ready, unfolded = steps.buffer(slope), steps.buffer(columns)
+            steps.multiply(workspace)
+        if for_bias:
+            steps.append(_sum(conv, chip, grad.shape, (0, *axes)))
+        if for_weight:
+            steps.free(unfolded, ready)
+        return
+    ready = steps.buffer(slope)
+    if for_input:
+        take(0)
+    if _is_plain_2d(conv, x):
+        unfolded = steps.buffer(columns if for_input else 0)
+        if for_input:
+            steps.multiply(workspace)
+        if for_bias:
+            take(of_bias)
+            steps.append(_sum(conv, chip, grad.shape, (0, *axes)))
+        if for_weight:
+            take(of_weight)
+            unfolded = unfolded if for_input else steps.buffer(columns)
+            steps.multiply(workspace)
+    else:
+        for place in range(of_weight, sum(wanted)):
+            take(place)
+        unfolded = steps.buffer(columns if for_input or for_weight else 0)
+        if for_input or for_weight:
+            steps.multiply(workspace)
+        if for_bias:
+            total = steps.buffer(grad.shape[1] * x.itemsize)
+            steps.append(_sum(conv, chip, (1, *grad.shape[1:]), axes))
+            steps.free(total)
+    steps.free(unfolded, ready)
+
+
+def _sum(conv: Convolution, chip: Chip, shape: Sequence[int], axes: tuple[int, ...]) -> Course:
+    """Return the staging buffers of the sum of a contiguous gradient over all axes but the channels'."""
+    return sum_course(chip, torch.empty(*shape, dtype=conv.dtype, device="meta"), axes)

@@ -16,11 +16,10 @@ from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from ..sizes import INT64, copied, elements, itemsize, nbytes, suggested
 from .allocations import Allocations, buffers, copies, results
-from .chips import Chip
-from .reductions import course, extreme, mask_like
 from .sorting import scan_of_row
 
 SOURCE = "aten/src/ATen/native/cuda/"
+TRANSFERS = "aten/src/ATen/native/cuda/Copy.cu, copy_requires_temporaries and copy_kernel_cuda"
 FEWEST_CHANNELS = 4
 """Channels from which upsampling reads channels-last images."""
 
@@ -39,21 +38,6 @@ def _plain_first(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     return *copies(x), *results(out)
 
 
-def _volume_plain_first(out: Any, x: Any, *_: Any) -> Course:
-    """The same for a batch; a single volume is read in place."""
-    return _plain_first(out, x) if x.dim() == 5 else results(out)
-
-
-def _in_own_format(out: Any, x: Any, *_: Any) -> Course:
-    """A copy of an input that is neither contiguous nor channels-last."""
-    return *results(out), *buffers(copied(x, suggested(x)))
-
-
-def _in_own_format_first(out: Any, x: Any, *_: Any) -> Course:
-    """The same, ahead of the results."""
-    return *buffers(copied(x, suggested(x))), *results(out)
-
-
 def _in_inputs_format(*others: int) -> Callable[..., Course]:
     """Return a formula for gradients: input, gradient and the arguments at ``others`` in the input's format."""
 
@@ -69,11 +53,6 @@ def _all_plain(out: Any, x: Any, *_: Any) -> Course:
     return *results(out), *copies(*(out if isinstance(out, (tuple, list)) else (out,)), x)
 
 
-def _average_backward(out: Any, grad: Any, x: Any) -> Course:
-    """A contiguous gradient for a contiguous input; channels-last kernels read any strides."""
-    return *results(out), *buffers(copied(grad) if suggested(x) is torch.contiguous_format else 0)
-
-
 def _in_kernels_format(out: Any, read: Any, *_: Any) -> Course:
     """A copy of what is read in the layout of the kernel, which writes channels-last images of few channels apart."""
     if suggested(read) is not torch.channels_last:
@@ -83,25 +62,24 @@ def _in_kernels_format(out: Any, read: Any, *_: Any) -> Course:
     return Result(0), Alloc(nbytes(out)), *copies(read)
 
 
-def _bilinear_backward(out: Any, grad: Any, *_: Any) -> Course:
-    """The same, unless the sizes are equal: then the gradient is copied."""
-    return (Result(0),) if out.shape == grad.shape else _in_kernels_format(out, grad)
-
-
-def _greatest_backward(out: Any, grad: Any, x: Any, places: Any) -> Course:
-    return *results(out), *copies(grad, places, out)
-
-
 _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
-    (_in_own_format, "AveragePool2d.cu, DilatedMaxPool2d.cu, DilatedMaxPool3d.cu",
+    # A copy of an input that is neither contiguous nor channels-last.
+    (lambda out, x, *_: (*results(out), *buffers(copied(x, suggested(x)))), "AveragePool2d.cu, DilatedMaxPool*.cu",
      ("avg_pool2d", "max_pool2d_with_indices", "max_pool3d_with_indices")),
     (_in_inputs_format(), "AveragePool2d.cu", ("avg_pool2d_backward",)),
     (_in_inputs_format(7), "DilatedMaxPool2d.cu", ("max_pool2d_with_indices_backward",)),
-    (_in_own_format_first, "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d",)),
-    (_average_backward, "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d_backward",)),
-    (_volume_plain_first, "AdaptiveAveragePooling3d.cu", ("_adaptive_avg_pool3d",)),
+    # Ahead of the result.
+    (lambda out, x, *_: (*buffers(copied(x, suggested(x))), Result(0)), "AdaptiveAveragePooling.cu",
+     ("_adaptive_avg_pool2d",)),
+    # Channels-last kernels read a gradient of any strides.
+    (lambda out, grad, x: (Result(0), *(copies(grad) if suggested(x) is torch.contiguous_format else ())),
+     "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d_backward",)),
+    # A single volume is read in place.
+    (lambda out, x, *_: (*copies(*([x] if x.dim() == 5 else [])), Result(0)), "AdaptiveAveragePooling3d.cu",
+     ("_adaptive_avg_pool3d",)),
     (_all_plain, "AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu", ("adaptive_max_pool2d", "adaptive_max_pool3d")),
-    (_greatest_backward, "AdaptiveMaxPooling2d.cu", ("adaptive_max_pool2d_backward",)),
+    (lambda out, grad, x, places: (Result(0), *copies(grad, places, out)), "AdaptiveMaxPooling2d.cu",
+     ("adaptive_max_pool2d_backward",)),
     (_all_plain, "UpSampleBilinear2d.cu, UpSampleNearest3d.cu",
      ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_nearest3d", "_upsample_nearest_exact3d")),
     (_plain(0), "AveragePool3d.cu, ReflectionPad.cu, UpSample*.cu, SoftMax.cu", (
@@ -118,35 +96,40 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
         *("upsample_nearest2d", "_upsample_nearest_exact2d"),
         *("upsample_nearest2d_backward", "_upsample_nearest_exact2d_backward"),
     )),
-    (_bilinear_backward, "UpSampleBilinear2d.cu", ("upsample_bilinear2d_backward",)),
+    # Between equal sizes the gradient is copied as it is.
+    (lambda out, grad, *_: (Result(0),) if out.shape == grad.shape else _in_kernels_format(out, grad),
+     "UpSampleBilinear2d.cu", ("upsample_bilinear2d_backward",)),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain(0, 1, 2), "NLLLoss.cu", ("nll_loss_forward",)),
     (_plain(2, 1, 3, 0), "NLLLoss.cu", ("nll_loss_backward",)),
-    (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
-    (_plain_first, "FractionalMaxPool2d.cu", ("fractional_max_pool2d_backward",)),
+    (_plain_first, "TensorModeKernel.cu, Sorting.cpp, FractionalMaxPool2d.cu",
+     ("median.dim", "nanmedian.dim", "kthvalue", "fractional_max_pool2d_backward")),
+    # Gradient and indices in the input's format.
+    (lambda out, grad, x, *args: (Result(0), *buffers(*(copied(t, suggested(x)) for t in (grad, args[5])))),
+     "DilatedMaxPool3d.cu", ("max_pool3d_with_indices_backward",)),
+    # Where windows overlap, the positions along the axis.
+    (lambda out, grad, sizes, dim, size, step: (
+        Result(0), *buffers(INT64 * out.shape[dim] if out.dim() and step < size else 0)),
+     "UnfoldBackwardKernel.cu", ("unfold_backward",)),
+    (lambda out, *_: (Alloc(INT64),), "PowKernel.cu: the base as a tensor", ("pow.Scalar",)),
+    # The input in the result's dtype, ahead of the result.
+    (lambda out, x, *_, **__: (Alloc(nbytes(out)), Result(0)) if x.dtype is not out.dtype else (Result(0),),
+     "PowKernel.cu, TensorCompare.cu: by the iterator's common dtype", ("pow.Tensor_Scalar", "clamp")),
+    # Of complex numbers a complex result, whose real parts are copied to the real one.
+    (lambda out, x: (Result(0), *buffers(nbytes(x) if x.is_complex() and not out.is_complex() else 0)),
+     "AbsKernel.cu, by UnaryOps.cpp", ("abs", "angle")),
+    # Results that are not allocated in their order: the mask first, the workspace first, the sizes of bags first.
+    (lambda out, *_, **__: (Result(1), Result(0)), "Dropout.cu, dropout_cuda", ("native_dropout",)),
+    (lambda out, *_: (*results(out)[-1:], *results(out)[:-1]), "RNN.cu",
+     ("_thnn_fused_gru_cell", "_thnn_fused_lstm_cell")),
+    (lambda out, *_: (Result(2), Result(1), Result(0), Result(3)), "EmbeddingBag.cu",
+     ("_embedding_bag", "_embedding_bag_forward_only")),
+    # The result starts with the input's bytes and is allocated anew if they are too few.
+    (lambda out, x, *_: (Result(0), *copies(x)) if nbytes(out) <= nbytes(x) else (
+        Alloc(nbytes(x)), *copies(x), Result(0)), "Im2Col.cu, Col2Im.cu", ("im2col", "col2im")),
 )  # fmt: skip
 for _formula, _file, _names in _RULES:
     scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}")(_formula)
-
-
-@scratch("cuda", "aten::max_pool3d_with_indices_backward", source=f"{SOURCE}DilatedMaxPool3d.cu")
-def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
-    """Gradient and indices in the input's format."""
-    return *results(out), *buffers(copied(grad, suggested(x)), copied(args[5], suggested(x)))
-
-
-@scratch("cuda", "aten::unfold_backward", source="aten/src/ATen/native/UnfoldBackward.h")
-def unfold_backward(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> Course:
-    """Where windows overlap, the positions along the axis."""
-    return Result(0), *buffers(INT64 * out.shape[dim] if out.dim() and step < size else 0)
-
-
-@scratch("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")
-def columns(out: Any, x: Any, *_: Any) -> Course:
-    """The result starts with the input's bytes and is allocated anew if they are too few."""
-    if nbytes(out) <= nbytes(x):
-        return Result(0), *copies(x)
-    return Alloc(nbytes(x)), *copies(x), Result(0)
 
 
 @reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")
@@ -155,10 +138,7 @@ def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     return (max(nbytes(x), nbytes(out)),)
 
 
-@scratch(
-    *("cuda", "aten::cudnn_grid_sampler", "aten::cudnn_grid_sampler_backward"),
-    source="aten/src/ATen/native/cudnn/GridSampler.cpp",
-)
+@scratch("cuda", "aten::cudnn_grid_sampler", "aten::cudnn_grid_sampler_backward", source="native/cudnn/GridSampler.cpp")
 def sampled(out: Any, x: Any, grid: Any, grad: Any = None) -> Course:
     """Contiguous copies of a grid that is not, and of expanded images and gradients, ahead of the results."""
     read = [tensor for tensor in (x, grid, grad) if tensor is not None]
@@ -171,37 +151,9 @@ def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
 
     Source of the conversion: aten/src/ATen/native/ReduceOps.cpp, ``impl_func_cum_ops``.
     """
-    return *results(out), *_running(out, x, dim)
-
-
-def _running(out: Any, x: Any, dim: int) -> tuple[Alloc, ...]:
     converted = nbytes(out) if x.dtype is not out.dtype else 0
     plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
-    return buffers(converted, plain, scan_of_row(out, x, dim))
-
-
-REPEATED = "aten/src/ATen/native/Repeat.h, repeat_interleave_common; cuda/Repeat.cu"
-
-
-@scratch("cuda", "aten::repeat_interleave.Tensor", source=REPEATED)
-def repeated(chip: Chip, out: Any, repeats: Any, *, output_size: int | None = None) -> Course:
-    """Where each element's repetitions end; unless their sum is given, whether each number is at least zero."""
-    if not repeats.numel():
-        return ()
-    steps = Allocations()
-    steps.append(copies(repeats))
-    ends = torch.empty(repeats.shape, dtype=torch.int64, device="meta")
-    steps.buffer(nbytes(ends))
-    steps.free(*steps.append(_running(ends, repeats, 0)))
-    if output_size is None:
-        mask, checked = mask_like(repeats), [steps.buffer(repeats.numel()), steps.buffer(1)]
-        steps.append(course(chip, mask, [], torch.bool, extreme(torch.bool)))
-        steps.free(*checked)
-    steps.result(0)
-    return steps.course()
-
-
-TRANSFERS = "aten/src/ATen/native/cuda/Copy.cu, copy_requires_temporaries and copy_kernel_cuda"
+    return *results(out), *buffers(converted, plain, scan_of_row(out, x, dim))
 
 
 @scratch("cuda", "aten::_to_copy", source=TRANSFERS)
@@ -226,42 +178,13 @@ def _between(target: Any, x: Any, non_blocking: bool) -> tuple[Alloc, ...]:
     if same_dtype and same_shape and x.stride() == target.stride() and is_dense(x):
         return ()
     if sides == ("cpu", "cuda"):
-        return _to_cpu(target, x, converts_first=non_blocking and not same_dtype)
+        if non_blocking and not same_dtype:  # The source is converted first, and then made contiguous.
+            is_permuted = is_dense(x) and not x.is_contiguous()
+            return buffers(elements(x) * itemsize(target), nbytes(target) if is_permuted else 0)
+        return () if x.is_contiguous() and same_shape else (Alloc(elements(target) * itemsize(x)),)
     if non_blocking and not same_dtype:
         return (Alloc(elements(target) * itemsize(x)),)
     return copies(target)
-
-
-def _to_cpu(target: Any, x: Any, converts_first: bool) -> tuple[Alloc, ...]:
-    """Return the temporary tensors of a transfer to the CPU: the source expanded, converted or made contiguous."""
-    if converts_first:
-        is_permuted = is_dense(x) and not x.is_contiguous()
-        return buffers(elements(x) * itemsize(target), nbytes(target) if is_permuted else 0)
-    return () if x.is_contiguous() and x.shape == target.shape else (Alloc(elements(target) * itemsize(x)),)
-
-
-CONVERTING = "aten/src/ATen/native/Pow.cpp and TensorCompare.cpp, by the iterator's common dtype"
-
-
-@scratch("cuda", "aten::pow.Tensor_Scalar", "aten::clamp", source=CONVERTING)
-def converted(out: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """The input in the result's dtype, ahead of the result."""
-    return (Alloc(nbytes(out)), Result(0)) if x.dtype is not out.dtype else (Result(0),)
-
-
-@scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor")
-def power(out: Any, *_: Any) -> Course:
-    """The base as a tensor."""
-    return (Alloc(INT64),)
-
-
-MAGNITUDES = "aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out"
-
-
-@scratch("cuda", "aten::abs", "aten::angle", source=MAGNITUDES)
-def magnitude(out: Any, x: Any) -> Course:
-    """Of complex numbers a complex result, whose real parts are copied to the real one."""
-    return Result(0), *buffers(nbytes(x) if x.is_complex() and not out.is_complex() else 0)
 
 
 @scratch("cuda", "aten::isinf", source="aten/src/ATen/native/TensorCompare.cpp, isinf")
@@ -281,10 +204,7 @@ def is_in(out: Any, x: Any, tests: Any, **_: Any) -> Course:
     return Result(0), Alloc(elements(x) * elements(tests)), Alloc(elements(x))
 
 
-ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"
-
-
-@scratch("cuda", "aten::roll", source=ROLL)
+@scratch("cuda", "aten::roll", source=f"{SOURCE}TensorTransformations.cu, roll_cuda")
 def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
     """A contiguous copy of the input, and one rolled tensor for each axis but the last, each freed by the next."""
     steps = Allocations()

@@ -1,4 +1,4 @@
-"""CUDA: scratch memory of normalisation, softmax and dropout, and the order in which their results are allocated.
+"""CUDA: scratch memory of normalisation and softmax, and the order in which their results are allocated.
 
 Batch norm without cuDNN: aten/src/ATen/native/cuda/Normalization.cuh, ``flexible_launch_configs``,
 ``batch_norm_stats_channels_last_cuda_template`` and ``batch_norm_backward_reduce_cuda_channels_last_template``;
@@ -18,20 +18,14 @@ from ....data.units import ceil_div, power_of_two_below
 from ....live.versions import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
 from ...shapes.registry import is_dense
+from ...strides import strides_of_copy
 from ..registry import Alloc, Course, Free, Result, scratch
 from ..sizes import copied, elements, itemsize, nbytes, suggested
 from .allocations import Allocations, buffers, copies, joined, results
 from .chips import Chip
-from .reductions import Reduction, course, extreme, mask_like, part_of, staged, summing, welford
+from .reductions import Reduction, course, extreme, staged, summing, welford
 
-DROPOUT = "aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask comes first"
 LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"
-
-
-@scratch("cuda", "aten::native_dropout", source=DROPOUT)
-def dropout(out: Any, *_: Any, **__: Any) -> Course:
-    """The mask is allocated before the output."""
-    return Result(1), Result(0)
 
 
 @scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM)
@@ -40,43 +34,39 @@ def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     return *copies(x), *results(out)
 
 
-@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM)
-def layer_norm_backward(
-    chip: Chip, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any
-) -> Course:
-    """As :func:`_layer_backward`, with gradients of weight and bias."""
-    return _layer_backward(chip, out, grad, x, rstd, weight, 2)
-
-
-@scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM)
-def rms_norm_backward(chip: Chip, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any) -> Course:
-    """As :func:`_layer_backward`, with the weight's gradient only."""
-    return _layer_backward(chip, out, grad, x, rstd, weight, 1)
-
-
 MANY_ROWS = 64 << 10
 """Rows above which weights' gradients are computed in parts."""
 TILE, MOST_BLOCKS = 32, 32 << 10
 """Rows and columns of a part, at least, and most parts."""
 
 
-def _layer_backward(chip: Chip, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, gradients: int) -> Course:
+@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM)
+def layer_norm_backward(
+    chip: Chip, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any, gradients: int = 2
+) -> Course:
     """Copies of non-contiguous tensors; for many rows, partial sums of each weight's gradient, reduced one by one."""
     steps = Allocations()
     steps.append((*copies(x), *results(out), *copies(grad)))
-    rows, chip = rstd.numel(), chip
+    rows = rstd.numel()
     width = x.numel() // max(1, rows)
     if weight is None or rows <= MANY_ROWS or width // TILE >= chip.multiprocessors // 2:
         return steps.course()
     parts = min(MOST_BLOCKS // ceil_div(width, TILE), ceil_div(rows, TILE))
     size = itemsize(weight)
-    for _ in range(gradients):
+    for _gradient in range(gradients):
         steps.buffer(parts * width * size)
     over_parts = Reduction((parts, width), (0, size), (width * size, size), 0)
     stages = staged(chip, over_parts, summing(weight.dtype)) or ()
-    for _ in range(gradients):
+    for _gradient in range(gradients):
         steps.free(*reversed([steps.buffer(nbytes) for nbytes in (width * size, *stages)]))
     return steps.course()
+
+
+@scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM)
+def rms_norm_backward(chip: Chip, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any) -> Course:
+    """As :func:`layer_norm_backward`, with the weight's gradient only."""
+    course: Course = layer_norm_backward(chip, out, grad, x, shape, None, rstd, weight, gradients=1)
+    return course
 
 
 GROUP_NORM = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
@@ -160,64 +150,49 @@ def batch_norm_stats(out: Any, x: Tensor, eps: float) -> Course:
 def native_batch_norm(
     chip: Chip, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> Course:
-    """In training, what the statistics need; a scalar for each parameter that is missing."""
+    """In training staging for rows of channels; in other layouts the general reduction, and scalars for parameters.
+
+    Source: Normalization.cu, ``batch_norm_choose_impl``, which counts volumes in channels last among the others.
+    """
     if stands_for_cudnns(x, weight, bias, mean, var, training) or not x.numel():
         return ()
-    return _forward(chip, x, weight, bias, training)
+    is_image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    size, steps = SUM_BYTES.get(x.dtype, 4), Allocations()
+    steps.result(0, 1, 2)
+    if x.is_contiguous() or is_image:
+        if training and (x.stride(1) == 1 or not x.is_contiguous()):
+            steps.append(map(Alloc, _staging(x, 4 * size)))
+        return steps.course()
+    if training:
+        single = torch.float64 if x.dtype is torch.float64 else torch.float32
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        kind = replace(welford(single), dtype=x.dtype if x.dtype is torch.float16 else single)
+        reducing = course(chip, x, axes, single, kind)
+        freed = {step.buffer for step in reducing if isinstance(step, Free)}
+        steps.free(*(buffer for buffer in steps.append(reducing) if buffer not in freed))
+    steps.append(Alloc(size) for parameter in (weight, bias) if parameter is None)
+    return steps.course()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=BATCH_NORM)
 def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Course:
-    """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
-    if not is_native_backward(x, weight, training):
-        return _by_cudnn(out, grad, x)
-    return _backward(out, grad, x, weight, mean, bool(rstd.numel()), training)
+    """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient.
 
-
-def _forward(chip: Chip, x: Tensor, weight: Any, bias: Any, training: bool) -> Course:
-    """Return a course: staging for rows of channels; in other layouts the general reduction, and scalars.
-
-    Source: Normalization.cu, ``batch_norm_choose_impl``, which counts volumes in channels last among the others.
+    One kernel does without sums, for an input that is not rows of channels. Statistics that are not saved, as by cuDNN
+    in evaluation, are computed from the running ones.
     """
-    is_image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    results = tuple(Result(place) for place in range(3))
-    if x.is_contiguous() or is_image:
-        is_rows = x.stride(1) == 1 or not x.is_contiguous()
-        sizes = _staging(x, 4 * SUM_BYTES.get(x.dtype, 4)) if training and is_rows else ()
-        return *results, *map(Alloc, sizes)
-    single = torch.float64 if x.dtype is torch.float64 else torch.float32
-    steps = Allocations()
-    steps.result(0, 1, 2)
-    if training:
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        kind = replace(welford(single), dtype=x.dtype if x.dtype is torch.float16 else single)
-        reducing = course(chip, x, axes, single, kind)
-        freed = {step.buffer for step in reducing if isinstance(step, Free)}
-        steps.free(*(buffer for buffer in steps.append(reducing) if buffer not in freed))
-    for parameter in (weight, bias):
-        if parameter is None:
-            steps.buffer(SUM_BYTES.get(x.dtype, 4))
-    return steps.course()
-
-
-def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
-    return *buffers(copied(grad, suggested(x))), *results(out)
-
-
-def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, running: Any, is_saved: bool, training: bool) -> Course:
-    """Return a course with sums for each channel; one kernel does without, for an input that is not rows of channels.
-
-    Statistics that are not saved, as by cuDNN in evaluation, are computed from the ``running`` ones.
-    """
+    if not is_native_backward(x, weight, training):  # By cuDNN.
+        return *buffers(copied(grad, suggested(x))), *results(out)
     reduces = training or out[1] is not None or out[2] is not None
     if not x.numel() or (reduces and out[0] is not None and not is_rows(x)):
         return ()
-    places = _results(out)
-    size = SUM_BYTES.get(x.dtype, 4)
+    # Results are counted without those that are not wanted.
+    places = {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
+    size, is_saved = SUM_BYTES.get(x.dtype, 4), bool(rstd.numel())
     per_channel, steps = Alloc(x.shape[1] * size), Allocations()
-    if not is_saved and reduces and running.element_size() != size:
+    if not is_saved and reduces and mean.element_size() != size:
         steps.append((per_channel,))
     if not is_saved:
         steps.append((per_channel,))
@@ -233,50 +208,26 @@ def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, running: Any, is_s
     return steps.course()
 
 
-def _results(out: Any) -> dict[int, Result]:
-    """Return the results that exist by their places; they are counted without those that are not wanted."""
-    return {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
-
-
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)
 def batch_norm_backward_reduce(out: Any, grad: Tensor, x: Tensor, mean: Tensor, *_: Any) -> Course:
     """Two values for each channel and row of blocks."""
     return buffers(*_staging(x, 2 * itemsize(mean)))
 
 
-@scratch(
-    "cuda", "aten::batch_norm_gather_stats_with_counts", "aten::batch_norm_elemt", "aten::batch_norm_backward_elemt",
-    source=BATCH_NORM,
-)  # fmt: skip
-def nothing(out: Any, *_: Any) -> Course:
-    """One kernel each, without a buffer."""
-    return ()
-
-
 def _staging(x: Tensor, size: int) -> tuple[int, ...]:
     """Return the bytes of a staging buffer, with so many for each channel and row of blocks, and of its semaphores."""
-    columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if is_rows(x) and x.numel() else (1, 1)
-    return () if rows == 1 else (size * x.shape[1] * rows, 4 * columns)
-
-
-def blocks(reduced: int, channels: int) -> tuple[int, int]:
-    """Return the columns and rows of thread blocks that reduce so many elements of each channel.
-
-    >>> blocks(4096, 64)
-    (2, 16)
-    """
+    if not is_rows(x) or not x.numel():
+        return ()
+    channels, reduced = x.shape[1], x.numel() // x.shape[1]
     wide = min(power_of_two_below(channels), WIDEST)
     high = min(power_of_two_below(ceil_div(reduced, EACH)), THREADS // wide)
     if wide * high != THREADS:
         wide = min(power_of_two_below(channels), THREADS // high)
     rows = min(ceil_div(reduced, high * EACH), MOST_ROWS)
-    return ceil_div(channels, wide), rows if rows >= FEWEST_ROWS else 1
+    return () if rows < FEWEST_ROWS else (size * channels * rows, 4 * ceil_div(channels, wide))
 
 
-SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
-
-
-@scratch("cuda", "aten::_safe_softmax", source=SAFE_SOFTMAX)
+@scratch("cuda", "aten::_safe_softmax", source="aten/src/ATen/native/transformers/attention.cpp, _safe_softmax")
 def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> Course:
     """A copy for the softmax; masks of -inf elements and of rows of nothing else, and the value that replaces those."""
     if not x.numel():
@@ -284,7 +235,9 @@ def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> C
     copied = copies(x)
     softmax: Course = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
     masks = Alloc(elements(x)), Alloc(elements(x) // x.shape[dim])
-    stages = course(chip, mask_like(x), [dim], torch.bool, extreme(torch.bool))
+    strides = strides_of_copy(tuple(x.shape), x.stride())
+    mask = torch.empty_strided(x.shape, strides, dtype=torch.bool, device="meta")
+    stages = course(chip, mask, [dim], torch.bool, extreme(torch.bool))
     return joined(softmax, masks, stages, (Alloc(itemsize(out)),))
 
 
@@ -293,28 +246,3 @@ def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
     """The product of gradient and output, in the gradient's layout, and a contiguous copy of it."""
     product = Alloc(nbytes(grad))
     return (product, product) if is_dense(grad) and not grad.is_contiguous() else (product,)
-
-
-@scratch("cuda", "aten::logsumexp", source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl")  # fmt: skip
-def logsumexp(chip: Chip, out: Any, x: Any, dims: Any, *_: Any, **__: Any) -> Course:
-    """Integers as floating-point numbers; the maxima with a mask of infinite ones; the exponentials and their sum.
-
-    The maxima of complex numbers are those of their real parts.
-    """
-    steps = Allocations()
-    if x.dtype is not out.dtype:
-        x = torch.empty(x.shape, dtype=out.dtype, device="meta")
-        steps.buffer(nbytes(x))
-    if not x.numel():
-        return steps.course()
-    chip, dtype = chip, x.dtype
-    compared = part_of(x) if x.is_complex() else x
-    real = compared.dtype
-    maxima = steps.buffer(elements(out) * real.itemsize)
-    steps.append(course(chip, compared, dims, real, extreme(real)))
-    is_infinite = steps.buffer(elements(out))
-    steps.free(is_infinite, maxima)
-    steps.buffer(nbytes(x))
-    steps.buffer(elements(out) * real.itemsize)
-    steps.append(course(chip, x, dims, dtype, summing(dtype)))
-    return steps.course()

@@ -39,7 +39,6 @@ class Recurrence:
     """Stacked recurrent layers and the sequences they read; ``mode`` is cuDNN's number of the cell."""
 
     mode: int
-    steps: int
     sequences: int
     total: int
     """Steps of all sequences together."""
@@ -74,27 +73,17 @@ class Recurrence:
 
     def workspace_bytes(self, train: bool) -> int:
         """What a kernel works in: the larger of the forward's and the backward's needs in training."""
-        copied = 0 if self.packed else self._copied
+        states = 2 * (self.output_width + self.hidden if self.mode == LSTM else self.output_width)
+        rows = self.width + self.directions * self.output_width
+        # cuDNN packs input, output and the states before and after itself, and reorders the matrices.
+        copied = 0 if self.packed else self.total * rows + self.sequences * self.layers * self.directions * states
+        gates = GATES[self.mode] * self.hidden
+        widths = [self.width, *(self.output_width * self.directions,) * (self.layers - 1)]
+        matrices = sum(gates * (each + self.output_width) + self.hidden * self.projected for each in widths)
         buffers = max(self._forward + copied, self._backward + 2 * copied if train else 0)
         lengths = 0 if self.packed else round_up(8 * self.sequences, 32)
         each = PER_LAYER * self.layers * self.directions
-        return each + (self._weights + buffers) * self.item + STATE + lengths
-
-    @property
-    def _copied(self) -> int:
-        """Numbers of the input and the output, and of the states before and after, which cuDNN packs itself."""
-        states = 2 * (self.output_width + self.hidden if self.mode == LSTM else self.output_width)
-        rows = self.width + self.directions * self.output_width
-        return self.total * rows + self.sequences * self.layers * self.directions * states
-
-    @property
-    def _weights(self) -> int:
-        """Numbers in the matrices, which are reordered."""
-        gates = GATES[self.mode] * self.hidden
-        widths = [self.width, *(self.output_width * self.directions,) * (self.layers - 1)]
-        return self.directions * sum(
-            gates * (each + self.output_width) + self.hidden * self.projected for each in widths
-        )
+        return each + (self.directions * matrices + buffers) * self.item + STATE + lengths
 
     @property
     def _forward(self) -> int:
@@ -127,35 +116,34 @@ def recurrence(
     x: Any, mode: int, hidden: int, proj: int, layers: int, dropout: float, bidirectional: bool, sizes: Any
 ) -> Recurrence:
     """Return the layers that ``aten::_cudnn_rnn`` runs: ``x`` is time first, or packed by ``sizes``."""
-    steps, sequences = (len(sizes), int(sizes[0])) if sizes else x.shape[:2]
+    sequences = int(sizes[0]) if sizes else x.shape[1]
     total = x.numel() // x.shape[-1] if x.shape[-1] else 0
     directions = 2 if bidirectional else 1
     return Recurrence(
-        mode, steps, sequences, total, x.shape[-1], hidden, proj, layers, directions, dropout, x.element_size(),
-        packed=bool(sizes),
-    )  # fmt: skip
+        mode, sequences, total, x.shape[-1], hidden, proj, layers, directions, dropout, x.element_size(), bool(sizes)
+    )
+
+
+def _run(
+    x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int, proj: int, layers: int,
+    batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (), *_: Any,
+) -> tuple[Recurrence, bool]:  # fmt: skip
+    """Return the layers of a call of ``aten::_cudnn_rnn``, and whether they train; dropout is of training alone."""
+    return recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes), train
 
 
 @reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
-def cudnn_rnn(
-    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
-    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (),
-    *_: Any,
-) -> tuple[int | None, ...]:  # fmt: skip
+def cudnn_rnn(out: Any, *call: Any) -> tuple[int | None, ...]:
     """cuDNN's reserve for the backward."""
-    run = recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes)
-    return None, None, None, run.reserve_bytes if train else 0, None
+    run, trains = _run(*call)
+    return None, None, None, run.reserve_bytes if trains else 0, None
 
 
 @scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
-def cudnn_rnn_scratch(
-    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
-    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (),
-    *_: Any,
-) -> Course:  # fmt: skip
+def cudnn_rnn_scratch(out: Any, x: Any, *call: Any) -> Course:
     """A copy of a non-contiguous input, and the workspace."""
-    run = recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes)
-    return (*copies(x), Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes(train)), Result(3))
+    run, trains = _run(x, *call)
+    return (*copies(x), Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes(trains)), Result(3))
 
 
 STATES = "aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_init_dropout_state; cudnnDropoutGetStatesSize as an H100 answered"
@@ -164,24 +152,7 @@ STATES_PER_THREAD = 24
 
 
 @lasting("cuda", "aten::_cudnn_rnn", source=STATES, calibrated=False)
-def dropout_states(
-    chip: Chip, out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int,
-    hidden: int, proj: int, layers: int, batch_first: bool, dropout: float, train: bool, *_: Any,
-) -> tuple[tuple[str, int], ...]:  # fmt: skip
+def dropout_states(chip: Chip, out: Any, *call: Any) -> tuple[tuple[str, int], ...]:
     """The random states of dropout between layers, which torch keeps."""
-    return (("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD),) if train and dropout else ()
-
-
-CELLS = "aten/src/ATen/native/cuda/RNN.cu"
-
-
-@scratch("cuda", "aten::_thnn_fused_gru_cell", source=CELLS)
-def gru_cell(out: Any, *_: Any) -> Course:
-    """The workspace comes first."""
-    return Result(1), Result(0)
-
-
-@scratch("cuda", "aten::_thnn_fused_lstm_cell", source=CELLS)
-def lstm_cell(out: Any, *_: Any) -> Course:
-    """The workspace comes first."""
-    return Result(2), Result(0), Result(1)
+    run, _trains = _run(*call)
+    return (("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD),) if run.dropout else ()

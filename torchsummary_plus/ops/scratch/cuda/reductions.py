@@ -1,4 +1,4 @@
-"""CUDA: staging buffers of reductions in which several thread blocks share an output.
+"""CUDA: staging buffers of reductions in which several thread blocks share an output, and losses.
 
 ``TensorIterator`` orders and merges a reduction's axes before it chooses a kernel. Source:
 aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``, ``coalesce_dimensions``, ``can_use_32bit_indexing``,
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import torch
 
 from ....data.units import ceil_div, power_of_two_below
-from ...dtypes import HALVES
-from ...strides import strides_of_copy
-from ..registry import Alloc, Course, Result, scratch
+from ...dtypes import HALVES, result_type
+from ...strides import order_of_axes, strides_of_copy
+from ..registry import Alloc, AtMost, Course, Result, reserve, scratch
+from ..sizes import itemsize, nbytes
 from .allocations import Allocations, copies, joined, results
 from .chips import Chip
 
@@ -28,6 +29,8 @@ SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32
 FEWEST, MOST = 16, 256
 """Values reduced per thread, at least and at most, where blocks share outputs."""
+LAST_OFFSET = 2**31 - 1
+"""Largest offset within 32-bit indexing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +66,30 @@ def extreme(dtype: torch.dtype) -> Kind:
     return Kind(dtype.itemsize, 4, dtype)
 
 
-def both_extremes(dtype: torch.dtype) -> Kind:
-    """Return the kind of an ``aminmax``, which accumulates the least and the largest value."""
-    return Kind(2 * dtype.itemsize, 4, dtype)
-
-
 def _indexed(dtype: torch.dtype) -> Kind:
     """Return the kind of an ``argmax``, or of extremes with indices: a value and its index, aligned to 8."""
     return Kind(16, 4, dtype)
 
 
 def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
-    """Return the bytes of one launch's buffer and semaphores; None if no output is shared among blocks.
-
-    >>> import torch
-    >>> staged(Chip((8, 0)), reduction(torch.empty(6304, 768), [0], 4), Kind(4, 4, torch.float32))
-    (38928384, 24)
-    """
-    outputs = what.num_outputs
+    """Return the bytes of one launch's buffer and semaphores; None if no output is shared among blocks."""
+    outputs, size, most = what.num_outputs, kind.dtype.itemsize, 256 if kind.dtype is torch.complex128 else 512
     inputs = what.numel // outputs
     on_fastest = what.num_reduced == len(what.shape) or what.input[0] < what.input[what.num_reduced]
-    across, down, vector = _launch(what, kind, on_fastest, inputs, outputs)
-    width, height = _block(across, down, (256 if kind.dtype is torch.complex128 else 512) // vector)
+    across, down = (inputs, outputs) if on_fastest else (outputs, inputs)
+    vector = 1
+    """Outputs per thread: up to 4 if outputs are dense and the input is aligned."""
+    is_dense = what.input[0 if on_fastest else what.num_reduced] == size
+    if is_dense and not on_fastest:
+        first = what.num_reduced
+        others = [stride // size for axis, stride in enumerate(what.input) if axis != first]
+        vector = gcd(4, what.offset, what.shape[first], *others)
+        across, most = across // vector, most // vector
+    elif is_dense and across >= 128 and what.num_reduced == 1:
+        across //= kind.vector
+    across, down = (most if threads >= most else power_of_two_below(threads) for threads in (across, down))
+    height = min(down, most // min(across, WARP))
+    width = min(across, most // height)
     input_step, output_step = (width, 1) if on_fastest else (1, width)
     splits_input = ceil_div(inputs, input_step) >= min(height * 16, MOST)
     if splits_input:
@@ -100,37 +105,6 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
     if sharing <= 1:
         return None
     return kind.accumulated * outputs * sharing * (1 if on_fastest else width * vector), 4 * grid
-
-
-def _launch(what: Reduction, kind: Kind, on_fastest: bool, inputs: int, outputs: int) -> tuple[int, int, int]:
-    """Return the elements across and down a grid, and the outputs per thread; ``on_fastest``, inputs go across."""
-    across, down = (inputs, outputs) if on_fastest else (outputs, inputs)
-    is_dense = what.input[0 if on_fastest else what.num_reduced] == kind.dtype.itemsize
-    if is_dense and not on_fastest:
-        vector = _output_vector(what, kind.dtype.itemsize)
-        return across // vector, down, vector
-    if is_dense and across >= 128 and what.num_reduced == 1:
-        across //= kind.vector
-    return across, down, 1
-
-
-def _block(across: int, down: int, most: int) -> tuple[int, int]:
-    """Return the width and height of a thread block of at most so many threads."""
-    across, down = (most if size >= most else power_of_two_below(size) for size in (across, down))
-    width = min(across, WARP)
-    height = min(down, most // width)
-    return min(across, most // height), height
-
-
-def _output_vector(what: Reduction, itemsize: int) -> int:
-    """Return the outputs per thread: 4 if the input is suitably aligned."""
-    first = what.num_reduced
-    others = [stride // itemsize for axis, stride in enumerate(what.input) if axis != first]
-    vector = 4
-    for number in (what.offset, what.shape[first], *others):
-        while number % vector:
-            vector //= 2
-    return vector
 
 
 def course(chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind) -> Course:
@@ -156,18 +130,6 @@ def course(chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtyp
 def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Course:
     """Return the allocations of a sum in the tensor's own dtype, besides its result."""
     return course(chip, tensor, axes, tensor.dtype, summing(tensor.dtype))
-
-
-def mask_like(tensor: Any) -> torch.Tensor:
-    """Return a mask on ``meta``, laid out as a comparison of a tensor's elements returns it."""
-    strides = strides_of_copy(tuple(tensor.shape), tensor.stride())
-    return torch.empty_strided(tensor.shape, strides, dtype=torch.bool, device="meta")
-
-
-def part_of(tensor: Any) -> torch.Tensor:
-    """Return a tensor on ``meta``, laid out as the real parts of complex numbers are, or the imaginary ones."""
-    strides = [2 * step for step in tensor.stride()]
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype.to_real(), device="meta")
 
 
 def axes_of(dim: Any) -> list[int]:
@@ -201,20 +163,16 @@ _register(("any.dim", "all.dim", "any.dims", "all.dims"), extreme, 0)
 _register(("max.dim", "min.dim"), _indexed, 0)
 
 
-VARIANCES = tuple(f"aten::{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
-
-
-@scratch(*("cuda", *VARIANCES), source="aten/src/ATen/native/ReduceOps.cpp, std_var_out")
-def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Course:
-    """Of complex numbers those of real and imaginary parts, one after the other, ahead of the results."""
-    chip, axes = chip, axes_of(dim)
-    if not tensor.is_complex():
-        return course(chip, tensor, axes, tensor.dtype, welford(tensor.dtype))
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    part = part_of(tensor)
-    own = [Alloc(each.numel() * part.itemsize) for each in outs]
-    of_part = joined(own, course(chip, part, axes, part.dtype, welford(part.dtype)))
-    return joined(of_part, of_part, results(out))
+@scratch(
+    "cuda",
+    *(f"aten::{name}.correction" for name in ("var", "std", "var_mean", "std_mean")),
+    source="aten/src/ATen/native/ReduceOps.cpp, std_var_out",
+)
+def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Course | AtMost:
+    """As a sum; of complex numbers those of real and imaginary parts, one after the other, have only a bound."""
+    if tensor.is_complex():
+        return AtMost(4 * tensor.numel() * tensor.element_size())
+    return course(chip, tensor, axes_of(dim), tensor.dtype, welford(tensor.dtype))
 
 
 @scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE)
@@ -228,28 +186,105 @@ def place_of_extreme(chip: Chip, out: Any, tensor: Any, dim: int | None = None, 
 
 @scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE)
 def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Course:
-    """A contiguous copy, if all elements are reduced."""
-    kind = (both_extremes if isinstance(out, (tuple, list)) else extreme)(tensor.dtype)
+    """A contiguous copy, if all elements are reduced; ``aminmax`` accumulates both values."""
+    kind = extreme(tensor.dtype)
+    if isinstance(out, (tuple, list)):
+        kind = replace(kind, accumulated=2 * kind.accumulated)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    read = copy if dim is None else tensor
-    staging = course(chip, read, axes_of(dim), tensor.dtype, kind)
+    staging = course(chip, copy if dim is None else tensor, axes_of(dim), tensor.dtype, kind)
     return joined(copies(tensor) if dim is None else (), staging)
 
 
-HISTOGRAM = "aten/src/ATen/native/cuda/SummaryOps.cu"
+# Losses, most of which torch computes element by element and then averages or adds up
+
+LOSS = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
+MEAN = 1
+"""``Reduction::Mean``; 0 is none, 2 sum."""
+LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
 
 
-@scratch("cuda", "aten::histc", source=HISTOGRAM, since="2.13")
-def histogram(chip: Chip, out: Any, tensor: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Course:
-    """The least and the largest element, where no range is given; torch 2.11 looks for one after the other."""
-    if min != max or not tensor.numel():
+def pairs(x: Any, other: Any) -> int:
+    """Return the number of pairs of elements, one tensor broadcast to the other."""
+    return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
+
+
+def _reduced(chip: Chip, out: Any, count: int) -> Course:
+    """Return the staging buffers of a mean or sum of ``count`` losses."""
+    losses = torch.empty(count, dtype=out.dtype, device="meta")
+    return sum_course(chip, losses, [0])
+
+
+@reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
+def squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
+    """The result has room for all losses before it is resized to one element; its storage stays large."""
+    return (pairs(x, target) * itemsize(out),)
+
+
+@scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
+def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+    """A loss per element besides the result's storage, then the mean's buffers."""
+    if not reduction:
         return ()
-    number = Alloc(tensor.element_size())
-    return joined((Result(0), number, number), extremes(chip, (out, out), tensor))
+    count = pairs(x, target)
+    return joined((Alloc(count * itemsize(out)),), _reduced(chip, out, count))
 
 
-LAST_OFFSET = 2**31 - 1
-"""Largest offset within 32-bit indexing."""
+@scratch("cuda", "aten::huber_loss", source=LOSS)
+def huber_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+    """A loss per element, ahead of the result."""
+    if not reduction:
+        return ()
+    return joined((Alloc(nbytes(x)), Result(0)), _reduced(chip, out, x.numel()))
+
+
+@reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)
+def cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    """As :func:`squared_loss_storage`."""
+    return (nbytes(x),)
+
+
+@scratch("cuda", "aten::binary_cross_entropy", source=LOSS)
+def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Course:
+    """The losses are in the result's storage; the mean is copied there."""
+    return joined((Alloc(itemsize(out)),), _reduced(chip, out, x.numel())) if reduction else ()
+
+
+@scratch("cuda", "aten::binary_cross_entropy_with_logits", source=LOSS)
+def cross_entropy_with_logits(
+    chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None,
+    reduction: int = MEAN,
+) -> Course:  # fmt: skip
+    """``log_sigmoid``, which ``pos_weight`` multiplies by a weight per element; then ``1 - target``, the later loss."""
+    steps = Allocations()
+    steps.buffer(nbytes(x))
+    if pos_weight is not None:
+        less_one = steps.buffer(nbytes(pos_weight))
+        log_weight = steps.buffer(pairs(pos_weight, target) * result_type(pos_weight, target).itemsize)
+        steps.free(log_weight, less_one)
+    if reduction:
+        steps.buffer(nbytes(target))
+    steps.result(0)
+    if reduction:
+        steps.append(_reduced(chip, out, x.numel()))
+    return steps.course()
+
+
+@scratch("cuda", "aten::nll_loss2d_forward", source=LIKELIHOOD_2D)
+def pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
+    """A contiguous copy of the weights, and of input and target for a mean or sum."""
+    return Result(0), Result(1), *copies(*((x, weight, target) if reduction else (weight,)))
+
+
+@scratch("cuda", "aten::nll_loss2d_backward", source=LIKELIHOOD_2D)
+def pixel_likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
+    """A contiguous copy of the weights, and of the target for a mean or sum."""
+    return Result(0), *copies(*((target, weight) if reduction else (weight,)))
+
+
+@reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp")
+def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
+    """The buffer, which only the CPU's backward reads, is empty."""
+    return None, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,30 +313,21 @@ class Reduction:
         return prod(size for size, stride in zip(self.shape, self.output) if stride or size == 1)
 
     def parts(self) -> Iterator[Reduction]:
-        """Yield the parts that fit 32-bit indexing, in the order they are reduced."""
-        waiting = [self]
-        while waiting:
-            part = waiting.pop()
-            if part.has_short_offsets:
-                yield part
-            else:
-                waiting.extend(reversed(part._halves()))
+        """Yield the parts that fit 32-bit indexing, in the order they are reduced; others are halved."""
+        if self.has_short_offsets:
+            yield self
+            return
+        strides = map(max, self.output, self.input)
+        _, axis = max(((size - 1) * stride, axis) for axis, (size, stride) in enumerate(zip(self.shape, strides)))
+        first = self.shape[axis] // 2
+        for size in (first, self.shape[axis] - first):
+            yield from replace(self, shape=(*self.shape[:axis], size, *self.shape[axis + 1 :])).parts()
 
     @property
     def has_short_offsets(self) -> bool:
         """Whether all offsets fit 32-bit indexing."""
         reaches = [1 + sum((n - 1) * s for n, s in zip(self.shape, strides)) for strides in (self.output, self.input)]
         return self.numel <= LAST_OFFSET and max(reaches) <= LAST_OFFSET
-
-    def _halves(self) -> tuple[Reduction, Reduction]:
-        extents = [
-            ((size - 1) * max(self.output[axis], self.input[axis]), axis) for axis, size in enumerate(self.shape)
-        ]
-        axis = max(extents)[1]
-        first = self.shape[axis] // 2
-        sizes = (first, self.shape[axis] - first)
-        left, right = (replace(self, shape=(*self.shape[:axis], n, *self.shape[axis + 1 :])) for n in sizes)
-        return left, right
 
 
 def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: int | None = None) -> Reduction:
@@ -325,55 +351,17 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
         if axis not in reduced:
             outputs[axis] = step
             step *= shape[axis]
-    order = _ordered(shape, outputs, inputs)
-    arranged = [[values[axis] for axis in order] for values in (shape, outputs, inputs)]
-    sizes, written, read = map(tuple, _joined(*arranged))
-    return Reduction(sizes, written, read, tensor.storage_offset())
-
-
-def _ordered(shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> list[int]:
-    """Order the axes by the output's strides, then the input's; by insertion sort, as not all axes compare."""
-    order = list(range(len(shape) - 1, -1, -1))
-    for index in range(1, len(order)):
-        later = index
-        for earlier in range(index - 1, -1, -1):
-            compared = _compare(order[earlier], order[later], shape, outputs, inputs)
-            if compared > 0:
-                order[earlier], order[later] = order[later], order[earlier]
-                later = earlier
-            elif compared < 0:
-                break
-    return order
-
-
-def _compare(first: int, second: int, shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> int:
-    """Return 1 if the second axis belongs before the first, -1 if after, 0 if undecided."""
-    for strides in (outputs, inputs):
-        a, b = strides[first], strides[second]
-        if strides is outputs and (a == 0) != (b == 0):
-            return 1 if b == 0 else -1
-        if a == 0 or b == 0:
-            continue
-        if a != b:
-            return -1 if a < b else 1
-        if shape[first] > shape[second]:
-            return 1
-    return 0
-
-
-def _joined(shape: list[int], outputs: list[int], inputs: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Merge axes that are contiguous to each other in both tensors."""
-    if len(shape) < 2:
-        return shape, outputs, inputs
-    last = 0
-    for axis in range(1, len(shape)):
-        inner, outer = shape[last], shape[axis]
-        follows = all(inner * strides[last] == strides[axis] for strides in (outputs, inputs))
-        if inner == 1 or outer == 1 or follows:
-            if inner == 1:
-                outputs[last], inputs[last] = outputs[axis], inputs[axis]
-            shape[last] *= outer
+    sizes: list[int] = []
+    written: list[int] = []
+    read: list[int] = []
+    for axis in order_of_axes(shape, (outputs, inputs), reduced):
+        size, strides = shape[axis], (outputs[axis], inputs[axis])
+        if sizes and (sizes[-1] == 1 or size == 1 or strides == (sizes[-1] * written[-1], sizes[-1] * read[-1])):
+            if sizes[-1] == 1:  # Axes that are contiguous to each other in both tensors are one.
+                written[-1], read[-1] = strides
+            sizes[-1] *= size
         else:
-            last += 1
-            shape[last], outputs[last], inputs[last] = outer, outputs[axis], inputs[axis]
-    return shape[: last + 1], outputs[: last + 1], inputs[: last + 1]
+            sizes.append(size)
+            written.append(strides[0])
+            read.append(strides[1])
+    return Reduction(tuple(sizes), tuple(written), tuple(read), tensor.storage_offset())

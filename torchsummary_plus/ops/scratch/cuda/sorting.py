@@ -1,23 +1,30 @@
-"""CUDA: sorts, random orders and draws, the largest elements, and the temporary storage of CUB below them.
+"""CUDA: sorts, draws, the largest elements, positions that masks become, writing at indices, and CUB's storage below.
 
 Source: aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu and Randperm.cu; TensorTopK.cu (``mbtopk``), by which several
 thread blocks search if slices are long or many, and TensorTopK.cpp; MultinomialKernel.cu and Distributions.cpp, whose
 draws without replacement look for the largest too. CUB: cub/device/dispatch/dispatch_radix_sort.cuh, dispatch_scan.cuh,
 dispatch_select_if.cuh, dispatch_reduce.cuh and agent/single_pass_scan_operators.cuh. Every part of its storage is
 rounded up to 256 bytes; 255 more align the whole. The numbers of items per tile are those of the policies that CUB
-tunes by compute capability, read off torch's own requests.
+tunes by compute capability, read off torch's own requests. Nonzero.cu, Indexing.cu (``index_put_with_sort_kernel``),
+IndexKernel.cpp, MaskedScatter, Embedding.cu, EmbeddingBag.cu and EmbeddingBackwardKernel.cu;
+aten/src/ATen/native/IndexingUtils.h (``expandTensors``) and TensorAdvancedIndexing.cpp.
 """
 
 from __future__ import annotations
 
-from math import ceil, log, log2
+from collections.abc import Sequence
+from math import ceil, log, log2, prod
 from typing import Any
+
+import torch
 
 from ....data.units import ceil_div, round_up
 from ....live.versions import since
+from ...backends import MAX
 from ...shapes.registry import is_dense
-from ..registry import Alloc, Course, Free, Result, scratch
-from ..sizes import INT64, elements, itemsize, nbytes
+from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
+from ..registry import DOUBT, Alloc, AtMost, Course, Free, Result, reserve, scratch
+from ..sizes import INT64, copied, elements, flattened, itemsize, nbytes
 from .allocations import Allocations, buffers, copies, joined
 from .chips import Chip
 
@@ -52,13 +59,8 @@ def sorted_apart(chip: Chip, x: Any, dim: int) -> Course:
     if is_permuted and is_dense(x):
         steps.buffer(nbytes(x))
         steps.buffer(INT64 * elements(x))
-    steps.append(rows_sorted(chip, elements(x), int(x.shape[dim]), itemsize(x)))
-    return steps.course()
-
-
-def rows_sorted(chip: Chip, count: int, length: int, key: int) -> Course:
-    """Return the course of sorting long rows of ``key``-byte elements, ``count`` in all, into results that exist."""
-    rows, steps = count // length, Allocations()
+    length, key, count = int(x.shape[dim]), itemsize(x), elements(x)
+    rows = count // length
     if rows == 1 or length >= LARGE:
         order, storage = steps.buffer(INT64 * length), steps.buffer(radix_sort(chip, length, key, INT64))
         steps.free(storage, order)
@@ -99,7 +101,7 @@ COUNTER = 2
 @scratch("cuda", "aten::topk", source="aten/src/ATen/native/cuda/TensorTopK.cu")
 def topk(chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Course:
     """A contiguous copy and the search; more than 4,096 elements of a slice are sorted into other tensors."""
-    steps, chip = Allocations(), chip
+    steps = Allocations()
     steps.result(0, 1)
     if not x.dim() or not elements(x):
         return steps.course()
@@ -118,11 +120,7 @@ def topk(chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = Tr
 
 
 def search(chip: Chip, count: int, length: int, item: int) -> Course:
-    """Return the course of a search among ``count`` elements in slices of a length; one block each needs no buffers.
-
-    >>> search(Chip((8, 0)), 8 * 10_000, 10_000, 4)
-    ()
-    """
+    """Return the course of a search among ``count`` elements in slices of a length; one block each needs no buffers."""
     slices = count // length
     if length < next((least for most, least in SEVERAL if slices <= most), SHORTEST):
         return ()
@@ -133,7 +131,7 @@ def search(chip: Chip, count: int, length: int, item: int) -> Course:
     sizes = (item, 2 * 4, 2 * radix, blocks * DIGITS * COUNTER // slices, DIGITS * 4, blocks * 4 // slices)
     numbers = [steps.buffer(size * slices) for size in (*sizes, sizes[-1])]
     for _ in range(2):
-        steps.temporary(scan_by_key(chip, blocks))
+        steps.temporary(pass_bytes(chip, blocks, SCAN_BY_KEY))
     steps.free(*reversed(numbers))
     return steps.course()
 
@@ -163,6 +161,244 @@ def multinomial(chip: Chip, out: Any, p: Any, samples: int, replacement: bool = 
     return joined(course, drawn, search(chip, elements(p), int(p.shape[-1]), itemsize(p)))
 
 
+NONZERO = "aten/src/ATen/native/cuda/Nonzero.cu"
+INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
+COUNT_BYTES = 4
+
+
+def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axes: bool = True) -> Course:
+    """Return the course of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
+
+    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the course. A tensor
+    without axes has no positions to find.
+    """
+    steps = Allocations()
+    copies = steps.append(buffers(copy))
+    number = steps.buffer(COUNT_BYTES)
+    steps.temporary(count_sum(chip, count))
+    steps.append((result,))
+    if has_axes:
+        steps.temporary(pass_bytes(chip, count, SELECT))
+    steps.free(number, *copies)
+    return steps.course()
+
+
+def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
+    """Return the courses of all masks among indices, each of which selects ``rows`` positions."""
+    masks = filter(is_mask, indices)
+    return joined(*(positions(chip, elements(m), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
+
+
+@scratch("cuda", "aten::nonzero", source=NONZERO)
+def nonzero(chip: Chip, out: Any, x: Any) -> Course:
+    """As :func:`positions`."""
+    return positions(chip, elements(x), copied(x), Result(0), has_axes=x.dim() > 0)
+
+
+@scratch("cuda", "aten::masked_select", source=f"{NONZERO}; IndexKernel.cpp, by index()")
+def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
+    """The positions of the mask, broadcast to the input, then the result."""
+    return _selected(chip, out, x, mask)
+
+
+def _selected(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    count = int(prod(shape))
+    copy = copied(mask) if mask.shape == shape else count * itemsize(mask)
+    selected = Alloc(INT64 * elements(out) * max(1, len(shape)))
+    return *positions(chip, count, copy, selected), Result(0)
+
+
+@scratch("cuda", "aten::index.Tensor", source=INDEXING)
+def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Course:
+    """The positions of masks, then the result."""
+    if not any(map(is_mask, indices)):
+        return ()
+    return *_expanded(chip, indices, masked_rows(out, x, indices)), Result(0)
+
+
+@scratch("cuda", "aten::index_put", "aten::index_put_", source=INDEXING)
+def index_put(
+    chip: Chip, out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> Course | AtMost:
+    """The positions of masks; when accumulating, all linear indices and their order, before, after and in the sort."""
+    masked: Course = ()
+    if any(map(is_mask, indices)):
+        if not accumulate and fills(indices, values):
+            return ()
+        rows = written_rows(x, indices, values)
+        if rows is None:
+            masks = masks_of(indices)
+            ranks = sum(mask.dim() for mask in masks) + 6 * accumulate
+            return AtMost(INT64 * ranks * max(mask.numel() for mask in masks))
+        masked = _expanded(chip, indices, rows)
+    else:
+        rows = int(prod(torch.broadcast_shapes(*(index.shape for index in indices if index is not None))))
+    return joined(masked, _sorted_writes(chip, x, indices, values, rows) if accumulate else ())
+
+
+def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int) -> Course:
+    """Return a course that sorts linear indices, so that equal ones are written one after the other.
+
+    A tensor that is not contiguous is copied, and one whose indexed axes are not adjacent, which it then has in front.
+    Values are expanded to all elements that are written.
+    """
+    if not count or not elements(x):
+        return ()
+    axes: list[int] = []  # A mask is of as many as it has.
+    axis = 0
+    for index in indices:
+        following = axis + (index.dim() if is_mask(index) else 1)
+        axes += [] if index is None else range(axis, following)
+        axis = following
+    places = prod(x.shape[axis] for axis in axes)
+    written = count * (elements(x) // places)
+    expanded = copied(values) if elements(values) == written else written * itemsize(values)
+    is_moved = False
+    if axes[-1] - axes[0] >= len(axes):
+        order = [axis for axis in (*axes, *(a for a in range(x.dim()) if a not in axes)) if x.shape[axis] > 1]
+        is_moved = order != sorted(order)
+    steps = Allocations()
+    steps.append(copies(x))
+    unwrapped = steps.buffer(INT64 * count)
+    steps.buffer(INT64 * count)
+    steps.free(unwrapped)
+    steps.append(buffers(expanded, nbytes(x) if is_moved else 0))
+    for _ in range(3):
+        steps.buffer(INT64 * count)
+    steps.buffer(radix_sort(chip, count, INT64, INT64, max(1, (places - 1).bit_length())))
+    return steps.course()
+
+
+@scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source="IndexKernel.cpp, masked_scatter__cuda")
+def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
+    """A running count of the mask's elements, and contiguous copies of mask and source."""
+    count = elements(out)
+    if not count:
+        return ()
+    copy = copied(mask) if mask.shape == out.shape else count
+    steps = Allocations()
+    steps.append((Alloc(INT64 * count), *buffers(copy)))
+    steps.temporary(scan(count, INT64))
+    steps.append(copies(source))
+    return steps.course()
+
+
+@scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95)
+def masked_scatter_backward(chip: Chip, out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> Course:
+    """The selected gradients, assumed to be as many as the source's elements.
+
+    With fewer, there are fewer positions, but zeros beside the result: in half precision with three axes, 1/12 of them.
+    """
+    return _selected(chip, out, grad, mask)
+
+
+@scratch(
+    "cuda",
+    "aten::scatter_reduce.two",
+    "aten::scatter_reduce_.two",
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
+)
+def scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> Course:
+    """A mean also counts: the counts, ones for the source, and a mask of counts of 0."""
+    return (Alloc(nbytes(out)), Alloc(nbytes(src)), Alloc(elements(out))) if reduce == "mean" else ()
+
+
+# Gradients of embeddings and of bags of them, which sort the indices
+
+EMBEDDING = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
+BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
+SORTED_FROM = 3072
+"""Most indices that are added without sorting them."""
+ROWS_PER_THREAD = 10
+COMMON = 30
+"""With more indices than this for each row of a small table, sums of parts are added to it atomically."""
+SMALL_TABLE = 4
+"""Rows of a small table, fewer than this many for each multiprocessor."""
+FP32 = 4
+SCAN_BYTES = 1279
+"""Bytes of CUB's scans of counts by index, for up to a few thousand indices."""
+
+
+@scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp")
+def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Course:
+    """The indices in a row, which are copied if they are expanded or transposed."""
+    return *buffers(flattened(indices)), Result(0)
+
+
+@scratch("cuda", "aten::embedding_dense_backward", source=EMBEDDING)
+def embedding_backward(
+    chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int,
+    scale_by_frequency: bool,
+) -> Course:  # fmt: skip
+    """Contiguous indices and gradient; more than 3,072 indices are sorted."""
+    if indices.numel() <= SORTED_FROM and not scale_by_frequency:
+        return *copies(indices, grad), Result(0)
+    is_common = indices.numel() > COMMON * num_weights and num_weights < SMALL_TABLE * chip.multiprocessors
+    adds = is_common and not torch.are_deterministic_algorithms_enabled()
+    return joined(copies(indices, grad), _summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, adds))
+
+
+def _summed_in_order(
+    chip: Chip, grad: Any, indices: Any, num_weights: int, scale_by_frequency: bool, adds: bool = False
+) -> Course:
+    """Return the course of sorting indices and adding up rows of the same index in fp32, in parts of 10.
+
+    If the kernel ``adds`` the parts to the table atomically, it needs each part's row, and a table in fp32; otherwise,
+    it stores their sums.
+    """
+    count, index, width = indices.numel(), itemsize(indices), int(grad.shape[-1])
+    segments = min(count, num_weights)
+    parts = count // ROWS_PER_THREAD + segments
+    steps = Allocations()
+    _sorted, _order, places = (steps.buffer(count * index) for _ in range(3))
+    storage = steps.buffer(radix_sort(chip, count, index, index, num_weights.bit_length()))
+    steps.free(storage, places)
+    if scale_by_frequency:
+        steps.buffer(count * index)
+        steps.temporary(SCAN_BYTES)
+        steps.temporary(SCAN_BYTES)
+    steps.result(0)
+    steps.buffer(count * index)
+    steps.buffer(INT64)
+    keys, storage = steps.buffer(count * index), steps.buffer(pass_bytes(chip, count, UNIQUE_BY_KEY[index]))
+    steps.free(storage, keys)
+    steps.buffer(segments * index)
+    steps.buffer(segments * index)
+    steps.temporary(scan(segments, index))
+    steps.buffer(INT64)
+    steps.buffer(parts * index)
+    if not adds:
+        steps.buffer(parts * width * max(FP32, itemsize(grad)))
+        return steps.course()
+    steps.buffer(parts * index)
+    if itemsize(grad) < FP32:
+        steps.buffer(num_weights * width * FP32)
+    return steps.course()
+
+
+@reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG)
+def bag_results(
+    out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = 0, *_: Any
+) -> tuple[int | None, ...]:
+    """Return the bytes of the rows, each index's bag, the bags' sizes, and the indices of the maxima."""
+    greatest = out[0].numel() * itemsize(indices) if mode == MAX else 0
+    return None, nbytes(indices), nbytes(offsets), greatest
+
+
+@scratch("cuda", "aten::_embedding_bag_backward", source=BAG)
+def bag_backward(
+    chip: Chip, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
+    rows: int, by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
+) -> Course | AtMost:  # fmt: skip
+    """A contiguous gradient, then the rows summed in order; maxima are added at once; a sparse one has only a bound."""
+    if sparse:
+        return AtMost(DOUBT * (nbytes(grad) + nbytes(indices)))
+    if mode == MAX or not indices.numel():
+        return *copies(grad), Result(0)
+    return joined(copies(grad), _summed_in_order(chip, grad, indices, rows, by_frequency))
+
+
 ALIGNED = 256
 SLACK = ALIGNED - 1
 DIGITS = 256
@@ -179,58 +415,32 @@ PADDING = 32
 """Tile states ahead of the first tile."""
 
 
-def _generation(chip: Chip) -> int:
-    """Return the place of a GPU's policy in the tables below: before 8.0, 8.x, or 9.0 and later."""
-    return (chip >= (8, 0)) + (chip >= (9, 0))
+TILES = {
+    (1, 8): (3456, 3456, 3456),
+    (2, 8): (5632, 5632, 5632),
+    (4, 4): (11_776, 6528, 6528),
+    (4, 8): (2816, 3072, 5376),
+    (8, 0): (2816, 3840, 5760),
+    (8, 8): (2816, 3840, 4608),
+}
+"""Items per tile of a sort by the bytes of keys and values (0: none; fewer than 8: as 8): before 8.0, 8.x, from 9.0."""
 
 
-_PAIRS_OF_FOUR, _PAIRS_OF_EIGHT, _KEYS_OF_EIGHT = (2816, 3072, 5376), (2816, 3840, 4608), (2816, 3840, 5760)
-_PAIRS_OF_SHORT, _BOTH_OF_FOUR = {1: 3456, 2: 5632}, (11_776, 6528, 6528)
-_KEYS_OF_FOUR, _INTEGERS_OF_FOUR, _KEYS_OF_SHORT = (5888, 8064, 6912), (5888, 8064, 7296), 9728
-
-
-def _sorted_items(chip: Chip, key: int, value: int, is_float: bool) -> int:
-    """Return the items per tile of a sort."""
-    generation = _generation(chip)
-    if key <= 2:
-        return _PAIRS_OF_SHORT[key] if value else _KEYS_OF_SHORT
-    if not value:
-        return (_KEYS_OF_EIGHT if key > 4 else _KEYS_OF_FOUR if is_float else _INTEGERS_OF_FOUR)[generation]
-    return (_BOTH_OF_FOUR if key == value == 4 else _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT)[generation]
-
-
-def radix_sort(
-    chip: Chip,
-    count: int,
-    key: int,
-    value: int,
-    bits: int | None = None,
-    overwrites: bool = False,
-    is_float: bool = False,
-) -> int:
+def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None, overwrites: bool = False) -> int:
     """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes, 0 for none.
 
-    A sort that ``overwrites`` its input needs no copies. On compute capability 9.0, tiles of 4-byte keys without values
-    depend on whether they are floating-point numbers.
-
-    >>> radix_sort(Chip((9, 0)), 1_000_000, 4, 8), radix_sort(Chip((8, 0)), 100_000, 8, 8)
-    (12200191, 1644543)
-
-    One pass reads the input and writes the output, so it needs no copies:
-
-    >>> radix_sort(Chip((9, 0)), 20_000, 8, 8, bits=6)
-    7679
+    A sort that ``overwrites`` its input needs no copies, nor does one pass, which reads input and writes output.
     """
     both_of_four = key == value == 4
     if count <= (SINGLE_TILE_OF_FOUR if both_of_four else SINGLE_TILE):
         return LEAST
     passes = ceil_div(bits or 8 * key, 8)
     copies = round_up(count * key, ALIGNED) + round_up(count * value, ALIGNED)
-    generation = _generation(chip)
+    generation = (chip >= (8, 0)) + (chip >= (9, 0))
     if key <= 2 and generation < 2:
         counters = chip.multiprocessors * chip.threads * 10 * key
         return (0 if overwrites else copies) + counters + FULL_SORT + SLACK
-    tiles = ceil_div(count, _sorted_items(chip, key, value, is_float))
+    tiles = ceil_div(count, TILES.get((key, value), TILES[key, 8])[generation])
     copies = 0 if overwrites or passes == 1 else copies
     return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
 
@@ -240,76 +450,39 @@ def _states(count: int, items: int, state: int) -> int:
     return 2 * ALIGNED - 1 + round_up((ceil_div(count, items) + PADDING) * state, ALIGNED)
 
 
-def scan(count: int) -> int:
-    """Return the storage of a running sum of 4-byte numbers.
+def scan(count: int, number: int = 4) -> int:
+    """Return the storage of a running sum of numbers of so many bytes.
 
-    >>> scan(1_000_000)
-    5119
+    >>> scan(1_000_000), scan(100_000, 8), scan(1_000_000, 2)
+    (5119, 2815, 3327)
     """
-    return _states(count, 1920, 8)
-
-
-def long_scan(count: int) -> int:
-    """Return the storage of a running sum of 8-byte numbers.
-
-    >>> long_scan(100_000)
-    2815
-    """
-    return _states(count, 896, 16)
-
-
-def half_scan(count: int) -> int:
-    """Return the storage of a running sum of 2-byte numbers.
-
-    >>> half_scan(1_000_000)
-    3327
-    """
-    return _states(count, 7680, 16)
+    return _states(count, *{2: (7680, 16), 8: (896, 16)}.get(number, (1920, 8)))
 
 
 def scan_of_row(out: Any, x: Any, dim: int) -> int:
     """Return the bytes of CUB's storage, which a scan along one row of numbers needs."""
     whole = x.dim() and x.numel() and x.numel() == x.shape[dim]
-    return {2: half_scan, 8: long_scan}.get(itemsize(out), scan)(x.numel()) if whole else 0
+    return scan(x.numel(), itemsize(out)) if whole else 0
 
 
-def scan_by_key(chip: Chip, count: int) -> int:
-    """Return the storage of running sums of 4-byte numbers, a new one for each key.
-
-    >>> scan_by_key(Chip((8, 0)), 20_000)
-    1279
-    """
-    items = 4032 if chip >= (9, 0) else 3840 if tuple(chip) == (8, 0) else 2304
-    return _states(count, items, 16)
-
-
-def select(chip: Chip, count: int) -> int:
-    """Return the storage of finding the places of non-zero elements.
-
-    >>> select(Chip((9, 0)), 10_000_000)
-    19711
-    """
-    items = 4224 if chip >= (9, 0) else 2304 if tuple(chip) == (8, 0) else 640
-    return _states(count, items, 8)
+Policy = tuple[tuple[int, int, int], int]
+"""Items per tile from compute capability 9.0 on, on 8.0 and on others; the bytes of a tile's state."""
+SELECT: Policy = (4224, 2304, 640), 8
+"""Finding the places of non-zero elements."""
+SCAN_BY_KEY: Policy = (4032, 3840, 2304), 16
+"""Running sums of 4-byte numbers, a new one for each key."""
+UNIQUE_BY_KEY: dict[int, Policy] = {4: ((7168, 2816, 704), 16), 8: ((4928, 1344, 320), 16)}
+"""Finding where runs of equal keys start, by the bytes of a key."""
 
 
-def unique_by_key(chip: Chip, count: int, key: int) -> int:
-    """Return the storage of finding where runs of equal keys of 4 or 8 bytes start.
-
-    >>> unique_by_key(Chip((9, 0)), 1_000_000, 8), unique_by_key(Chip((7, 5)), 100_000, 4)
-    (4351, 3327)
-    """
-    later, ampere, others = (7168, 2816, 704) if key == 4 else (4928, 1344, 320)
-    items = later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others
-    return _states(count, items, 16)
+def pass_bytes(chip: Chip, count: int, policy: Policy) -> int:
+    """Return the storage of a pass."""
+    (later, ampere, others), state = policy
+    return _states(count, later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others, state)
 
 
 def count_sum(chip: Chip, count: int) -> int:
-    """Return the storage of counting non-zero elements: a sum for each of five blocks for each resident block.
-
-    >>> count_sum(Chip((8, 0)), 5000)
-    17663
-    """
+    """Return the storage of counting non-zero elements: a sum for each of five blocks for each resident block."""
     if count <= SINGLE_SUM:
         return LEAST
     return SLACK + round_up(chip.multiprocessors * (chip.threads // DIGITS) * 5 * 4, ALIGNED)

@@ -1,16 +1,21 @@
-"""cuDNN's backend C interface: descriptors with attributes, created, queried and destroyed.
+"""cuDNN's backend C interface: descriptors with attributes, and the plans of its heuristics for a convolution on a GPU.
 
-Names and numbers follow ``cudnn_graph_v9.h`` in NVIDIA's package.
+Names and numbers follow ``cudnn_graph_v9.h`` in NVIDIA's package. A convolution is described as torch does:
+``build_opgraph``, ``getTensorDescriptor``, ``getConvDescriptor`` in aten/src/ATen/native/cudnn/Conv_v8.cpp, and
+NVIDIA's cudnn-frontend (``cudnn_frontend_Operation.h``, ``..._EngineFallbackList.h``).
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from ....strides import channels_last, contiguous
 
 
 class Kind(IntEnum):
@@ -33,7 +38,6 @@ class Type(IntEnum):
     """Attribute types (``cudnnBackendAttributeType_t``)."""
 
     DATA_TYPE = 1
-    BOOLEAN = 2
     INT64 = 3
     FLOAT = 4
     DOUBLE = 5
@@ -45,53 +49,36 @@ class Type(IntEnum):
 
 
 NUMBERS: dict[Type, Any] = {
-    Type.DATA_TYPE: ctypes.c_int,
-    Type.BOOLEAN: ctypes.c_bool,
-    Type.INT64: ctypes.c_int64,
-    Type.FLOAT: ctypes.c_float,
-    Type.DOUBLE: ctypes.c_double,
-    Type.CONVOLUTION_MODE: ctypes.c_int,
-    Type.HEURISTIC_MODE: ctypes.c_int,
-    Type.NUMERICAL_NOTE: ctypes.c_int,
-}
+    Type.INT64: ctypes.c_int64, Type.FLOAT: ctypes.c_float, Type.DOUBLE: ctypes.c_double, Type.CHAR: ctypes.c_char
+}  # fmt: skip
+"""ctypes' types of the numbers that are no ``int``."""
 
 
 class Descriptor:
-    """A backend descriptor, destroyed at the end of a ``with`` block."""
+    """A backend descriptor, destroyed with the last reference to it; it holds those that it was set to."""
 
     def __init__(self, kind: Kind) -> None:
         self.library = cudnn_library()
         self.pointer = ctypes.c_void_p()
+        self.others: list[Descriptor] = []
         check(self.library.cudnnBackendCreateDescriptor(int(kind), ctypes.byref(self.pointer)), kind.name)
 
-    def __enter__(self) -> Descriptor:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Destroy the descriptor."""
-        self.library.cudnnBackendDestroyDescriptor(self.pointer)
+    def __del__(self) -> None:
+        if self.pointer:
+            self.library.cudnnBackendDestroyDescriptor(self.pointer)
 
     def set_numbers(self, attribute: int, kind: Type, *values: float) -> Descriptor:
-        """Set an attribute to numbers of one type."""
-        array = (NUMBERS[kind] * len(values))(*values)
-        return self._set(attribute, kind, len(values), array)
-
-    def set_text(self, attribute: int, text: str) -> Descriptor:
-        """Set an attribute to a null-terminated string."""
-        raw = text.encode() + b"\0"
-        return self._set(attribute, Type.CHAR, len(raw), ctypes.create_string_buffer(raw, len(raw)))
+        """Set an attribute to numbers of one type; the bytes of a string are numbers, too."""
+        return self._set(attribute, kind, (NUMBERS.get(kind, ctypes.c_int) * len(values))(*values))
 
     def set_descriptors(self, attribute: int, *others: Descriptor) -> Descriptor:
         """Set an attribute to other descriptors."""
-        array = (ctypes.c_void_p * len(others))(*(other.pointer for other in others))
-        return self._set(attribute, Type.DESCRIPTOR, len(others), array)
+        self.others += others
+        return self._set(attribute, Type.DESCRIPTOR, _pointers(others))
 
-    def _set(self, attribute: int, kind: Type, count: int, array: ctypes.Array[Any]) -> Descriptor:
-        count64 = ctypes.c_int64(count)
-        check(self.library.cudnnBackendSetAttribute(self.pointer, attribute, int(kind), count64, array), attribute)
+    def _set(self, attribute: int, kind: Type, array: ctypes.Array[Any]) -> Descriptor:
+        count = ctypes.c_int64(len(array))
+        check(self.library.cudnnBackendSetAttribute(self.pointer, attribute, int(kind), count, array), attribute)
         return self
 
     def finalize(self) -> Descriptor:
@@ -99,34 +86,25 @@ class Descriptor:
         check(self.library.cudnnBackendFinalize(self.pointer), "finalize")
         return self
 
-    def number(self, attribute: int) -> int:
-        """Return an integer attribute."""
-        value, count = ctypes.c_int64(), ctypes.c_int64()
-        self._get(attribute, Type.INT64, 1, count, ctypes.byref(value))
-        return value.value
+    def numbers(self, attribute: int, kind: Type, most: int = 1) -> list[int]:
+        """Return an attribute's numbers, at most ``most``."""
+        values = (NUMBERS.get(kind, ctypes.c_int) * most)()
+        return list(values[: self._get(attribute, kind, most, values)])
 
-    def notes(self, attribute: int, most: int) -> frozenset[int]:
-        """Return a set of at most ``most`` numerical notes."""
-        values, count = (ctypes.c_int * most)(), ctypes.c_int64()
-        self._get(attribute, Type.NUMERICAL_NOTE, most, count, values)
-        return frozenset(values[: count.value])
-
-    def descriptors(self, attribute: int, kind: Kind, most: int | None = None) -> list[Descriptor]:
+    def descriptors(self, attribute: int, kind: Kind, most: int = 0) -> list[Descriptor]:
         """Return an attribute's descriptors: at most ``most``, or by default all."""
-        count = ctypes.c_int64()
-        if most is None:
-            self._get(attribute, Type.DESCRIPTOR, 0, count, None)
-            most = count.value
-        empty = [Descriptor(kind) for _ in range(most)]
-        array = (ctypes.c_void_p * most)(*(descriptor.pointer for descriptor in empty))
-        self._get(attribute, Type.DESCRIPTOR, most, count, array)
-        for unused in empty[count.value :]:
-            unused.close()
-        return empty[: count.value]
+        empty = [Descriptor(kind) for _ in range(most or self._get(attribute, Type.DESCRIPTOR, 0, None))]
+        return empty[: self._get(attribute, Type.DESCRIPTOR, len(empty), _pointers(empty))]
 
-    def _get(self, attribute: int, kind: Type, most: int, count: ctypes.c_int64, target: object) -> None:
-        get = self.library.cudnnBackendGetAttribute
+    def _get(self, attribute: int, kind: Type, most: int, target: object) -> int:
+        """Write an attribute's values to an array of ``most``, and return how many they are."""
+        get, count = self.library.cudnnBackendGetAttribute, ctypes.c_int64()
         check(get(self.pointer, attribute, int(kind), ctypes.c_int64(most), ctypes.byref(count), target), attribute)
+        return count.value
+
+
+def _pointers(descriptors: Sequence[Descriptor]) -> ctypes.Array[Any]:
+    return (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer for descriptor in descriptors))
 
 
 def check(status: int, what: object) -> None:
@@ -137,8 +115,6 @@ def check(status: int, what: object) -> None:
 
 OLDEST = 90800
 """First version that accepts device properties instead of a handle (cuDNN 9.8's release notes)."""
-
-
 WITHOUT_VOLTA = 91100
 """First version without the kernels of GPUs before compute capability 7.5 (cuDNN 9.11's release notes).
 
@@ -208,3 +184,110 @@ def version_text(version: int) -> str:
     '9.20.0'
     """
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+# A convolution, described as torch does, and the plans of the heuristics for it
+
+INSTANT, MODE_B, FALLBACK = 0, 1, 2
+"""Heuristics modes (``cudnnBackendHeurMode_t``)."""
+
+TENSOR_CORE, DOWN_CONVERT, NONDETERMINISTIC, NOTES = 0, 1, 4, 10
+"""Numerical notes of an engine that torch checks, and their number (``cudnnBackendNumericalNote_t``)."""
+
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+"""``cudnnDataType_t`` by torch dtype."""
+
+CROSS_CORRELATION = 1
+ALIGNMENT = 32
+"""The alignment torch reports for its allocator's tensors, which start at multiples of 512 bytes (``getAlignment``)."""
+
+COMPUTE_TYPE, MODE, DILATIONS, STRIDES, POST_PADDINGS, PRE_PADDINGS, SPATIAL_DIMS = range(100, 107)
+HEURISTICS_MODE, HEURISTICS_GRAPH, HEURISTICS_RESULTS, HEURISTICS_DEVICE = 200, 201, 202, 204
+CONFIG_ENGINE = 300
+PLAN_CONFIG, PLAN_WORKSPACE, PLAN_DEVICE = 401, 402, 407
+OPERATIONS = {Kind.FORWARD: 700, Kind.BACKWARD_DATA: 706, Kind.BACKWARD_FILTER: 712}
+"""First attribute of each operation: alpha, beta, the convolution, then w, x and y or their gradients."""
+GRAPH_OPERATIONS = 801
+BYTE_ALIGNMENT, DATA_TYPE, DIMENSIONS, TENSOR_STRIDES, UNIQUE_ID = 900, 901, 902, 903, 906
+ENGINE_NOTES = 1303
+DEVICE_JSON = 2702
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A convolution to query: the forward reads x and writes y; w are the weights.
+
+    All three are dense in one memory format: channels-last (``last``) or channels-first.
+    """
+
+    kind: Kind
+    dtype: str
+    last: bool
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def workspaces(
+    question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False
+) -> Iterator[int]:
+    """Yield the workspaces, in bytes, of the heuristics' plans that can be built, in order.
+
+    ``device_text`` holds the GPU's properties as JSON. Engines with a ``refused`` numerical note are skipped. Each plan
+    is built on demand; the first that needs no workspace is the last, unless ``every`` plan is wanted. Raises
+    :class:`CudnnError` if the heuristics have no answer.
+    """
+    device = device_descriptor(device_text)
+    heuristics = Descriptor(Kind.HEURISTICS).set_descriptors(HEURISTICS_GRAPH, _graph(question))
+    heuristics.set_numbers(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
+    heuristics.set_descriptors(HEURISTICS_DEVICE, device).finalize()
+    for config in heuristics.descriptors(HEURISTICS_RESULTS, Kind.ENGINE_CONFIG):
+        (engine,) = config.descriptors(CONFIG_ENGINE, Kind.ENGINE, 1)
+        if refused.intersection(engine.numbers(ENGINE_NOTES, Type.NUMERICAL_NOTE, NOTES)):
+            continue
+        try:
+            plan = Descriptor(Kind.PLAN).set_descriptors(PLAN_CONFIG, config).set_descriptors(PLAN_DEVICE, device)
+            (size,) = plan.finalize().numbers(PLAN_WORKSPACE, Type.INT64)
+        except CudnnError:
+            continue  # A plan that cannot be built: torch tries the next.
+        yield size
+        if size == 0 and not every:
+            return
+
+
+def _graph(question: Question) -> Descriptor:
+    """Return the graph of one operation, which reads and writes tensors by the names w, x and y."""
+    convolution = Descriptor(Kind.CONVOLUTION)
+    compute = question.dtype if question.dtype == "float64" else "float32"
+    convolution.set_numbers(COMPUTE_TYPE, Type.DATA_TYPE, DATA_TYPES[compute])
+    convolution.set_numbers(MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
+    convolution.set_numbers(SPATIAL_DIMS, Type.INT64, len(question.stride))
+    for attribute in (PRE_PADDINGS, POST_PADDINGS):
+        convolution.set_numbers(attribute, Type.INT64, *question.padding)
+    convolution.set_numbers(DILATIONS, Type.INT64, *question.dilation)
+    convolution.set_numbers(STRIDES, Type.INT64, *question.stride).finalize()
+    operation, first = Descriptor(question.kind), OPERATIONS[question.kind]
+    scale = Type.DOUBLE if compute == "float64" else Type.FLOAT
+    operation.set_numbers(first, scale, 1.0).set_numbers(first + 1, scale, 0.0)
+    operation.set_descriptors(first + 2, convolution)
+    strides = channels_last if question.last else contiguous
+    for attribute, name, sizes in zip(range(first + 3, first + 6), "wxy", (question.w, question.x, question.y)):
+        tensor = Descriptor(Kind.TENSOR).set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
+        tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes).set_numbers(TENSOR_STRIDES, Type.INT64, *strides(sizes))
+        tensor.set_numbers(UNIQUE_ID, Type.INT64, ord(name)).set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT)
+        operation.set_descriptors(attribute, tensor.finalize())
+    return Descriptor(Kind.GRAPH).set_descriptors(GRAPH_OPERATIONS, operation.finalize()).finalize()
+
+
+@cache
+def device_descriptor(text: str) -> Descriptor:
+    """Return a cached descriptor that replaces a device handle.
+
+    Raises :class:`CudnnError`, also for a second GPU: some heuristics keep the properties of a process's first one.
+    """
+    if device_descriptor.cache_info().currsize:
+        raise CudnnError("this process has queried cuDNN for another GPU, whose properties it keeps")
+    return Descriptor(Kind.DEVICE).set_numbers(DEVICE_JSON, Type.CHAR, *text.encode(), 0).finalize()

@@ -45,35 +45,22 @@ class Card:
         Its keys are those that libcudnn_graph reads; ``driver`` is the CUDA version cuDNN was built with.
         """
         major, minor = self.capability
-        return json.dumps(
-            {
-                "cudaDeviceId": 0,
-                "smCountOrigin": 0,
-                "warpSize": 32,
-                "pciDeviceId": 0,
-                "isTccDriver": 0,
-                "supportCoopLaunch": 1,
-                "maxGridSize": [2**31 - 1, 65535, 65535],
-                "maxBlockSize": [1024, 1024, 64],
-                "maxThreadsPerBlock": 1024,
-                "regsPerBlock": 65536,
-                "maxRegistersPerSM": 65536,
-                "maxSharedMemoryPerBlock": 49152,
-                "oversizedSharedMemoryPerBlock": 0,
-                "deviceVer": 100 * major + 10 * minor,
-                "driverVer": driver,
-                "totalGlobalMem": self.memory_mib * MIB,
-                "multiProcessorCount": self.multiprocessors,
-                "maxSharedMemoryPerBlockOptin": self.shared_per_block,
-                "reservedSharedMemoryPerBlock": 1024 if major >= 8 else 0,
-                "maxCtasPerSM": self.blocks_per_multiprocessor,
-                "maxThreadsPerSM": self.threads_per_multiprocessor,
-                "smClockRateKHz": self.clock_khz,
-                "memClockRateKHz": self.memory_clock_khz,
-                "l2CacheSize": self.l2_bytes,
-                "deviceName": self.name,
-            }
-        )
+        keys: dict[str, Any] = {
+            "cudaDeviceId": 0,
+            "smCountOrigin": 0,
+            "pciDeviceId": 0,
+            "isTccDriver": 0,
+            "warpSize": 32,
+        }
+        keys |= {"supportCoopLaunch": 1, "maxGridSize": [2**31 - 1, 65535, 65535], "maxBlockSize": [1024, 1024, 64]}
+        keys |= {"maxThreadsPerBlock": 1024, "regsPerBlock": 65536, "maxRegistersPerSM": 65536}
+        keys |= {"maxSharedMemoryPerBlock": 49152, "oversizedSharedMemoryPerBlock": 0}
+        keys |= {"maxSharedMemoryPerBlockOptin": self.shared_per_block, "l2CacheSize": self.l2_bytes}
+        keys |= {"reservedSharedMemoryPerBlock": 1024 if major >= 8 else 0, "multiProcessorCount": self.multiprocessors}
+        keys |= {"maxCtasPerSM": self.blocks_per_multiprocessor, "maxThreadsPerSM": self.threads_per_multiprocessor}
+        keys |= {"smClockRateKHz": self.clock_khz, "memClockRateKHz": self.memory_clock_khz}
+        keys |= {"deviceVer": 100 * major + 10 * minor, "driverVer": driver, "deviceName": self.name}
+        return json.dumps(keys | {"totalGlobalMem": self.memory_mib * MIB})
 
 
 FIGURES = tuple(name for name in Card.__slots__ if name not in ("name", "capability", "like"))
@@ -82,12 +69,12 @@ FIGURES = tuple(name for name in Card.__slots__ if name not in ("name", "capabil
 @cache
 def known_cards() -> dict[str, Card]:
     """Return the GPUs with a file, by file name."""
-    return {path.stem: _read(json.loads(path.read_text())) for path in sorted(CARD_FILES.glob("*.json"))}
-
-
-def _read(figures: dict[str, Any]) -> Card:
-    capability = (figures["major"], figures["minor"])
-    return Card(figures["name"], capability, **{name: figures[name] for name in FIGURES})
+    cards = {}
+    for path in sorted(CARD_FILES.glob("*.json")):
+        figures = json.loads(path.read_text())
+        own = {name: figures[name] for name in FIGURES}
+        cards[path.stem] = Card(figures["name"], (figures["major"], figures["minor"]), **own)
+    return cards
 
 
 DRIVER = {

@@ -1,12 +1,26 @@
-"""cuDNN as the convolution rules use it: queried where possible, with what the estimate then assumes."""
+"""cuDNN as the convolution rules use it: queried where possible, with what the estimate then assumes.
+
+Without a driver it is queried in a subprocess, where stand-ins for CUDA's libraries let it offer the engines that need
+one. The first query for a GPU starts its subprocess, which imports no torch, uses no GPU and ends with this process.
+Each GPU has its own: some of cuDNN's heuristics keep the properties of the first device that a process asks about.
+"""
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import subprocess
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, replace
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import torch
 
@@ -15,10 +29,10 @@ from .....data.errors import InputError
 from .....data.units import MIB
 from .....live.cuda_guard import capability_of
 from ....backends import allows_tf32
-from . import worker_client
-from .backend import CudnnError, Kind, cudnn_library, missing_kernels, version_text
+from . import backend
+from .backend import CudnnError, Kind, Question, cudnn_library, missing_kernels, version_text, workspaces
 from .cards import Card
-from .heuristics import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
+from .stand_ins import is_possible
 from .table import tensor_bytes
 
 CLUSTERS = (9, 0)
@@ -38,15 +52,24 @@ class Cudnn:
         """The convolutions that have run, by thread."""
         self.in_engine = False
         """Whether autograd's thread runs the operator; plans are kept by thread (``benchmark_cache``, Conv_v8.cpp)."""
-        self.expected: set[tuple[Question, tuple[Kind, ...]]] = set()
         self.refused: dict[str, int] = {}
         self.is_guessed = False
         """Whether the table has answered in place of cuDNN."""
-        self.why = _why_not(card, how)
+        self.why = ""
         """Why cuDNN is not queried; "" if it is."""
-        self.has_worker = not self.why and capability_of(0) is None and _has_worker(card)
+        if how == RULE:
+            self.why = 'cudnn="rule"'
+        elif card is None:
+            self.why = "no device properties are known for this GPU"
+        else:
+            try:
+                cudnn_library()
+            except CudnnError as error:
+                self.why = str(error)
+        has_driver = capability_of(0) is not None
+        self.has_worker = not (self.why or card is None or has_driver) and _worker(card) is not None
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
-        self.has_all = not self.why and (capability_of(0) is not None or self.has_worker)
+        self.has_all = not self.why and (has_driver or self.has_worker)
         """Whether cuDNN offers the engines that need a driver."""
         self.missing = "" if self.why or card is None else missing_kernels(card.capability)
         """Why cuDNN's answers do not hold for this GPU; "" if they do."""
@@ -71,7 +94,8 @@ class Cudnn:
         """
         if self.has_all:
             return self.split(nbytes, nbytes)
-        is_plain = question.dtype == "float64" or (question.dtype == "float32" and not self._has_tensor_cores())
+        has_cores = self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
+        is_plain = question.dtype == "float64" or (question.dtype == "float32" and not has_cores)
         most = 3 * sum(tensor_bytes(question, 1)) if is_plain else nbytes
         is_product = prod(question.w[2:]) == 1 and set(question.stride) == {1} and not any(question.padding)
         return self.split(0 if is_product else nbytes, max(nbytes, most))
@@ -93,14 +117,9 @@ class Cudnn:
         """Return a bound of a workspace: a plan that does not fit in the GPU's memory does not run."""
         return nbytes if self.card is None else min(nbytes, self.card.memory_mib * MIB)
 
-    def _has_tensor_cores(self) -> bool:
-        """Whether fp32 runs on tensor cores."""
-        return self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
-
     def expect(self, question: Question, *kinds: Kind) -> None:
         """Have the subprocess, if there is one, look up the plans of these kinds while the trace goes on."""
-        if self.has_worker and self.card is not None and not self.missing and (question, kinds) not in self.expected:
-            self.expected.add((question, kinds))
+        if self.has_worker and self.card is not None and not self.missing:
             for kind in kinds:
                 expect(replace(question, kind=kind), self.card, Settings.of_torch(question.dtype))
 
@@ -112,7 +131,7 @@ class Cudnn:
         try:
             if self.missing:
                 raise CudnnError(self.missing)
-            ask = worker_client.workspaces if self.has_worker else workspaces
+            ask = workspaces_of_worker if self.has_worker else workspaces
             answered = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
@@ -140,20 +159,8 @@ class Cudnn:
         return tuple(lines)
 
 
-def _has_worker(card: Card | None) -> bool:
-    return card is not None and worker_client.is_available(device_text(card))
-
-
-def _why_not(card: Card | None, how: str) -> str:
-    if how == RULE:
-        return 'cudnn="rule"'
-    if card is None:
-        return "no device properties are known for this GPU"
-    try:
-        cudnn_library()
-    except CudnnError as error:
-        return str(error)
-    return ""
+def _worker(card: Card) -> Worker | None:
+    return worker_of(os.getpid(), device_text(card))
 
 
 REMEMBERED = 4096
@@ -166,7 +173,7 @@ class Settings:
 
     deterministic: bool = False
     tensor_cores: bool = True
-    mode: int = INSTANT
+    mode: int = backend.INSTANT
     benchmark: bool = False
 
     @classmethod
@@ -176,14 +183,18 @@ class Settings:
             deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
             tensor_cores=dtype != "float32" or allows_tf32(),
             benchmark=torch.backends.cudnn.benchmark,
-            mode=MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else INSTANT,
+            mode=backend.MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else backend.INSTANT,
         )
 
     @property
     def refused(self) -> frozenset[int]:
         """Numerical notes of the engines that torch skips."""
-        unstable = {NONDETERMINISTIC} if self.deterministic else set()
-        return frozenset({DOWN_CONVERT, *unstable, *(() if self.tensor_cores else (TENSOR_CORE,))})
+        skipped = {
+            backend.NONDETERMINISTIC: self.deterministic,
+            backend.TENSOR_CORE: not self.tensor_cores,
+            backend.DOWN_CONVERT: True,
+        }
+        return frozenset(note for note, is_skipped in skipped.items() if is_skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +209,7 @@ class Plans:
 
     @property
     def tried(self) -> tuple[int, ...]:
-        """The workspaces requested in turn until an allocation succeeds: each smaller than those before.
-
-        >>> Plans((64, 96, 16), (0,)).tried
-        (64, 16, 0)
-        """
+        """The workspaces requested in turn until an allocation succeeds: each smaller than those before."""
         least: list[int] = []
         for size in (*self.listed, *self.fallback):
             if not least or size < least[-1]:
@@ -216,7 +223,7 @@ class Plans:
 
 
 Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
-"""A way to query cuDNN, such as :func:`.heuristics.workspaces`."""
+"""A way to query cuDNN, such as :func:`.backend.workspaces`."""
 
 
 @lru_cache(REMEMBERED)
@@ -225,11 +232,11 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
 
     The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
     """
-    device = device_text(card)
-    listed = tuple(ask(question, device, settings.mode, settings.refused, settings.benchmark))
+    device, how = device_text(card), (settings.refused, settings.benchmark)
+    listed = tuple(ask(question, device, settings.mode, *how))
     fallback: tuple[int, ...] = ()
     if settings.benchmark or 0 not in listed:
-        fallback = tuple(ask(question, device, FALLBACK, settings.refused, settings.benchmark))
+        fallback = tuple(ask(question, device, backend.FALLBACK, *how))
     if not listed and not fallback:
         raise CudnnError("cuDNN returned no plan that torch would run")
     return Plans(listed, fallback)
@@ -238,10 +245,99 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
 @lru_cache(REMEMBERED)
 def expect(question: Question, card: Card, settings: Settings) -> None:
     """Have the cuDNN subprocess begin to answer what :func:`plans` will ask it."""
-    worker_client.expect(question, device_text(card), settings.mode, settings.refused, settings.benchmark)
+    worker = _worker(card)
+    if worker is not None:
+        worker.expect(question, device_text(card), settings.mode, settings.refused, settings.benchmark)
 
 
 @cache
 def device_text(card: Card) -> str:
     """Return a GPU's properties as cuDNN reads them."""
     return card.properties(cudnn_library().cudnnGetCudartVersion())
+
+
+# A subprocess, where stand-ins for CUDA's libraries let cuDNN offer the engines that need a driver
+
+SCRIPT = Path(__file__).with_name("worker.py")
+UNREAD = 64
+"""Most queries sent ahead: they and their answers fit in the pipes, so that neither side waits for the other."""
+
+
+class Worker:
+    """The subprocess for a GPU."""
+
+    def __init__(self, cudnn: Path, cuda: str) -> None:
+        self.lock = Lock()
+        self.sent: deque[str] = deque()
+        """The queries whose answers are still to be read, in order."""
+        self.answers: dict[str, str] = {}
+        """By query sent ahead: its answer, until it is requested."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", str(SCRIPT), str(cudnn), cuda],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
+        )  # fmt: skip
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.input, self.output = self.process.stdin, self.process.stdout
+        atexit.register(self.close)
+
+    def workspaces(self, *query: Any) -> list[int]:
+        """Return what :func:`.backend.workspaces` yields there. Raises :class:`CudnnError` if it has no answer."""
+        text = _text(*query)
+        with self.lock:
+            if text not in self.answers and text not in self.sent:
+                self._send(text)
+            while text not in self.answers:
+                self.answers[self.sent.popleft()] = self.output.readline()
+            line = self.answers.pop(text)
+        answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess exited"}
+        if "error" in answered:
+            raise CudnnError(answered["error"])
+        sizes: list[int] = answered["workspaces"]
+        return sizes
+
+    def expect(self, *query: Any) -> None:
+        """Send a query ahead, to be answered while this process does something else."""
+        text = _text(*query)
+        with self.lock:
+            if len(self.sent) < UNREAD and text not in self.answers and text not in self.sent:
+                self._send(text)
+
+    def _send(self, text: str) -> None:
+        self.sent.append(text)
+        with suppress(OSError):  # An exited subprocess is noticed when reading.
+            self.input.write(text + "\n")
+            self.input.flush()
+
+    def close(self) -> None:
+        """End the subprocess."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _text(question: Question, device: str, mode: int, refused: frozenset[int], every: bool = False) -> str:
+    return json.dumps([astuple(question), device, mode, sorted(refused), every])
+
+
+def workspaces_of_worker(question: Question, device: str, *how: Any) -> Iterator[int]:
+    """Do as :func:`.backend.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
+    worker = worker_of(os.getpid(), device)
+    if worker is None:
+        raise CudnnError("the cuDNN subprocess could not be started")
+    return iter(worker.workspaces(question, device, *how))
+
+
+@cache
+def worker_of(process: int, device: str) -> Worker | None:
+    """Return a process's worker for a GPU, by the text of its properties, if it can be started; a fork has its own.
+
+    cuDNN runs there with torch's version of CUDA, unless this cuDNN was built for another major one.
+    """
+    cudnn = backend.cudnn_path()
+    if cudnn is None or not sys.executable or not is_possible():
+        return None
+    try:
+        number, cuda = cudnn_library().cudnnGetCudartVersion(), torch.version.cuda or ""
+        major, minor = number // 1000, number % 1000 // 10
+        return Worker(cudnn, cuda if cuda.startswith(f"{major}.") else f"{major}.{minor}")
+    except (OSError, CudnnError):
+        return None

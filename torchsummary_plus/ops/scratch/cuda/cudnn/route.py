@@ -50,7 +50,9 @@ class Convolution:
 def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> Route:
     """Return the implementation for an input and weights."""
     cudnn = takes_cudnn(conv.dtype, conv.stride, conv.output_padding, capability)
-    if not _is_depthwise(conv, x, weight):
+    channels = x.shape[1]
+    is_depthwise = not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
+    if not is_depthwise:
         return Route.CUDNN if cudnn else Route.COLUMNS
     if goes_last(conv, x, weight) and cudnn:
         return Route.CUDNN
@@ -62,11 +64,6 @@ def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability
 def goes_last(conv: Convolution, first: Strided, second: Strided) -> bool:
     """Whether cuDNN gets channels-last tensors (``cudnn_conv_suggest_memory_format``)."""
     return conv.dtype is not torch.float64 and (first.suggests_last or second.suggests_last)
-
-
-def _is_depthwise(conv: Convolution, x: Strided, weight: Strided) -> bool:
-    channels = x.shape[1]
-    return not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
 
 
 def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> bool:
@@ -118,9 +115,8 @@ class Strided:
 
     def part(self, axis: int, parts: int) -> Strided:
         """Return one of ``parts`` equal parts of an axis, as a view."""
-        shape = list(self.shape)
-        shape[axis] //= parts
-        return Strided(tuple(shape), self.strides, self.itemsize)
+        shape = (*self.shape[:axis], self.shape[axis] // parts, *self.shape[axis + 1 :])
+        return Strided(shape, self.strides, self.itemsize)
 
 
 def strided(tensor: Any) -> Strided:

@@ -59,47 +59,39 @@ _alive: list[Any] = []
 def load_stand_ins(cuda: str) -> None:
     """Load them under the names that cuDNN looks for; ``cuda`` is the version of CUDA that torch was built with."""
     major, minor = map(int, cuda.split(".")[:2])
-    for name, functions in (
-        (f"libcublasLt.so.{major}", _cublas_lt()),
-        ("libcuda.so.1", _driver()),
-        (f"libnvrtc.so.{major}", _compiler(major, minor)),
-    ):
+    succeed = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    make = _writing(ctypes.c_size_t, HANDLE)
+    driver = dict.fromkeys(DOERS, succeed) | dict.fromkeys(LOADERS, make)
+    driver |= {name: _writing(ctypes.c_int, number) for name, number in NUMBERS.items()}
+    suffixes = ("Init_internal", "Destroy", "SetAttribute", "GetAttribute")
+    cublas = dict.fromkeys((f"cublasLt{kind}{suffix}" for kind in OBJECTS for suffix in suffixes), succeed)
+    cublas |= dict.fromkeys((f"cublasLt{name}" for name in ("Destroy", "GetProperty", "Matmul")), succeed)
+    cublas |= {f"cublasLt{kind}Create": make for kind in ("", *OBJECTS)}
+    cublas["cublasLtMatrixTransform"] = succeed
+    cublas["cublasLtGetVersion"] = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: LT_VERSION)
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    heuristic = ctypes.CFUNCTYPE(integer, *(pointer,) * 7, integer, pointer, ctypes.POINTER(integer))
+    cublas["cublasLtMatmulAlgoGetHeuristic"] = heuristic(_one_algorithm)
+    zeros = ctypes.c_char * COMPILED_BYTES
+    compiler = dict.fromkeys(COMPILERS, succeed)
+    compiler |= {f"nvrtcGet{kind}Size": _writing(ctypes.c_size_t, None, COMPILED_BYTES) for kind in COMPILED}
+    compiler |= {f"nvrtcGet{kind}": _writing(zeros, None, zeros()) for kind in COMPILED}
+    compiler |= {"nvrtcCreateProgram": make, "nvrtcVersion": _writing(ctypes.c_int, major, minor)}
+    libraries = {f"libcublasLt.so.{major}": cublas, "libcuda.so.1": driver, f"libnvrtc.so.{major}": compiler}
+    for name, functions in libraries.items():
         _alive.extend((functions, load(name, functions)))
 
 
-def _succeeding() -> Any:
-    return ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+def _writing(kind: Any, *values: Any) -> Any:
+    """Return a function that writes each value to where an argument points, None to leave that alone."""
 
-
-def _writing(kind: Any, number: int) -> Any:
-    """Return a function that writes a number to its first argument."""
-
-    def write(target: Any) -> int:
-        target[0] = number
+    def write(*targets: Any) -> int:
+        for target, value in zip(targets, values):
+            if value is not None:
+                target[0] = value
         return 0
 
-    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(kind))(write)
-
-
-def _driver() -> dict[str, Any]:
-    functions = dict.fromkeys(DOERS, _succeeding()) | dict.fromkeys(LOADERS, _writing(ctypes.c_size_t, HANDLE))
-    return functions | {name: _writing(ctypes.c_int, number) for name, number in NUMBERS.items()}
-
-
-def _cublas_lt() -> dict[str, Any]:
-    succeed, make = _succeeding(), _writing(ctypes.c_size_t, HANDLE)
-    suffixes = ("Init_internal", "Destroy", "SetAttribute", "GetAttribute")
-    functions = {f"cublasLt{kind}{suffix}": succeed for kind in OBJECTS for suffix in suffixes}
-    functions |= {f"cublasLt{kind}Create": make for kind in ("", *OBJECTS)}
-    functions |= dict.fromkeys(("cublasLtDestroy", "cublasLtGetProperty", "cublasLtMatmul"), succeed)
-    functions["cublasLtMatrixTransform"] = succeed
-    functions["cublasLtGetVersion"] = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: LT_VERSION)
-    seven = (ctypes.c_void_p,) * 7
-    count = ctypes.POINTER(ctypes.c_int)
-    functions["cublasLtMatmulAlgoGetHeuristic"] = ctypes.CFUNCTYPE(
-        ctypes.c_int, *seven, ctypes.c_int, ctypes.c_void_p, count
-    )(_one_algorithm)
-    return functions
+    return ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.POINTER(kind),) * len(values))(write)
 
 
 def _one_algorithm(*arguments: Any) -> int:
@@ -108,32 +100,6 @@ def _one_algorithm(*arguments: Any) -> int:
     ctypes.c_float.from_address(results + WAVES_AT).value = 1.0
     count[0] = 1
     return 0
-
-
-def _compiler(major: int, minor: int) -> dict[str, Any]:
-    integers, anything = ctypes.POINTER(ctypes.c_int), ctypes.c_void_p
-
-    def version(first: Any, second: Any) -> int:
-        first[0], second[0] = major, minor
-        return 0
-
-    def size(program: Any, target: Any) -> int:
-        target[0] = COMPILED_BYTES
-        return 0
-
-    def content(program: Any, target: Any) -> int:
-        ctypes.memset(target, 0, COMPILED_BYTES)
-        return 0
-
-    sizes = ctypes.CFUNCTYPE(ctypes.c_int, anything, ctypes.POINTER(ctypes.c_size_t))(size)
-    contents = ctypes.CFUNCTYPE(ctypes.c_int, anything, anything)(content)
-    functions = dict.fromkeys(COMPILERS, _succeeding())
-    functions |= {f"nvrtcGet{kind}Size": sizes for kind in COMPILED} | {
-        f"nvrtcGet{kind}": contents for kind in COMPILED
-    }
-    functions["nvrtcCreateProgram"] = _writing(ctypes.c_size_t, HANDLE)
-    functions["nvrtcVersion"] = ctypes.CFUNCTYPE(ctypes.c_int, integers, integers)(version)
-    return functions
 
 
 MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -153,11 +119,7 @@ def is_possible() -> bool:
 
 
 def shared_object(name: str, addresses: Mapping[str, int]) -> bytes:
-    """Return a shared library with this name (``DT_SONAME``) and symbols at these addresses.
-
-    >>> shared_object("libnothing.so.1", {})[:4]
-    b'\\x7fELF'
-    """
+    """Return a shared library with this name (``DT_SONAME``) and symbols at these addresses."""
     strings, places = b"\0", {}
     for text in (name, *addresses):
         places[text] = len(strings)

@@ -15,7 +15,6 @@ or transform more or less), and the bounds contain 99.1 % of the answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import cache
 from math import log2, prod
 from pathlib import Path
@@ -23,8 +22,7 @@ from typing import Any, NamedTuple
 
 from .....data.capability import Capability
 from .....data.units import KIB, MIB, round_up
-from .backend import Kind
-from .heuristics import Question
+from .backend import Kind, Question
 
 TABLE = Path(__file__).parent / "table.json"
 
@@ -65,28 +63,32 @@ class Guess(NamedTuple):
 
 
 def guess(question: Question, capability: Capability, tensor_cores: bool) -> Guess:
-    """Return a convolution's workspace by the table, for the GPU with the nearest compute capability."""
-    key = f"{_column(capability)} {_numbers(question.dtype, tensor_cores)} {'last' if question.last else 'first'}"
-    nodes, bounds = _tree(f"{key} {question.kind.name}")
-    formula, rest, place = descend(nodes, features(question))
+    """Return a convolution's workspace by the table, for a GPU of the same capability, else the nearest older one."""
+    known = {name: tuple(numbers) for name, numbers in _table()["cards"].items()}
+    older = [name for name, numbers in known.items() if numbers <= capability]
+    card = max(older, key=known.__getitem__) if older else min(known, key=known.__getitem__)
+    numbers = {"float32": "tf32" if tensor_cores else "float32", "float64": "float32"}.get(question.dtype, "float16")
+    trees = _table()["trees"]
+    tree = trees[f"{card} {numbers} {'last' if question.last else 'first'} {question.kind.name}"]
+    node, bounds = trees[tree] if isinstance(tree, str) else tree  # Equal trees are stored once.
+    values = features(question)
+    while len(node) == 4:
+        feature, threshold, below, above = node
+        node = below if values[feature] <= threshold else above
+    formula, rest, place = node
     low, high, most_kib = bounds[place]
-    whole = sum(tensor_bytes(question, 1))
-    nbytes = max(0, leaf_bytes(question, formula, rest))
+    plain, (unit, taken) = tensor_bytes(question, 1), divmod(formula, UNIT)
+    whole = sum(plain)
+    if taken == TRANSFORMS:
+        nbytes = round(rest * whole)
+    else:
+        nbytes = max(0, copied_bytes(question, taken, unit) + round(rest * plain[1]))
     least, most = round(low * whole), round(high * whole)
     if whole < SMALL:
         least, most = 0, min(most_kib * KIB, max(PARTS * whole, transforms(question)))
     if whole < SMALL or least == most:
         least, most = 0, max(most, nbytes + COPIES * whole)
     return Guess(nbytes, min(nbytes, least), max(nbytes, most))
-
-
-def leaf_bytes(question: Question, formula: int, rest: float) -> int:
-    """Return the workspace that a leaf describes: copies of tensors and a remainder, or transforms."""
-    unit, taken = divmod(formula, UNIT)
-    plain = tensor_bytes(question, 1)
-    if taken == TRANSFORMS:
-        return round(rest * sum(plain))
-    return copied_bytes(question, taken, unit) + round(rest * plain[1])
 
 
 def copied_bytes(question: Question, taken: int, unit: int) -> int:
@@ -103,12 +105,7 @@ def copied_bytes(question: Question, taken: int, unit: int) -> int:
 def tensor_bytes(question: Question, unit: int) -> tuple[int, int, int]:
     """Return the bytes of x, w and y with each group's channels padded to a multiple of ``unit``."""
     item, groups = ITEM[question.dtype], question.x[1] // question.w[1]
-
-    def padded(channels: int) -> int:
-        """Round channels up to a multiple of ``unit``."""
-        return round_up(channels, unit)
-
-    inner, outer = padded(question.w[1]), padded(question.w[0] // groups)
+    inner, outer = round_up(question.w[1], unit), round_up(question.w[0] // groups, unit)
     x = question.x[0] * groups * inner * prod(question.x[2:])
     w = groups * outer * inner * prod(question.w[2:])
     y = question.y[0] * groups * outer * prod(question.y[2:])
@@ -177,59 +174,15 @@ def features(question: Question) -> tuple[float, ...]:
     groups = question.x[1] // question.w[1]
     outer, inner = question.w[0] // groups, question.w[1]
     pixels, taps = prod(question.y[2:]), prod(question.w[2:])
+    work = inner * outer * taps * groups
+    odd = [float(sum(channels % unit != 0 for unit in (8, 4, 2))) for channels in (inner, outer)]
     return (
-        log2(question.x[0]),
-        log2(inner),
-        log2(outer),
-        log2(pixels),
-        log2(taps),
-        max(question.stride),
-        log2(groups),
-        max(question.dilation),
-        log2(question.x[0] * pixels),
-        log2(inner * taps),
-        log2(inner * outer * taps * groups),
-        float(inner % 8 != 0) + (inner % 4 != 0) + (inner % 2 != 0),
-        float(outer % 8 != 0) + (outer % 4 != 0) + (outer % 2 != 0),
-        len(question.stride),
-        log2(question.x[2]),
-        log2(question.x[-1]),
-        log2(prod(question.x[2:])),
-        log2(question.x[0] * pixels * inner * outer * taps * groups),
-        log2(question.x[0] * pixels * outer),
-        log2(pixels * taps),
+        *(log2(question.x[0]), log2(inner), log2(outer), log2(pixels), log2(taps), max(question.stride), log2(groups)),
+        *(max(question.dilation), log2(question.x[0] * pixels), log2(inner * taps), log2(work), *odd),
+        *(len(question.stride), log2(question.x[2]), log2(question.x[-1]), log2(prod(question.x[2:]))),
+        *(log2(question.x[0] * pixels * work), log2(question.x[0] * pixels * outer), log2(pixels * taps)),
         question.padding[-1] / question.w[-1],
     )
-
-
-def descend(tree: Any, values: tuple[float, ...]) -> Any:
-    """Return a tree's leaf; a node is [feature, threshold, at most, above]."""
-    while len(tree) == 4:
-        feature, threshold, below, above = tree
-        tree = below if values[feature] <= threshold else above
-    return tree
-
-
-def _numbers(dtype: str, tensor_cores: bool) -> str:
-    if dtype == "float32":
-        return "tf32" if tensor_cores else "float32"
-    return "float32" if dtype == "float64" else "float16"
-
-
-def _tree(name: str) -> tuple[Any, Sequence[tuple[float, float, int]]]:
-    """Return a tree and the bounds that its leaves refer to; equal trees are stored once."""
-    trees = _table()["trees"]
-    stored = trees[name]
-    nodes, bounds = trees[stored] if isinstance(stored, str) else stored
-    return nodes, bounds
-
-
-def _column(wanted: Capability) -> str:
-    """Return the table's GPU for a capability: the same one, else the nearest older one."""
-    known = {name: tuple(capability) for name, capability in _table()["cards"].items()}
-    older = [name for name, capability in known.items() if capability <= wanted]
-    nearest: str = max(older, key=known.__getitem__) if older else min(known, key=known.__getitem__)
-    return nearest
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Answer queries for cuDNN in a subprocess without torch, one JSON line for each (:mod:`.worker_client` starts it).
+"""Answer queries for cuDNN in a subprocess without torch, one JSON line for each (:mod:`.queries` starts it).
 
 Usage: ``python worker.py CUDNN_PATH CUDA_VERSION``.
 """
@@ -17,39 +17,29 @@ PACKAGE = "torchsummary_plus.ops.scratch.cuda.cudnn"
 
 def make_packages() -> None:
     """Register packages that only know their folders: the code of the real ones imports torch."""
-    folder = Path(__file__).parent
-    names = PACKAGE.split(".")
+    names, folder = PACKAGE.split("."), Path(__file__).parent
     for depth in range(len(names), 0, -1):
-        _add_package(".".join(names[:depth]), folder)
+        package = ModuleType(".".join(names[:depth]))
+        package.__path__ = [str(folder)]
+        sys.modules[package.__name__] = package
         folder = folder.parent
 
 
-def _add_package(name: str, folder: Path) -> None:
-    package = ModuleType(name)
-    package.__path__ = [str(folder)]
-    sys.modules[name] = package
-
-
 def main(cudnn: str, cuda: str) -> None:
-    """Answer each JSON line on standard input with one on standard output."""
+    """Answer each JSON line on standard input with one on standard output: the workspaces, or cuDNN's error."""
     make_packages()
-    import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cuda)
-    backend, heuristics = (import_module(f"{PACKAGE}.{name}") for name in ("backend", "heuristics"))
+    stand_ins, backend = (import_module(f"{PACKAGE}.{name}") for name in ("stand_ins", "backend"))
+    stand_ins.load_stand_ins(cuda)
     backend.override.append(Path(cudnn))
     for line in sys.stdin:
-        print(json.dumps(answer(backend, heuristics, json.loads(line))), flush=True)
-
-
-def answer(backend: Any, heuristics: Any, query: dict[str, Any]) -> dict[str, Any]:
-    """Return the workspaces that cuDNN reports for a query, or its error."""
-    try:
-        question = heuristics.question_of(query["question"])
-        sizes = heuristics.workspaces(
-            question, query["device"], query["mode"], frozenset(query["refused"]), query["every"]
-        )
-        return {"workspaces": list(sizes)}
-    except backend.CudnnError as error:
-        return {"error": str(error)}
+        (kind, dtype, last, *sizes), device, mode, refused, every = json.loads(line)
+        question = backend.Question(backend.Kind(kind), dtype, last, *map(tuple, sizes))
+        answer: dict[str, Any]
+        try:
+            answer = {"workspaces": list(backend.workspaces(question, device, mode, frozenset(refused), every))}
+        except backend.CudnnError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
