@@ -1,4 +1,4 @@
-"""Rules for layers' operators: products, embeddings, norms, attention, recurrent layers, decompositions.
+"""Rules for layers' operators: products, embeddings, norms, gates, attention, recurrent layers, decompositions.
 
 And for those that resize batches of images, signals and volumes: convolution, pooling, resampling, padding.
 """
@@ -27,6 +27,7 @@ from .registry import (
     Sizes,
     axis_of,
     channels_last,
+    dense_strides,
     each,
     floats_of,
     fresh,
@@ -327,7 +328,19 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
     return softmax(x, dim, False)
 
 
-# Dropout
+# Gates and dropout
+
+
+@rule("glu")
+def glu(x: Tensor, dim: int = -1) -> Out:
+    """The input with an axis halved, row-major or in the input's order of axes."""
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
+    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
+    if is_contiguous(x):
+        return fresh(shape, x.dtype)
+    sure(numel(shape))
+    return shape, dense_strides(shape, [x.stride()]), x.dtype
 
 
 @rule("native_dropout")

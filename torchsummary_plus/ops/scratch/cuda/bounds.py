@@ -91,16 +91,8 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static"),
         *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward"),
         *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
-        *(
-            "histc",
-            "index_reduce",
-            "index_reduce_",
-            "logcumsumexp",
-            "cummax",
-            "cummin",
-            "_cummax_helper",
-            "_cummin_helper",
-        ),
+        *("histc", "index_reduce", "index_reduce_"),
+        *("logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"),
     ),
     Bound(3, broadcasts=True): ("dist", "allclose"),
 }
