@@ -380,9 +380,10 @@ def bounded_call(operator: str, shape: Sequence[int]) -> nn.Module:
     """Return a function that a parameter's gradient does not pass through: the operator has only a bound."""
 
     def run(x: Tensor) -> Tensor:
+        total = x.sum()
         value = (MATRICES | BOUNDED_ROWS)[operator](x.detach())
         parts = [value] if isinstance(value, Tensor) else value
-        return x.sum() + sum((part.abs().float().sum() for part in parts), start=torch.zeros((), device=x.device))
+        return total + sum((part.abs().float().sum() for part in parts), start=torch.zeros((), device=x.device))
 
     return Called(run, *shape)
 

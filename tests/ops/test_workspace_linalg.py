@@ -46,20 +46,13 @@ PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 120])
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_the_gradient_of_a_product_without_a_zero(name: str) -> None:
-    model, x = Multiplied(PRODUCTS[name]), torch.rand(40, 30) + 0.5
-    estimate = estimate_memory(model, input_data=x)
-    assert abs(estimate.peak_bytes - measure(model, (x,)).peak_bytes) <= 16
-    assert any("assumed to contain no zeros" in text for text in estimate.assumptions)
-    assert not estimate_memory(model, input_data=x, mode="eval").assumptions
-
-
-@pytest.mark.parametrize("zeros", [1, 120])
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_the_gradient_of_a_product_with_zeros_is_in_the_range(name: str, zeros: int) -> None:
+def test_the_gradient_of_a_product_is_named_and_in_the_range(name: str, zeros: int) -> None:
     model, x = Multiplied(PRODUCTS[name]), torch.rand(40, 30) + 0.5
     x.flatten()[:zeros] = 0
-    low, high = estimate_memory(model, input_data=x).peak_range
+    estimate = estimate_memory(model, input_data=x)
+    low, high = estimate.peak_range
     assert low <= measure(model, (x,)).peak_bytes <= high
-    assert high > low
+    assert any("prod" in operator.lower() for operator, _ in estimate.unknown)
+    assert not estimate_memory(model, input_data=x, mode="eval").unknown

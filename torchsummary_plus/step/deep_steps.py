@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -189,8 +188,8 @@ def _tensor(tensor: Tensor | None, shared: set[int]) -> Any:
 
 def _shared(model: nn.Module) -> set[int]:
     """Return the ids of parameters that several modules share."""
-    owned = (filter(None.__ne__, module._parameters.values()) for module in model.modules())
-    return {key for key, count in Counter(map(id, chain.from_iterable(owned))).items() if count > 1}
+    counts = Counter(id(own) for module in model.modules() for own in module._parameters.values() if own is not None)
+    return {key for key, count in counts.items() if count > 1}
 
 
 def _sharding(module: nn.Module) -> Any:
