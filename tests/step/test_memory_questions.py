@@ -184,3 +184,10 @@ def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.Monk
     monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
     estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
     assert "assumed to be False" in estimate.assumptions[0]
+
+
+def test_a_loss_on_cuda_gets_no_number_that_the_optimizer_reads_on_the_cpu() -> None:
+    """Adam of one tensor at a time, as on the CPU, reads the count of its steps; Adam of all at once reads none."""
+    estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian, optimizer="adam", gpu="T4")
+    assert not any("kernels" in told for told in estimate.assumptions)
+    assert sum("value taken from a real step" in told for told in estimate.assumptions) == 1

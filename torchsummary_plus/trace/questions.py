@@ -36,11 +36,12 @@ OUTSIDE = -1
 
 
 class Question(NamedTuple):
-    """A question: the number of the asking module, the operator, and its tensors' shapes."""
+    """A question: the asking module's number, the operator, its tensors' shapes, and whether one is of booleans."""
 
     module: int
     operator: str
     shapes: tuple[torch.Size, ...]
+    has_booleans: bool = False
 
 
 REHEARSED = "sizes taken from a real"
@@ -212,8 +213,13 @@ def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
 
 
 def question(module: int, func: OpOverload, args: Any) -> Question:
-    """Return an operator's question. One that asks for a single value asks the same at any shape."""
-    return Question(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
+    """Return an operator's question. One that asks for a single value asks the same at any shape.
+
+    A condition is another question than a number, such as the count of steps that an optimizer reads on the CPU alone.
+    """
+    tensors = tensors_of(args)
+    shapes = () if func in SCALARS else tuple(tensor.shape for tensor in tensors)
+    return Question(module, func.name(), shapes, any(tensor.dtype is torch.bool for tensor in tensors))
 
 
 def array_question(module: int, tensor: Tensor) -> Question:
