@@ -295,8 +295,8 @@ def _is_for_flash(capability: Capability, call: Attention) -> bool:
     if not torch.backends.cuda.flash_sdp_enabled():
         return False
     width, rows, columns = call.query.shape[-1], call.query.shape[2], call.key.shape[2]
+    # Then the backward needs more shared memory than a consumer GPU has.
     is_wide = 192 < width <= 224 or (width > 224 and call.dropout > 0.0)
-    """Whether the backward needs more shared memory than a consumer GPU has."""
     return bool(
         (call.mask is None and capability >= (8, 0) and _is_half(capability, call))
         and (width == call.key.shape[-1] == call.value.shape[-1] <= 256)

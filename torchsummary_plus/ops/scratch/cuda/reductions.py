@@ -77,8 +77,7 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
     inputs = what.numel // outputs
     on_fastest = what.num_reduced == len(what.shape) or what.input[0] < what.input[what.num_reduced]
     across, down = (inputs, outputs) if on_fastest else (outputs, inputs)
-    vector = 1
-    """Outputs per thread: up to 4 if outputs are dense and the input is aligned."""
+    vector = 1  # Outputs per thread: up to 4 if outputs are dense and the input is aligned.
     is_dense = what.input[0 if on_fastest else what.num_reduced] == size
     if is_dense and not on_fastest:
         first = what.num_reduced
