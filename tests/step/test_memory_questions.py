@@ -191,3 +191,20 @@ def test_a_loss_on_cuda_gets_no_number_that_the_optimizer_reads_on_the_cpu() -> 
     estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian, optimizer="adam", gpu="T4")
     assert not any("kernels" in told for told in estimate.assumptions)
     assert sum("value taken from a real step" in told for told in estimate.assumptions) == 1
+
+
+def test_a_loss_on_cuda_reads_its_own_number_in_every_step() -> None:
+    """The second step's loss was taken for the count of steps that Adam read after the first one."""
+
+    def plain(y: Tensor) -> Tensor:
+        return y.pow(2).mean() + 100
+
+    def branching(y: Tensor) -> Tensor:
+        value = plain(y)
+        return value if value.item() >= 100 else y.repeat(4096, 1).pow(2).mean()
+
+    peaks = [
+        estimate_memory(linear(), (WIDTH,), 4, loss=loss, optimizer="adam", steps=3, gpu="T4").peak_bytes
+        for loss in (plain, branching)
+    ]
+    assert peaks[0] == peaks[1]

@@ -261,7 +261,7 @@ class RealSteps(Steps):
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two steps is live at the end."""
         self._classify_initial_tensors(args, kwargs)
-        with self._gradients_named(), self._backwards_named(), self._optimizers_named():
+        with self._gradients_named(), self._backwards_named(), self.optimizers_named():
             self.copy.give_hooks()
             self.copy.settle()
             for _ in self.each():

@@ -213,7 +213,7 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     how += "; each line search is assumed to accept its first point" if by_search else ""
     answers.assume(OUTSIDE, type(optimizer).__name__, how)
     ledger.assuming = SEARCHED if by_search else 0.0
-    outer, answers.is_search = answers.is_search, lambda: ledger.phase == "optimizer"
+    outer, answers.is_search = answers.is_search, True
     module.min = _shorter
     try:
         yield

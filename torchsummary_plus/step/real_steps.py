@@ -48,6 +48,7 @@ from ..trace.kernels import run_really, tensors_of, written
 from ..trace.questions import (
     ARRAY,
     LARGEST,
+    OPTIMIZER,
     OUTSIDE,
     PACK,
     PUTS,
@@ -59,6 +60,7 @@ from ..trace.questions import (
     question,
     record,
 )
+from ..trace.state import State
 from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
 from .measuring import copied, own_arguments, profiled
 from .runner import Steps
@@ -139,7 +141,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in copy.prior)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
-            with watch, ReadsRecorded(watch, recorder):
+            with watch, ReadsRecorded(watch, recorder), steps.optimizers_named():
                 copy.give_hooks()
                 copy.settle()
                 for _ in steps.each():
@@ -255,10 +257,12 @@ TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
 WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 
-def asking_module(frame: Frame | None) -> int:
-    """Return the number of the module whose forward is active, or ``OUTSIDE``."""
+def asking_module(frame: Frame | None, state: State) -> int:
+    """Return the number of the module whose forward is active, else ``OPTIMIZER`` or ``OUTSIDE``."""
     module = module_of(frame)
-    return OUTSIDE if module is None else module
+    if module is None:
+        return OPTIMIZER if state.in_optimizer else OUTSIDE
+    return module
 
 
 class TooLongError(Exception):
@@ -281,6 +285,8 @@ class AnswerRecorder(Listener):
         self.rng_state = rng_state()
         self.elements = 0
         """How many elements were read as arrays."""
+        self.state = State()
+        """The state of the pass that is recorded."""
         self.is_aside = False
         """Whether the current operator would need no values on fakes."""
 
@@ -290,7 +296,7 @@ class AnswerRecorder(Listener):
         if self.elements <= LARGEST:
             with watch.muted(), torch.no_grad():
                 values = tensor.detach().resolve_conj().resolve_neg().clone()
-            self._answer(array_question(asking_module(watch.frame), tensor), values)
+            self._answer(array_question(asking_module(watch.frame, watch.state), tensor), values)
 
     @property
     def is_loop(self) -> bool:
@@ -324,9 +330,9 @@ class AnswerRecorder(Listener):
             return
         if id(func) in PUTS and masks_of(args[1]):
             counts = [int(mask.sum()) for mask in masks_of(args[1])]
-            self._answer(put_question(asking_module(frame), args), counts)
+            self._answer(put_question(asking_module(frame, self.state), args), counts)
         if isinstance(func, OpOverload) and not self.is_aside and asks(func, args, kwargs):
-            self._answer(question(asking_module(frame), func, args), record(func, args, out))
+            self._answer(question(asking_module(frame, self.state), func, args), record(func, args, out))
 
 
 READS: Collection[Any] = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
@@ -358,6 +364,7 @@ class ReadsRecorded(TorchFunctionMode):
         super().__init__()
         self.watch = watch
         self.recorder = recorder
+        recorder.state = watch.state
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist and not args[0].dim():

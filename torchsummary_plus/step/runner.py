@@ -237,7 +237,8 @@ class Steps:
         outer = self.account.phase
         self.account.enter(phase, self.account.step)
         try:
-            yield
+            with self.watch.state.being(in_optimizer=phase == "optimizer"):
+                yield
         finally:
             self.account.enter(after or outer, self.account.step)
 
@@ -326,7 +327,7 @@ class Steps:
         return optimizer
 
     @contextmanager
-    def _optimizers_named(self) -> Iterator[None]:
+    def optimizers_named(self) -> Iterator[None]:
         """Set the phase to optimizer during a step, and record the state as such, for the parameter's module.
 
         The closure that an optimizer calls runs in the forward phase.

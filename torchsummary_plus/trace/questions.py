@@ -31,17 +31,19 @@ from ..ops.scratch.masks import count_true, is_mask, masks_of, note_true
 from .assumed_routing import BALANCED, CROWDED, Routers
 from .kernels import asks_values, change_tensors, tensors_of
 
-OUTSIDE = -1
-"""Module number of whatever happens in no module's forward."""
+OUTSIDE, OPTIMIZER = -1, -2
+"""Module numbers of what happens in no module's forward: in an optimizer's step, and all else."""
 
 
 class Question(NamedTuple):
-    """A question: the asking module's number, the operator, its tensors' shapes, and whether one is of booleans."""
+    """A question: the asking module's number, the operator, and its tensors' shapes.
+
+    A real optimizer on the CPU reads other numbers than one on CUDA, so it is not taken for the step's other code.
+    """
 
     module: int
     operator: str
     shapes: tuple[torch.Size, ...]
-    has_booleans: bool = False
 
 
 REHEARSED = "sizes taken from a real"
@@ -78,8 +80,8 @@ class Answers:
         """Whether the pass has ended, after which numbers that the program kept may be used as they are."""
         self.drew = self.loaded = False
         """Whether code asked for a random value, and whether torch's code for loading data did."""
-        self.is_search: Callable[[], bool] = lambda: False
-        """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
+        self.is_search = False
+        """Whether the optimizer is assumed to run to its limits, whatever a real one does."""
 
     def count(self, question: Question) -> int:
         """Return how often this question was asked before, and count it."""
@@ -99,7 +101,7 @@ class Answers:
 
         ``number`` is the question's count from :meth:`count`.
         """
-        if func in SCALARS and question.module == OUTSIDE and self.is_search():
+        if func in SCALARS and question.module == OPTIMIZER and self.is_search:
             return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
         answer = self.recall(question, number)
         if answer is None:
@@ -113,7 +115,7 @@ class Answers:
 
     def _guess(self, question: Question, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """Answer a question that no real forward or step answers."""
-        outside = question.module == OUTSIDE
+        outside = question.module < 0
         dtype = _dtype_asked(func, args)
 
         def refuse_before_end() -> None:
@@ -148,7 +150,7 @@ class Answers:
             self.assume_recalled(question, VALUE)
             with no_dispatch():
                 return values.clone()  # type: ignore[no-any-return]
-        is_guessed = self.guesses is not None and (question.module == OUTSIDE or tensor.dtype is torch.bool)
+        is_guessed = self.guesses is not None and (question.module < 0 or tensor.dtype is torch.bool)
         if self.guesses is None or not is_guessed or tensor.numel() > LARGEST:
             self.refuse(question.module, question.operator)
         value, site = self.guesses.value([tensor], tensor.dtype)
@@ -193,7 +195,9 @@ class Answers:
 
 
 def _place(module: int, paths: Sequence[str]) -> str:
-    return "the step" if module == OUTSIDE else paths[module] or "the model itself"
+    if module < 0:
+        return "the optimizer" if module == OPTIMIZER else "the step"
+    return paths[module] or "the model itself"
 
 
 SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default})
@@ -213,13 +217,9 @@ def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
 
 
 def question(module: int, func: OpOverload, args: Any) -> Question:
-    """Return an operator's question. One that asks for a single value asks the same at any shape.
-
-    A condition is another question than a number, such as the count of steps that an optimizer reads on the CPU alone.
-    """
-    tensors = tensors_of(args)
-    shapes = () if func in SCALARS else tuple(tensor.shape for tensor in tensors)
-    return Question(module, func.name(), shapes, any(tensor.dtype is torch.bool for tensor in tensors))
+    """Return an operator's question. One that asks for a single value asks the same at any shape."""
+    shapes = () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args))
+    return Question(module, func.name(), shapes)
 
 
 def array_question(module: int, tensor: Tensor) -> Question:

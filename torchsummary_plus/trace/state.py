@@ -31,6 +31,7 @@ class State:
         "differentiates",
         "in_class",
         "in_engine",
+        "in_optimizer",
         "in_transform",
         "keeps_graph",
         "notifies",
@@ -42,6 +43,8 @@ class State:
         """Whether listeners are notified: not of a listener's own operators, nor while a forward runs another pass."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
+        self.in_optimizer = False
+        """Whether an optimizer's step calls them, rather than the step's other code."""
         self.in_transform: bool | None = None
         """For Python code inside a ``torch.func`` transform, whose level is not set while an operator runs: whether it
         calls under autocast, which does not see the true device of a transform's tensors; else None."""

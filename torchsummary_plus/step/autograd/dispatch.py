@@ -68,11 +68,11 @@ class StepKernels(ValuedKernels):
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
-        return asking_module(self.watch.frame)
+        return asking_module(self.watch.frame, self.watch.state)
 
     def refuses_sparse(self) -> bool:
         """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
-        return torch.is_grad_enabled() or self.module() != OUTSIDE
+        return torch.is_grad_enabled() or self.module() >= 0
 
     def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Return the call that torch makes on the device without a mode; listeners receive this call."""
@@ -129,7 +129,7 @@ class StepKernels(ValuedKernels):
         if not are_tensors or summed.dim() < 3 or added.dim() != 1:
             return False
         number = self.module()
-        if composite is Composite.RECURRENCE or self.watch.state.in_engine or number == OUTSIDE:
+        if composite is Composite.RECURRENCE or self.watch.state.in_engine or number < 0:
             return composite is Composite.RECURRENCE
         if number not in self.scripted:
             module = self.watch.tree.module(number)
@@ -149,12 +149,12 @@ class StepKernels(ValuedKernels):
             out = self.with_values(func, args, kwargs)
             if self.answers.guesses is not None:
                 self.answers.guesses.operators += 1
-            if self.answers.guesses is not None or self.answers.is_search():
+            if self.answers.guesses is not None or self.answers.is_search:
                 note_at_one(func, args, out)
             return out
         except NotImplementedError:
             fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if isinstance(tensor, Fake)]
-            is_outside = self.module() == OUTSIDE and isinstance(func, OpOverload) and fakes
+            is_outside = self.module() < 0 and isinstance(func, OpOverload) and fakes
             out = on_zeros(func, args, kwargs, fakes[0].fake_device) if is_outside else None
             if out is None:
                 raise

@@ -145,12 +145,12 @@ class StepFunctions(TorchFunctionMode):
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
                 self._assume(func.__name__, how)
-            kernels.answers.count(array_question(asking_module(self.watch.frame), tensor))
+            kernels.answers.count(array_question(asking_module(self.watch.frame, self.watch.state), tensor))
         return func(tensor, *args, **kwargs)
 
     def _assume(self, operator: str, how: str) -> None:
         kernels: Any = self.watch.kernel
-        kernels.answers.assume(asking_module(self.watch.frame), operator, how)
+        kernels.answers.assume(asking_module(self.watch.frame, self.watch.state), operator, how)
 
     def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
         """Without a fused kernel, attention adds the mask in place; under a mode, out of place.
