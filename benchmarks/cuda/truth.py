@@ -21,7 +21,6 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +35,6 @@ from benchmarks.cuda.meters import CpuMeter, CudaMeter, Meter
 from benchmarks.cuda.processes import PART, REAL, has_gpu, in_child, part, run_on, warm_up, without_gpu
 from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active
 from torchsummary_plus.data.errors import SummaryError
-from torchsummary_plus.live.cuda_guard import Slot
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -86,9 +84,6 @@ def main() -> None:
     parser.add_argument(
         "--compare", type=Path, nargs="?", const=Path(), help="print a recording next to its predictions"
     )
-    parser.add_argument(
-        "--unguarded", action="store_true", help="with --compare: predict as where C++ cannot be shown a GPU"
-    )
     parser.add_argument("--write", action="store_true", help="with --compare: add the predictions to the recording")
     options = parser.parse_args()
     if options.merge is not None:
@@ -98,8 +93,7 @@ def main() -> None:
         path = options.compare
         if not path.name:
             path = latest_recording(options.card or parser.error("no --card"), options.set)
-        with unguarded() if options.unguarded else nullcontext():
-            compare_file(path, options.only, options.write, options.seconds, options.resume)
+        compare_file(path, options.only, options.write, options.seconds, options.resume)
         return
     cards = [""] if options.device == "cpu" else run_on((options.card or REAL).split(","), "benchmarks.cuda.truth")
     record_cards(options, cards)
@@ -124,16 +118,6 @@ def record_cards(options: argparse.Namespace, cards: list[str]) -> None:
             known.update((record["name"], record) for record in records)
             write(out, header, [known.get(c.name) or {**identity(c), "error": NOT_REACHED} for c in wanted])
     print(f"written to {', '.join(map(str, paths))}")
-
-
-@contextmanager
-def unguarded() -> Iterator[None]:
-    """Predict as on a platform where the registry of device guards cannot be found."""
-    own, Slot.find = Slot.find, lambda: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Slot.find = own  # type: ignore[method-assign]
 
 
 NOT_REACHED = "not reached"

@@ -21,7 +21,7 @@ from benchmarks.cuda.history import (
     replayed,
 )
 from benchmarks.cuda.libraries import Family
-from benchmarks.cuda.truth import compare, describe, percentile, record_all, unguarded
+from benchmarks.cuda.truth import compare, describe, percentile, record_all
 from benchmarks.cuda.ways import variants
 from tests.truth.releases import from_release
 from torchsummary_plus.live.versions import since
@@ -144,21 +144,6 @@ def test_what_is_exact_stays_exact(place: int) -> None:
     errors = compare({**recording, "records": chosen})
     assert errors["peak_bytes"] == [0.0] * 3
     assert max(map(abs, errors["reserved_bytes"])) <= 0.001
-
-
-UNGUARDED = ["mlp-b2048-amp-adamw", "gpt2-b4-fp32-sgd", "bert-b32-amp-adamw-checkpointed", "lstm-b128-amp-adamw"]
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-@from_release("2.13", "the release of the recordings: older ones choose other kernels and cached blocks")
-@pytest.mark.skipif(since("2.14"), reason="recorded on torch 2.13; attention has other kernels and states from 2.14 on")
-def test_recordings_are_predicted_as_well_where_cpp_cannot_be_shown_a_gpu() -> None:
-    """``python -m benchmarks.gpu_truth --compare --card A100 --unguarded`` predicts all of them."""
-    recording = json.loads(next(path for path in OWN if "_a100_" in path.name).read_text())
-    chosen = [record for record in recording["records"] if record["name"] in UNGUARDED]
-    with unguarded():
-        errors = compare({**recording, "records": chosen})
-    assert errors["peak_bytes"] == [0.0] * len(UNGUARDED)
 
 
 @pytest.mark.usefixtures("kept_workspaces")

@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from tests.parts import of_parts
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.api.table import summary
+from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.cuda_guard import Slot
+from torchsummary_plus.live.fakes import Fake
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.attribution import Footprint
 from torchsummary_plus.step.autograd.cuda_engine import CudaEngine
@@ -203,6 +205,15 @@ def test_cuda_without_a_number_is_the_first_gpu(move: Callable[[Tensor], Tensor]
     """C++ asks the device guard for it; the guard of another device would leave the tensor there, without bytes."""
     peaks = [estimate_memory(Moved(how), (64,), 64, "cuda").peak_bytes for how in (move, lambda x: x.to("cuda:0"))]
     assert peaks[0] == peaks[1]
+
+
+@no_card
+def test_a_build_that_takes_no_guard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slot, "find", lambda: None)
+    for call in (estimate_memory, summary):
+        with pytest.raises(UnsupportedError, match="cannot stand in for a GPU"):
+            call(Dropped(), (64,), 4, device="cuda")
+    assert not Fake.cuda_is_guarded and estimate_memory(Dropped(), (64,), 4, "cpu").peak_bytes
 
 
 @no_card

@@ -195,14 +195,6 @@ has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA cannot be estimated", lambda *_: True
 )
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
-_without_keys: Callable[[Any], Any] = probe("torch:_C._ExcludeDispatchKeyGuard", _CARD)
-
-
-def without_autocast_on_cuda() -> Any:
-    """Return a context in which autocast on CUDA casts nothing, as inside the kernel that casts an operator."""
-    return _without_keys(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA))
-
-
 parse_to: Any = probe("torch:_C._nn._parse_to", "modules cannot be moved to a GPU given by its number", None)
 accelerator_places = tuple(
     (torch._C, name)

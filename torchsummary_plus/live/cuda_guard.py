@@ -3,10 +3,8 @@
 Composite operators, autocast and indexing ask C++ for a tensor's device and then for that device's guard. A CPU build
 has no CUDA guard, and the process aborts. A CUDA build has one that calls the driver: without a GPU it fails, with one
 it allocates a CUDA context. torch can install a fake guard (``_ensureCUDADeviceGuardSet``), but only over a guard that
-counts no devices; without a guard, a stub that returns 0 from every call is registered first. If any step is
-unavailable, nothing changes and :func:`cuda_guard` yields False: C++ then sees fakes on meta, with CUDA's dispatch
-keys, and :mod:`unguarded` does what depends on the device. :mod:`cuda_engine` handles a backward's queries on a CUDA
-build.
+counts no devices; without a guard, a stub that returns 0 from every call is registered first. :mod:`cuda_engine`
+handles a backward's queries on a CUDA build.
 
 A process that already uses CUDA has contexts, and perhaps threads that need the guard, so its guard is left in place.
 """
@@ -24,6 +22,7 @@ from typing import Any
 import torch
 
 from ..data.capability import Capability
+from ..data.errors import UnsupportedError
 from . import compat
 
 _CUDA = 1
@@ -54,19 +53,23 @@ changed, and its device (c10/core/impl/DeviceGuardImplInterface.h)."""
 
 
 @contextmanager
-def cuda_guard() -> Iterator[bool]:
-    """Install a fake CUDA guard and remove it on exit; yield whether C++ may be queried for CUDA devices."""
-    if torch.cuda.is_initialized():
-        yield True
+def cuda_guard() -> Iterator[None]:
+    """Install a fake CUDA guard and remove it on exit.
+
+    Raises :class:`UnsupportedError` if this build of torch takes none, and there is no GPU that it could use instead.
+    """
+    slot = None if torch.cuda.is_initialized() else Slot.find()
+    if slot is None or not slot.fill():
+        if not torch.cuda.is_available():
+            raise UnsupportedError(
+                f"torch {torch.__version__} on {sys.platform} cannot stand in for a GPU, so nothing can be estimated "
+                'for CUDA: install torch 2.11 or later, use Linux, or pass device="cpu"'
+            )
+        yield
         return
-    slot = Slot.find()
-    if slot is None:
-        yield torch.cuda.is_available()
-        return
-    outer = Slot.filled
+    outer, Slot.filled = Slot.filled, slot
     try:
-        Slot.filled = slot if slot.fill() else outer
-        yield Slot.filled is not None
+        yield
     finally:
         Slot.filled = outer
         slot.put(slot.own)

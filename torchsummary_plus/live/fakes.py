@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,6 @@ from .fake_values import Access, UndecidedFloat, array_of, check_readable
 from .streams import streams_alone
 from .structures import CLASSES
 from .threads import all_in_pass
-from .unguarded import cuda_without_guard
 from .versions import since
 
 META = torch.device("meta")
@@ -248,7 +247,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     """Wrap a plain meta tensor as a fake on ``device``. Call it inside :class:`in_kernel`.
 
     C++ sees the fake's device, so composite operators branch as they do for real tensors. Of a CUDA fake it sees
-    only the dispatch keys if no device guard is available (see :mod:`cuda_guard` and :mod:`unguarded`).
+    only the dispatch keys outside :func:`standing_in_for`.
     """
     is_cuda = device != CPU and device.type == "cuda"  # Text takes longer.
     if is_cuda and device.index is None:
@@ -357,11 +356,10 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
     answers = all_in_pass(stand_ins)
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
-    assumed, Fake.capability = Fake.capability, capability
+    outer, Fake.cuda_is_guarded, Fake.capability = (Fake.cuda_is_guarded, Fake.capability), True, capability
     try:
         with (
-            cuda_guard() as Fake.cuda_is_guarded,
-            nullcontext() if Fake.cuda_is_guarded else cuda_without_guard(),
+            cuda_guard(),
             _cuda_kernels(),
             wrappers_reported(),
             compat.autocast_available(),
@@ -371,7 +369,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         ):
             yield None if in_use else compat.fake_mode_key
     finally:
-        Fake.cuda_is_guarded, Fake.capability = False, assumed
+        Fake.cuda_is_guarded, Fake.capability = outer
         compat.lift_only_cpu(lifted)
 
 

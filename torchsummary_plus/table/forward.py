@@ -24,7 +24,6 @@ from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.interrupts import safe_point
 from ..live.structures import inner_tensors
-from ..live.unguarded import composite_kernel
 from ..trace.kernels import Kernel, number_bytes, tensors_of
 from ..trace.state import State
 from .modules import ModuleTree
@@ -164,8 +163,7 @@ class Pass(compat.DispatchMode):
         """Run an operator below any function mode, which an engine's backward leaves active here."""
         if func is PRIM_DEVICE:  # No safe point: functions of torch that may not throw ask for devices too.
             device = device_of(args[0])
-            is_unseen = device.type == "cuda" and not Fake.cuda_is_guarded
-            return META if is_unseen or self.state.hides_device(device) else device
+            return META if self.state.hides_device(device) else device
         safe_point()
         kwargs = kwargs or {}
         if not _FAKES.issuperset(types) and (foreign := [kind for kind in types if not issubclass(kind, Fake)]):
@@ -173,7 +171,7 @@ class Pass(compat.DispatchMode):
         if not isinstance(func, OpOverload):
             return self._run(func, args, kwargs)
         with compat.no_function():
-            composite = composite_kernel(func, args)
+            composite = compat.composite_kernel(func)
             if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)

@@ -82,8 +82,6 @@ class FakeKernels(Access):
             raise DataDependentError(f"{func} has no fake kernel")
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
             raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
-        if kwargs.get("device") == META and self.device.type == "cuda" and not Fake.cuda_is_guarded:
-            kwargs = {**kwargs, "device": self.device}  # C++ asked a tensor for its device, and saw it on meta.
         key: list[Any] = [id(func), torch.get_default_dtype()]
         operands: list[torch.Tensor] = []
         _read(args, key, operands)

@@ -19,7 +19,6 @@ from torch.nn.functional import layer_norm, linear
 
 from ...data.capability import Capability
 from ...live import compat
-from ...live.fakes import Fake, UnfakeableError
 from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.backends import stands_for_cudnns
@@ -55,7 +54,7 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     if mode is None:
         return None
     if not torch.backends.cudnn.enabled:
-        return partial(_recurrent_step_by_step, func)
+        return partial(func)  # C++ runs it step by step.
     return partial(recurrent, capability, func, mode)
 
 
@@ -239,8 +238,8 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     """
     if args[0].dtype is torch.bfloat16 and capability < (8, 0):
         with torch.backends.cudnn.flags(enabled=False):
-            return _recurrent_step_by_step(func, *args)
-    if _is_packed(args):
+            return func(*args)
+    if isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple)):  # The arguments for a packed sequence.
         x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args
         sizes, batch_first = lengths.tolist(), False
     else:
@@ -256,18 +255,6 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     output, hy, cy = apply(settings, x.transpose(0, 1) if batch_first else x, hx, cx, *weights)
     output = output.transpose(0, 1) if batch_first else output
     return (output, hy) if cx is None else (output, hy, cy)
-
-
-def _is_packed(args: Sequence[Any]) -> bool:
-    """Whether a recurrent layer's arguments are those for a packed sequence."""
-    return isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
-
-
-def _recurrent_step_by_step(func: Callable[..., Any], *args: Any) -> Any:
-    """Run a recurrent layer without cuDNN; with packed sequences, C++ must see the GPU for CUDA's kernels."""
-    if _is_packed(args) and func in (torch.lstm, torch.gru) and not Fake.cuda_is_guarded:
-        raise UnfakeableError(f"{func.__name__} without cuDNN needs a build of torch in which C++ can be shown a GPU")
-    return func(*args)
 
 
 class CudnnRNN(torch.autograd.Function):

@@ -234,26 +234,8 @@ _setitem: Any = torch.Tensor.__setitem__
 
 def _item(tensor: torch.Tensor, index: Any, *value: Any) -> Any:
     """Read or write by sequences of fake numbers, whose values torch reads out of a mode's sight."""
-    is_unseen = _is_unseen_on_gpu(tensor)
-    if is_unseen and value and isinstance(value[0], (bool, int, float, complex)):
-        value = (torch.tensor(value[0], dtype=tensor.dtype),)  # For CUDA, torch makes it on the CPU.
     index = _as_numbers(index, inside=isinstance(index, list))
-    index = _moved(index, tensor.device) if is_unseen else index
     return _setitem(tensor, index, *value) if value else _getitem(tensor, index)
-
-
-def _is_unseen_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether C++ sees a fake on a GPU as one on meta, where it would also create what it reads from Python."""
-    return not Fake.cuda_is_guarded and isinstance(tensor, Fake) and tensor.fake_device.type == "cuda"
-
-
-def _moved(index: Any, device: torch.device) -> Any:
-    """Return an index with its lists of numbers as tensors."""
-    if isinstance(index, tuple):
-        return tuple(_moved(item, device) for item in index)
-    if isinstance(index, list) and index and all(type(item) in (int, bool) for item in index):
-        return torch.tensor(index, device=device)
-    return index
 
 
 def _as_numbers(index: Any, inside: bool) -> Any:
