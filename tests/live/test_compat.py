@@ -7,10 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live import compat, probing
+from torchsummary_plus.live import compat, versions
 from torchsummary_plus.live.versions import since
 
 PACKAGE = Path(compat.__file__).parents[1]
@@ -91,26 +90,23 @@ def test_the_law_sees_a_private_name(tmp_path: Path) -> None:
 
 
 def test_a_missing_name_says_what_is_lost_where_it_is_needed() -> None:
-    before = set(probing.private_names())
-    needed = probing.probe("torch:_C._of_no_release", "nothing is estimated")
+    before = set(versions.private_names())
+    needed = versions.probe("torch:_C._of_no_release", "nothing is estimated")
     try:
-        (name,) = set(probing.private_names()) - before
+        (name,) = set(versions.private_names()) - before
         assert (name.name, name.is_found, name.loss) == ("torch._C._of_no_release", False, "nothing is estimated")
-        assert name in probing.missing_names()
+        assert name in versions.missing_names()
         with pytest.raises(UnsupportedError, match="nothing is estimated"):
             needed(1)
     finally:
-        probing._probed.pop("torch._C._of_no_release")
+        versions._probed.pop("torch._C._of_no_release")
 
 
-def test_a_missing_name_has_a_stand_in_or_an_older_place() -> None:
+def test_a_missing_name_has_a_stand_in() -> None:
     try:
-        assert probing.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
-        older = probing.probe("torch:_of_no_release", "a detail", older="torch:Tensor")
-        assert older is torch.Tensor
+        assert versions.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
     finally:
-        for name in ("torch._C._of_no_release", "torch._of_no_release"):
-            probing._probed.pop(name)
+        versions._probed.pop("torch._C._of_no_release")
 
 
 def test_every_name_is_found_on_the_newest_releases() -> None:
@@ -122,5 +118,5 @@ def test_every_name_is_found_on_the_newest_releases() -> None:
     }
     newer = {"torch._C._ensureCUDADeviceGuardSet", "torch.cpu._is_avx512_bf16_supported"}
     newer |= {"torch.cpu._is_amx_tile_supported", "torch.cpu._is_amx_fp16_supported"}
-    missing = {name.name for name in probing.missing_names() if not re.search("distributed|dtensor", name.name)}
+    missing = {name.name for name in versions.missing_names() if not re.search("distributed|dtensor", name.name)}
     assert missing <= of_cuda | (set() if since("2.11") else newer)

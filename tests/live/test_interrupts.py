@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchsummary_plus.live.interrupts import safe_point, signals_held
+from torchsummary_plus.live.isolation import safe_point, signals_held
 
 
 class Stop(Exception):

@@ -10,9 +10,8 @@ from torch import nn
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live import probing
-from torchsummary_plus.live.probing import Place
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live import versions
+from torchsummary_plus.live.versions import Place, since
 from torchsummary_plus.ranks import compat, process_group
 
 
@@ -30,8 +29,8 @@ def test_the_newest_releases_have_all_names() -> None:
 
 
 def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_probed", {})
-    place = probing.place("torch.distributed:_of_no_release", "some figure is missing")
+    monkeypatch.setattr(versions, "_probed", {})
+    place = versions.place("torch.distributed:_of_no_release", "some figure is missing")
     assert place.owner is None
     with pytest.raises(UnsupportedError, match=r"no torch\.distributed\._of_no_release: some figure is missing"):
         place.require()
@@ -41,8 +40,8 @@ def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytes
 
 def missing(monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place that no release has, noted for the duration of a test."""
-    monkeypatch.setattr(probing, "_probed", dict(probing._probed))
-    return probing.place("torch.distributed:_of_no_release", "it is unavailable")
+    monkeypatch.setattr(versions, "_probed", dict(versions._probed))
+    return versions.place("torch.distributed:_of_no_release", "it is unavailable")
 
 
 def test_a_world_is_refused_without_the_groups_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:

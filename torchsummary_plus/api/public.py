@@ -21,7 +21,7 @@ import torch
 
 from ..data.errors import SummaryError
 from ..formats.text import printable
-from ..live.interrupts import signals_held
+from ..live.isolation import signals_held
 from ..results.echo import note_shown, takes_html
 from ..results.views import Views
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..live.probing import Place, place, probe
+from ..live.versions import Place, place, probe
 
 _ALL = "compiled=True is answered with the estimate of the uncompiled step"
 _CUDA = f"{_ALL} on CUDA"

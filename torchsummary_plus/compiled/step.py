@@ -28,6 +28,7 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..live import compat
 from ..live.fakes import Fake, is_plain, standing_in_for
+from ..live.isolation import global_state_kept, gradients
 from ..live.offloading import AS_THEY_ARE
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.compiling import has_compiled
@@ -38,7 +39,6 @@ from ..table.forward import Pass, deep_stack
 from ..table.inputs import realise
 from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
-from ..trace.global_state import global_state_kept, gradients
 from ..trace.kernels import run_really
 from . import compat as names
 from . import gpu, kernels

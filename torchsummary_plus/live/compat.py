@@ -2,7 +2,7 @@
 
 No other file uses one, except the types in ``torch._ops`` and ``torch.utils._python_dispatch.TorchDispatchMode``,
 which every supported release has, functions of a few operators, and methods of tensors, storages and autograd nodes.
-:func:`~.probing.private_names` says what is lost without a name; so does the error raised where it is needed.
+:func:`~.versions.private_names` says what is lost without a name; so does the error raised where it is needed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from torch.profiler import record_function
 from torch.utils import dlpack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .probing import missing_names as missing_names
-from .probing import probe
-from .versions import since
+from .versions import missing_names as missing_names
+from .versions import probe, since
 
 _FAKES = "fake passes and memory estimates are unavailable"
 _STEP = "memory estimates are unavailable"

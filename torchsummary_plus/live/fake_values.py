@@ -1,13 +1,28 @@
-"""How code reads a fake's values: from the pass's kernels, as an array, or as a number that nothing may depend on."""
+"""Inputs with values, and how code reads a fake's: from the kernels, as an array, or as a number nothing depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .compat import no_dispatch, no_function
+
+MASK = 1 << 21
+"""Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
+
+
+def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a real input: uniform in [0, 1) for floating-point dtypes, else zeros. No global RNG is advanced."""
+    if device.type == "meta":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.float32 if dtype.itemsize < 4 else dtype
+        generator = torch.Generator("cpu").manual_seed(0)
+        return torch.rand(tuple(shape), dtype=wide, generator=generator, device="cpu").to(device=device, dtype=dtype)
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)
 
 
 class Access:

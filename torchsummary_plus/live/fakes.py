@@ -17,12 +17,10 @@ from torch.utils.dlpack import from_dlpack
 
 from ..data.capability import AMPERE, Capability
 from . import compat
-from .cuda_answers import always, captures_undone, statistics_answered
+from .cuda_calls import always, cuda_answered
 from .cuda_guard import cuda_guard, wrappers_reported
 from .fake_values import Access, UndecidedFloat, array_of, check_readable
-from .streams import streams_alone
 from .structures import CLASSES
-from .threads import all_in_pass
 from .versions import since
 
 META = torch.device("meta")
@@ -345,28 +343,15 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         yield None
         return
     in_use = torch.cuda.is_initialized()
-    stand_ins: dict[tuple[Any, str], Callable[..., Any]] = {
-        (torch.cuda, "get_device_capability"): always(capability),
-        (torch.cuda, "is_bf16_supported"): lambda including_emulation=True: including_emulation or capability >= (8, 0),
-        (torch.cuda, "current_device"): always(device.index or 0),
-        (torch.cuda, "synchronize"): always(None),
-        (torch.cuda, "is_current_stream_capturing"): always(False),
-        **statistics_answered(),
-    }
-    answers = all_in_pass(stand_ins)
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
     outer, Fake.cuda_is_guarded, Fake.capability = (Fake.cuda_is_guarded, Fake.capability), True, capability
+    answers: dict[str, Callable[..., Any]] = {
+        "get_device_capability": always(capability),
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or capability >= (8, 0),
+    }
     try:
-        with (
-            cuda_guard(),
-            _cuda_kernels(),
-            wrappers_reported(),
-            compat.autocast_available(),
-            streams_alone(device),
-            captures_undone(answers),
-            compat.replaced(answers),
-        ):
+        with cuda_guard(), _cuda_kernels(), wrappers_reported(), cuda_answered(device, **answers):
             yield None if in_use else compat.fake_mode_key
     finally:
         Fake.cuda_is_guarded, Fake.capability = outer

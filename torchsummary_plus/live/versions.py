@@ -1,10 +1,17 @@
-"""The running torch version, for differences between supported releases."""
+"""The running torch: its version, and private names that a release may lack, each with what is lost without it."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, NoReturn
 
 import torch
+
+from ..data.errors import UnsupportedError
 
 
 def parsed(version: str) -> tuple[int, int]:
@@ -22,3 +29,96 @@ CUDA = parsed(torch.version.cuda)[0] if torch.version.cuda else 0
 def since(release: str) -> bool:
     """Whether the running torch is ``release`` (such as "2.15") or later."""
     return parsed(release) <= _THIS
+
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """A private name of torch: whether this release has it, and the consequence if not."""
+
+    name: str
+    is_found: bool
+    loss: str
+
+    def __str__(self) -> str:
+        return f"torch {torch.__version__} has no {self.name}: {self.loss}"
+
+
+_probed: dict[str, PrivateName] = {}
+
+
+def private_names() -> tuple[PrivateName, ...]:
+    """List the private names of torch that this package uses, with the consequence of each one's absence.
+
+    >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
+    []
+    """
+    return tuple(_probed.values())
+
+
+def missing_names() -> tuple[PrivateName, ...]:
+    """List the private names that this release of torch lacks."""
+    return tuple(name for name in private_names() if not name.is_found)
+
+
+def probe(place: str, loss: str, instead: Any = _MISSING) -> Any:
+    """Look up ``module:attribute``.
+
+    If it is missing, return ``instead``; by default, a function that raises :class:`UnsupportedError`.
+    """
+    name, value = _looked_up(place, loss)
+    if value is not _MISSING:
+        return value
+    return partial(_refuse, name) if instead is _MISSING else instead
+
+
+@dataclass(frozen=True)
+class Place:
+    """A private name that is replaced in the module or class that has it; without it, ``owner`` is None."""
+
+    owner: Any
+    attribute: str
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """What the release has there. Raises :class:`UnsupportedError` if that is nothing."""
+        self.require()
+        return getattr(self.owner, self.attribute)
+
+    def set(self, value: Any) -> None:
+        """Put something else there. Raises :class:`UnsupportedError` if the release has nothing there."""
+        self.require()
+        setattr(self.owner, self.attribute, value)
+
+    def require(self) -> None:
+        """Raise :class:`UnsupportedError` if this release lacks the name."""
+        if self.owner is None:
+            _refuse(self.name)
+
+
+def place(where: str, loss: str) -> Place:
+    """Look up the module or class that has ``module:attribute`` or ``module:Class.attribute``.
+
+    >>> place("torch:Tensor.size", "nothing").owner
+    <class 'torch.Tensor'>
+    """
+    name, value = _looked_up(where, loss)
+    owner, _, attribute = where.rpartition("." if "." in where.partition(":")[2] else ":")
+    return Place(None if value is _MISSING else resolve_name(owner), attribute, name)
+
+
+def _looked_up(where: str, loss: str) -> tuple[str, Any]:
+    """Return a name's text and value, and record it; if it is probed for several uses, with the losses of all."""
+    name, value = where.replace(":", "."), _MISSING
+    with suppress(ImportError, AttributeError):
+        value = resolve_name(where)
+    losses = _probed[name].loss.split("; ") if name in _probed else []
+    _probed[name] = PrivateName(name, value is not _MISSING, "; ".join(dict.fromkeys([*losses, loss])))
+    return name, value
+
+
+def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise UnsupportedError(str(_probed[name]))

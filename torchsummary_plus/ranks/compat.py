@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..live.probing import Place, PrivateName, place, probe
-from ..live.probing import missing_names as _missing_names
+from ..live.versions import Place, PrivateName, place, probe
+from ..live.versions import missing_names as _missing_names
 
 _WORLD = "world_size= is unavailable"
 _DDP = "models in DistributedDataParallel cannot be estimated on a rank"

@@ -11,9 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from ..live.compat import accelerator_places, fakes_without_card, swap_tensors
 from ..live.compat import replaced as all_replaced
-from ..live.cuda_answers import numbers_named
+from ..live.cuda_calls import Streams, numbers_named
 from ..live.fakes import Fake
-from ..live.streams import Streams
 from .compat import MADE_IN_CPP, SCATTER_STREAMS
 from .stand_ins import replaced
 

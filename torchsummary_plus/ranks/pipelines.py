@@ -12,7 +12,7 @@ from torch import nn
 
 from ..data.errors import InputError, UnsupportedError
 from ..live.fakes import Fake
-from ..live.probing import Place
+from ..live.versions import Place
 from ..step.recorded_steps import RecordedSteps
 from .compat import pipelining
 from .stand_ins import replaced

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..data.arguments import integer, is_integer
 from ..data.errors import InputError, UnsupportedError
 from ..data.units import describe
-from ..live.probing import Place
+from ..live.versions import Place
 from . import compat
 from .stand_ins import beside, replaced
 

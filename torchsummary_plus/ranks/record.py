@@ -20,9 +20,10 @@ from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import COMPILED, HELD_FOR_GATHERS, MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
-from ..live.cuda_answers import NumberedGpus
+from ..live.cuda_calls import NumberedGpus
 from ..live.exports import exporting
 from ..live.fakes import standing_in_for
+from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.stored import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
@@ -39,7 +40,6 @@ from ..table.inputs import Example
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
-from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.questions import Answers, Guesses
 from . import compat
 from .cuda import cuda_alone, devices_asked

@@ -16,7 +16,7 @@ from torch.nn.modules import module
 from ..data.errors import UnsupportedError
 from ..live.compat import no_modes
 from ..live.fakes import Fake, is_plain
-from ..live.probing import Place
+from ..live.versions import Place
 from . import compat
 
 

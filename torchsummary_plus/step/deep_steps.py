@@ -17,9 +17,9 @@ from ..data.arguments import is_integer
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..live.copying import Copier
+from ..live.isolation import one_pass
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
-from ..trace.global_state import one_pass
 from .fake_steps import Draws, Task, recorded
 from .growth import NotRepeatingError, Stack, grown
 from .step import Step

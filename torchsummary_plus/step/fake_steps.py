@@ -21,13 +21,13 @@ from ..data.capability import AMPERE, Capability
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
-from ..live.cuda_as_cpu import cuda_as_cpu
+from ..live.cuda_calls import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exports import exporting
 from ..live.fakes import CPU, META, DataDependentError, fake_like, standing_in_for
+from ..live.isolation import global_state_kept, gradients, one_pass, own_random
+from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete
-from ..live.own_random import own_random
-from ..live.own_random import seed as seed_own
 from ..live.stored import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised, read
@@ -38,7 +38,6 @@ from ..table.inputs import Example
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, placed, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
-from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.kernels import run_really
 from ..trace.questions import OUTSIDE, Answers, Guesses
 from ..trace.valued_kernels import NO_OVERFLOW

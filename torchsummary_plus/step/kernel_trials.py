@@ -22,7 +22,7 @@ from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
-from ..live.own_random import draws, taking_generator
+from ..live.isolation import draws, taking_generator
 from ..live.packed import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds

@@ -29,9 +29,9 @@ from ..data.memory_records import (
 )
 from ..data.units import MIN_BLOCK
 from ..live import compat
+from ..live.cuda_calls import Streams
 from ..live.fakes import Fake
 from ..live.stored import all_stored
-from ..live.streams import Streams
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn

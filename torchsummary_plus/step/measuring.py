@@ -17,10 +17,10 @@ from ..data.memory_records import MeasuredTime, MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
 from ..live.copying import Copies
+from ..live.fake_values import real_input
+from ..live.isolation import global_state_kept, gradients, one_pass, own_random
 from ..live.offloading import Away, is_complete, offloaded
-from ..live.own_random import own_random
 from ..live.packed import graph_constants, repack
-from ..live.real_inputs import real_input
 from ..live.stored import all_stored, remade
 from ..live.structures import all_tensors
 from ..table.attempts import PassOptions, eager, read, trace
@@ -29,7 +29,6 @@ from ..table.hints import forward_error, step_error
 from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.global_state import global_state_kept, gradients, one_pass
 from ..trace.kernels import run_really
 from ..trace.questions import OUTSIDE
 from ..watch.history import AllocatorHistory, free_blocks_taken

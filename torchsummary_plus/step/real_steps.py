@@ -28,9 +28,10 @@ from ..live import compat
 from ..live.copying import Copies
 from ..live.exports import exporting
 from ..live.fakes import CPU
+from ..live.isolation import global_state_kept, own_random, rng_state
 from ..live.offloading import is_complete
-from ..live.own_random import own_random, rng_state
 from ..live.packed import repack
+from ..live.reach import names_replaced
 from ..live.stored import all_stored, remade
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..ops.macs import multiply_adds
@@ -43,7 +44,6 @@ from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
 from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.global_state import global_state_kept, names_replaced
 from ..trace.kernels import run_really, tensors_of, written
 from ..trace.questions import (
     ARRAY,

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
+from ..live.isolation import in_pass
 from ..live.stored import remade
 from ..live.structures import all_tensors, once
-from ..live.threads import in_pass
 from ..table.attempts import Embeddings
 from ..table.forward import failed_frame
 from ..table.hints import forward_error, step_error

@@ -15,10 +15,9 @@ from torch.optim import optimizer as optimizers
 from ..data.errors import UnsupportedError
 from ..data.memory_records import SUMMED, UNTRAINED, WITHOUT_GRAPH
 from ..live import compat
-from ..live.interrupts import safe_point
+from ..live.isolation import in_pass, is_beside, safe_point
 from ..live.offloading import offloaded
 from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
-from ..live.threads import in_pass, is_beside
 from ..table.forward import Pass
 from ..table.inputs import Example
 from ..table.modules import tensors_in

@@ -21,12 +21,11 @@ from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
 from ..live.graphs import SavedByGraphs
 from ..live.offloading import Away
-from ..live.reach import Reached, without_cached_tensors
+from ..live.reach import Reached, names_replaced, without_cached_tensors
 from ..live.stored import Change
 from ..live.versions import since
 from ..table.environments import copied_tree
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.global_state import names_replaced
 from ..trace.questions import OUTSIDE
 from .step import Step
 

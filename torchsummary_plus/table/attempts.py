@@ -19,12 +19,12 @@ from ..data.records import Run, Trace
 from ..live import compat
 from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
+from ..live.isolation import global_state_kept, one_pass, own_random
 from ..live.offloading import is_complete
-from ..live.own_random import own_random
+from ..live.reach import names_replaced
 from ..live.stored import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
-from ..trace.global_state import global_state_kept, names_replaced, one_pass
 from ..trace.kernels import run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree
 from .experts import Routing, expert_candidates, find_adapters, find_experts

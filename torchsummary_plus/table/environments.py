@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ..live import compat
 from ..live.copying import Copier
+from ..live.fake_values import MASK, real_input
 from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
 from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.packed import own_attributes
-from ..live.real_inputs import MASK, real_input
 from ..live.stored import all_stored, remade
 from ..live.structures import inner_tensors, is_wrapper
 from ..trace.assumed_routing import Routers

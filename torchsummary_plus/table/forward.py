@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..live import compat
 from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
-from ..live.interrupts import safe_point
+from ..live.isolation import safe_point
 from ..live.structures import inner_tensors
 from ..trace.kernels import Kernel, number_bytes, tensors_of
 from ..trace.state import State

@@ -15,7 +15,7 @@ from ..data.errors import InputError
 from ..data.units import describe
 from ..live import compat
 from ..live.copying import Copier
-from ..live.real_inputs import MASK
+from ..live.fake_values import MASK
 from ..live.structures import all_tensors, first_tensor
 from .modules import ModuleTree
 

@@ -2,5 +2,4 @@
 
 - Operators: ``kernels``, in the context of a ``state``.
 - Values: ``questions``, ``valued_kernels``, ``assumed_routing``.
-- What has to be changed outside the copy that a pass runs on: ``global_state``.
 """

@@ -23,11 +23,10 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.autocast import autocast_inside
 from ..live.copying import INERT
-from ..live.fake_values import Access
+from ..live.fake_values import MASK, Access
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
+from ..live.isolation import drawn
 from ..live.meta_storages import MetaStorages
-from ..live.own_random import drawn
-from ..live.real_inputs import MASK
 from ..ops.backends import settings
 from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import masks_of

@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 
 from ..live.compat import no_dispatch
 from ..live.fakes import CPU, META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
-from ..live.own_random import drawn
+from ..live.isolation import drawn
 from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import count_true, is_mask, masks_of, note_true
 from .assumed_routing import BALANCED, CROWDED, Routers

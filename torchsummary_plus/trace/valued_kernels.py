@@ -14,9 +14,9 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 
 from ..live.copying import Copies
+from ..live.fake_values import MASK, real_input
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain, new_fake
 from ..live.meta_storages import alone
-from ..live.real_inputs import MASK, real_input
 from ..ops.scratch.masks import masks_of, note_true
 from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written

@@ -22,7 +22,7 @@ from torch.autograd.profiler import profile
 from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start, without
 from ..live import compat
-from ..live.interrupts import safe_point
+from ..live.isolation import safe_point
 from ..trace.questions import OUTSIDE
 from .history import Happened, Requests
 from .marks import COLLECT, STOP, NodeModules, read

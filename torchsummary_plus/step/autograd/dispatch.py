@@ -12,8 +12,8 @@ from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
+from ...live.isolation import all_in_pass
 from ...live.packed import calls_in_script
-from ...live.threads import all_in_pass
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...table.forward import Pass

@@ -24,11 +24,11 @@ from torch.overrides import TorchFunctionMode
 from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.autocast import cast_functions
-from ...live.cuda_answers import on_numbered_gpus
+from ...live.cuda_calls import on_numbered_gpus
+from ...live.fake_values import MASK
 from ...live.fakes import Fake
-from ...live.real_inputs import MASK
+from ...live.isolation import in_pass
 from ...live.structures import CLASSES
-from ...live.threads import in_pass
 from ...table.forward import Pass
 from ...trace.kernels import NUMBER_BYTES
 from ...trace.questions import array_question
