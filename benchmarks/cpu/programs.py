@@ -21,9 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.programs.grammar import draw
+from benchmarks.programs.grammar import FOOTER, Program, draw
 from benchmarks.programs.judge import DIED, EXACT, FAULTS, HUNG, INSIDE, INVALID, Verdict
-from benchmarks.programs.text import FOOTER, Program
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0

@@ -89,7 +89,8 @@ def answered(call: Callable[[str], Answer], source: str) -> Answer:
 
 def judged(seed: int, number: int, scale: int, card: str) -> str:
     """Return the verdict for a program, and print the differences."""
-    source, name = source_of(seed, number, scale), f"{card} {seed}:{number}"
+    source: str = in_child(lambda: {"source": source_of(seed, number, scale)}, card)["source"]  # Drawing runs it.
+    name = f"{card} {seed}:{number}"
     real = in_child(partial(answered, ran, source), card)
     if "error" in real:
         return judge.INVALID

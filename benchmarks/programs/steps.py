@@ -7,31 +7,32 @@ A program runs its model before the steps only under ``no_grad``: a graph that n
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 
-from benchmarks.programs.text import StepText
+
+@dataclass(frozen=True)
+class StepText:
+    """How a model is stepped: the lines after it, its objects outside the model, and the options of the estimate."""
+
+    lines: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
+
 
 OPTIMIZERS = (
-    "None", "'sgd'", "'adam'", "'adamw'", "'rmsprop'", "'adagrad'", "'adadelta'", "'adamax'", "'nadam'", "'radam'",
-    "'asgd'", "'rprop'", "torch.optim.AdamW", "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9)",
-    "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1)",
+    "None", "'sgd'", "'adam'", "'adamw'", "'rmsprop'", "'adagrad'", "'adamax'", "'nadam'", "'asgd'", "'rprop'",
+    "torch.optim.AdamW", "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1)",
     "lambda ps: torch.optim.Adam(ps, amsgrad=True)", "lambda ps: torch.optim.AdamW(ps, foreach=False)",
     "lambda ps: torch.optim.AdamW(ps, fused=True)", "lambda ps: torch.optim.RMSprop(ps, centered=True, momentum=0.9)",
 )  # fmt: skip
 LOSSES = (
-    "lambda out: out.square().mean()", "lambda out: out.abs().sum()",
-    "lambda out: F.mse_loss(out, torch.zeros_like(out))",
+    "lambda out: out.square().mean()", "lambda out: F.mse_loss(out, torch.zeros_like(out))",
     "lambda out: F.cross_entropy(out.flatten(1), torch.zeros(len(out), dtype=torch.long))",
-    "lambda out: F.smooth_l1_loss(out, torch.ones_like(out))",
     "lambda out: F.huber_loss(out, torch.ones_like(out))",
     "lambda out: F.binary_cross_entropy_with_logits(out, torch.ones_like(out))",
     "lambda out: F.kl_div(F.log_softmax(out, -1), F.softmax(torch.ones_like(out), -1), reduction='batchmean')",
-    "lambda out: F.gaussian_nll_loss(out, torch.zeros_like(out), torch.ones_like(out))",
-    "lambda out: out.logsumexp(-1).mean()", "lambda out: (out - out.mean()).pow(2).mean().sqrt()",
-    "lambda out: out.norm()",
-    "lambda out: F.nll_loss(F.log_softmax(out.flatten(1), -1), torch.zeros(len(out), dtype=torch.long))",
-    "lambda out: F.l1_loss(out, torch.zeros(1))",
+    "lambda out: out.logsumexp(-1).mean()", "lambda out: F.l1_loss(out, torch.zeros(1))",
     "lambda out: F.cosine_similarity(out.flatten(1), torch.ones_like(out.flatten(1))).mean()",
-    "lambda out: torch.linalg.vector_norm(out, 1) / out.numel()",
     "lambda out: -torch.distributions.Normal(out, 1.0).log_prob(torch.ones_like(out)).mean()",
     "lambda out: out.var(0).sum() + out.std()",
 )  # fmt: skip
@@ -56,46 +57,29 @@ def train_step(model, x):
 """
 
 PARTS: tuple[dict[str, str], ...] = (
-    {},
     {"between": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
-    {"between": "nn.utils.clip_grad_value_(model.parameters(), 0.1)"},
     {"loss": "loss = loss + 0.1 * sum(p.square().sum() for p in model.parameters())"},
-    {"before": "ema = [p.detach().clone() for p in model.parameters()]",
-        "after": "with torch.no_grad():\n        for e, p in zip(ema, model.parameters()):\n"
-        "            e.lerp_(p, 0.1)", "outside": "ema"},
     {"before": "ema = copy.deepcopy(model)", "after": "for e, p in zip(ema.parameters(), model.parameters()):\n"
         "        e.data.mul_(0.9).add_(p.data, alpha=0.1)", "outside": "ema"},
-    {"before": "target = copy.deepcopy(model).requires_grad_(False)",
-        "loss": "loss = loss + F.mse_loss(out, target(x))",
-        "after": "for t, p in zip(target.parameters(), model.parameters()):\n        t.data.lerp_(p.data, 0.1)",
-        "outside": "target"},
     {"before": "teacher = copy.deepcopy(model).eval()",
         "loss": "with torch.no_grad():\n        hint = teacher(x)\n    loss = loss + F.mse_loss(out, hint)",
         "outside": "teacher"},
     {"before": "averaged = torch.optim.swa_utils.AveragedModel(model)", "after": "averaged.update_parameters(model)",
         "outside": "averaged"},
-    {"before": "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)", "after": "schedule.step()",
-        "outside": "schedule"},
+    {"before": "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)",
+        "after": "schedule.step()", "outside": "schedule"},
     {"before": "losses = []", "after": "losses.append(loss.item())"},
     {"before": "losses = []", "after": "losses.append(loss.detach())", "outside": "losses"},
-    {"before": "running = torch.zeros(1000)", "after": "running.mul_(0.9)\n    running[:10] += loss.detach()",
-        "outside": "running"},
-    {"before": "noise = torch.randn(300)", "loss": "loss = loss + 0.1 * (loss * noise).mean()", "outside": "noise"},
     {"loss": "found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True, allow_unused=True)\n"
         "    loss = loss + sum(g.square().sum() for g in found if g is not None)"},
     {"before": "for p in model.parameters():\n    p.grad = torch.zeros_like(p)"},
     {"after": "del loss, out\n    optimizer.zero_grad(set_to_none=False)"},
-    {"loss": "loss.backward(retain_graph=True)"},
     {"loss": "loss.backward(retain_graph=True)\n    loss = loss + out.float().abs().mean()"},
     {"loss": "x = x.detach().requires_grad_()\n    y = model(x)\n"
         "    penalty = torch.autograd.grad(y.sum(), x, create_graph=True)[0]\n"
         "    loss = loss + penalty.square().mean()"},
-    {"between": "total = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()"},
-    {"between": "for p in model.parameters():\n        if p.grad is not None:\n"
-        "            p.grad.add_(torch.randn_like(p.grad), alpha=0.01)"},
     {"between": "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
         "    torch._foreach_mul_(grads, 0.5)"},
-    {"between": "flat = nn.utils.parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])"},
     {"before": "def halve(p):\n    p.grad.mul_(0.5)\nhooks = [p.register_post_accumulate_grad_hook(halve)\n"
         "         for p in model.parameters() if p.requires_grad]"},
     {"before": "seen = []\nmodel.register_forward_hook(lambda m, a, out: seen.append(out.detach().mean()))",
@@ -103,21 +87,11 @@ PARTS: tuple[dict[str, str], ...] = (
     {"before": "grads = [torch.zeros_like(p) for p in model.parameters()]",
         "between": "for g, p in zip(grads, model.parameters()):\n        if p.grad is not None:\n"
         "            g.mul_(0.9).add_(p.grad)\n            p.grad.copy_(g)", "outside": "grads"},
-    {"before": "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)",
-        "after": "schedule.step()", "outside": "schedule"},
-    {"before": "centre = torch.zeros(64)", "loss": "loss = loss + F.mse_loss(out.flatten()[:1], centre[:1])\n"
-        "    centre.lerp_(out.detach().float().mean(), 0.1)", "outside": "centre"},
 )  # fmt: skip
 """What else a step may do, as texts for :data:`STEP`, with its objects outside the model."""
 
 
-def _texts(every: str) -> tuple[str, ...]:
-    """Return texts that a line of three dashes separates; ``{step}`` and the line above ``train_step`` are left out."""
-    full = every.replace("\ndef train_step", "\n\ndef train_step")
-    return tuple(full.replace("{step}", "optimizer.step()\n    optimizer.zero_grad()").split("---\n"))
-
-
-WHOLE = _texts("""\
+WHOLE = """\
 optimizer = {optimizer}
 scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
 def train_step(model, x):
@@ -150,23 +124,6 @@ def train_step(model, x):
     optimizers[1].step()
     model.zero_grad()
 ---
-optimizer = {optimizer}
-def train_step(model, x):
-    loss = model(x).float().square().mean()
-    loss.backward()
-    with torch.no_grad():
-        moved = [p.grad * 0.05 if p.grad is not None else None for p in model.parameters()]
-        for p, m in zip(model.parameters(), moved):
-            if m is not None:
-                p.add_(m)
-    optimizer.zero_grad()
-    model(x).float().square().mean().backward()
-    with torch.no_grad():
-        for p, m in zip(model.parameters(), moved):
-            if m is not None:
-                p.sub_(m)
-    {step}
----
 held = [*model.parameters()]
 def train_step(model, x):
     loss = model(x).float().square().mean()
@@ -190,22 +147,6 @@ def train_step(model, x):
         (model(part).float().square().mean() / 2).backward()
     {step}
 ---
-optimizer = {optimizer}
-def train_step(model, x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(x).float().square().mean()
-    loss.backward()
-    {step}
----
-optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-def train_step(model, x):
-    def closure():
-        optimizer.zero_grad()
-        loss = model(x).float().square().mean()
-        loss.backward()
-        return loss
-    optimizer.step(closure)
----
 masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
 optimizer = torch.optim.Adam(masters)
 def train_step(model, x):
@@ -218,23 +159,6 @@ def train_step(model, x):
             p.copy_(m)
     model.zero_grad()
 ---
-optimizer = {optimizer}
-def train_step(model, x):
-    first = model(x)
-    second = model(x.flip(0))
-    (F.mse_loss(first, second.detach()) + F.l1_loss(second, first.detach())).backward()
-    {step}
----
-optimizers = [torch.optim.SGD([p], 0.1, momentum=0.9) for p in model.parameters()]
-def train_step(model, x):
-    model(x).float().square().mean().backward()
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
-""")
-"""Whole steps of one model."""
-
-SEVERAL_MODELS = _texts("""\
 critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.LeakyReLU(0.2, inplace=True), nn.Linear(16, 1))
 with torch.no_grad():
     critic(model(inputs[0]).float())
@@ -248,31 +172,6 @@ def train_step(model, x):
     optimizers[1].step()
     optimizers[0].zero_grad()
     F.softplus(-critic(fake)).mean().backward()
-    optimizers[0].step()
----
-critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(12), nn.Tanh(), nn.Linear(12, 1))
-with torch.no_grad():
-    critic(model(inputs[0]).float())
-optimizers = [{optimizer}, torch.optim.RMSprop(critic.parameters(), 1e-3)]
-def train_step(model, x):
-    for _ in range(2):
-        with torch.no_grad():
-            fake = model(x).float()
-        real = torch.rand_like(fake)
-        share = torch.rand(len(fake), *[1] * (fake.dim() - 1))
-        mixed = (share * real + (1 - share) * fake).requires_grad_()
-        score = critic(mixed)
-        (slope,) = torch.autograd.grad(score, mixed, torch.ones_like(score), create_graph=True, retain_graph=True)
-        penalty = (slope.flatten(1).norm(2, dim=1) - 1).pow(2).mean()
-        loss = critic(fake).mean() - critic(real).mean() + 10 * penalty
-        optimizers[1].zero_grad()
-        loss.backward()
-        optimizers[1].step()
-        with torch.no_grad():
-            for p in critic.parameters():
-                p.data.clamp_(-0.1, 0.1)
-    optimizers[0].zero_grad()
-    (-critic(model(x).float()).mean()).backward()
     optimizers[0].step()
 ---
 momentum = copy.deepcopy(model)
@@ -295,21 +194,6 @@ def train_step(model, x):
     optimizer.step()
     queue[:, : len(k)] = k.T
 ---
-heads = nn.ModuleDict({{"a": nn.LazyLinear(5), "b": nn.LazyLinear(1)}})
-with torch.no_grad():
-    for head in heads.values():
-        head(model(inputs[0]).float().flatten(1))
-optimizer = torch.optim.AdamW([{{"params": model.parameters(), "lr": 1e-4}}, {{"params": heads.parameters()}}])
-weights = nn.Parameter(torch.zeros(2))
-optimizer.add_param_group({{"params": [weights]}})
-def train_step(model, x):
-    found = model(x).float().flatten(1)
-    losses = torch.stack([F.cross_entropy(heads["a"](found), torch.ones(len(found), dtype=torch.long)),
-                          heads["b"](found).square().mean()])
-    (losses * torch.exp(-weights) + weights).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
----
 reference = copy.deepcopy(model).eval().requires_grad_(False)
 optimizer = {optimizer}
 def train_step(model, x):
@@ -321,10 +205,7 @@ def train_step(model, x):
     loss = (rejected.log_softmax(-1) - second.log_softmax(-1)).mean(-1)
     (-F.logsigmoid(0.1 * (gain - loss)).mean()).backward()
     {step}
-""")
-"""Steps of two models or more: adversarial, contrastive, with heads, or with a reference."""
-
-AVERAGES = _texts("""\
+---
 optimizer = {optimizer}
 averaged = torch.optim.swa_utils.AveragedModel(
     model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers={use_buffers})
@@ -346,35 +227,6 @@ def train_step(model, x):
                 shadow[k].copy_(shadow[k] * 0.9 + v * 0.1)
 ---
 optimizer = {optimizer}
-slow = [p.data.clone() for p in model.parameters()]
-def train_step(model, x):
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(x).float().square().mean().backward()
-        optimizer.step()
-    for s, p in zip(slow, model.parameters()):
-        s.add_(p.data - s, alpha=0.5)
-        p.data.copy_(s)
----
-optimizer = {optimizer}
-kept = {{}}
-def train_step(model, x):
-    kept.update((k, v.detach().clone()) for k, v in model.state_dict().items())
-    loss = model(x).float().square().mean()
-    loss.backward()
-    {step}
-    if not torch.isfinite(loss):
-        model.load_state_dict(kept)
----
-optimizer = {optimizer}
-def train_step(model, x):
-    model(x).float().square().mean().backward()
-    {step}
-    with torch.no_grad():
-        flat = nn.utils.parameters_to_vector(model.parameters())
-        nn.utils.vector_to_parameters(flat * 0.99, model.parameters())
----
-optimizer = {optimizer}
 def train_step(model, x):
     backup = {{name: p.data.clone() for name, p in model.named_parameters() if p.dim() > 1}}
     model(x).float().square().mean().backward()
@@ -388,10 +240,7 @@ def train_step(model, x):
         if name in backup:
             p.data = backup[name]
     {step}
-""")
-"""Steps that keep averages or copies of the weights, or write through ``.data``."""
-
-OTHER_OPTIMIZERS = _texts("""\
+---
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=2, line_search_fn={search})
 def train_step(model, x):
     def closure():
@@ -439,67 +288,38 @@ handles = [p.register_post_accumulate_grad_hook(apply) for p in optimizers]
 def train_step(model, x):
     model(x).float().square().mean().backward()
 ---
-optimizer = torch.optim.{scheduled}(model.parameters(), lr=torch.tensor(0.01){capturable})
+optimizer = torch.optim.{scheduled}(model.parameters(), lr=torch.tensor(0.01))
 schedule = torch.optim.lr_scheduler.{schedule}
 def train_step(model, x):
     loss = model(x).float().square().mean()
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach={foreach})
     optimizer.step()
-    schedule.step({metric})
+    schedule.step()
     optimizer.zero_grad()
----
-class Signed(torch.optim.Optimizer):
-    def __init__(self, params):
-        super().__init__(params, dict(lr=0.01, beta=0.9))
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["step"] = 0
-                    state["exp_avg"] = torch.zeros_like(p)
-                p.data.mul_(1 - 0.01 * group["lr"])
-                update = state["exp_avg"] * group["beta"] + p.grad * (1 - group["beta"])
-                p.add_(update.sign_(), alpha=-group["lr"])
-                state["exp_avg"].mul_(0.99).add_(p.grad, alpha=0.01)
-                state["step"] += 1
-
-optimizer = Signed(model.parameters())
-def train_step(model, x):
-    optimizer.zero_grad()
-    model(x).float().square().mean().backward()
-    optimizer.step()
----
-optimizer = {optimizer}
-optimizer.register_step_pre_hook(lambda o, a, k: nn.utils.clip_grad_value_(model.parameters(), 0.5))
-seen = []
-optimizer.register_step_post_hook(lambda o, a, k: seen.append(len(o.state)))
-def train_step(model, x):
-    optimizer.zero_grad()
-    model(x).float().square().mean().backward()
-    optimizer.step()
-""")
-"""Steps with optimizers that need a closure, sparse gradients, matrices, or a step within the backward."""
+"""
+"""Whole steps: of one model or several, with averages of weights, and with optimizers that need a closure or more."""
 
 CHOICES = {
     "use_buffers": ("True", "False"), "search": ("None", "'strong_wolfe'"), "foreach": ("None", "True", "False"),
-    "per_parameter": ("SGD", "AdamW", "Adafactor"), "scheduled": ("AdamW", "SGD", "Adam"), "capturable": ("",),
+    "per_parameter": ("SGD", "AdamW", "Adafactor"), "scheduled": ("AdamW", "SGD", "Adam"),
     "schedule": ("CosineAnnealingLR(optimizer, 10)", "LambdaLR(optimizer, lambda epoch: 0.9 ** epoch)",
-        "ExponentialLR(optimizer, 0.9)", "CosineAnnealingWarmRestarts(optimizer, 3)", "LinearLR(optimizer)",
-        "SequentialLR(optimizer, [torch.optim.lr_scheduler.LinearLR(optimizer), "
-        "torch.optim.lr_scheduler.StepLR(optimizer, 2)], milestones=[1])"),
-    "metric": ("",),
+        "ExponentialLR(optimizer, 0.9)", "LinearLR(optimizer)"),
+    "step": ("optimizer.step()\n    optimizer.zero_grad()",),
 }  # fmt: skip
 """Choices for the names in braces of a step."""
 
 HELD = (
-    *("masters", "optimizers", "optimizer", "held", "critic", "momentum", "queue", "heads", "weights", "reference"),
-    *("averaged", "shadow", "slow", "kept", "extra", "schedule", "cache", "acts", "norms"),
+    "optimizers",
+    "optimizer",
+    "critic",
+    "momentum",
+    "queue",
+    "reference",
+    "averaged",
+    "shadow",
+    "extra",
+    "schedule",
 )
 """Names of what whole steps use outside the model."""
 
@@ -522,15 +342,10 @@ def draw_step(rng: random.Random, autocast: bool) -> StepText:
 
 
 def _own_step(rng: random.Random) -> StepText:
-    optimizer, options = rng.choice(MADE), {"train_step": "train_step"}
-    if rng.random() < 0.7:
-        texts = rng.choice((WHOLE, SEVERAL_MODELS, AVERAGES, OTHER_OPTIMIZERS))
-        chosen = {name: rng.choice(choices) for name, choices in CHOICES.items()}
-        text = rng.choice(texts).format(optimizer=optimizer, **chosen)
-        names = [name for name in HELD if f"\n{name} = " in f"\n{text}"]
-        return StepText(tuple(text.splitlines()), tuple(names), options)
-    parts = dict.fromkeys(("before", "loss", "between", "after", "outside"), "")
-    chosen = rng.choice(PARTS)
-    parts.update(chosen)
-    lines = [line for line in STEP.format(optimizer=optimizer, **parts).splitlines() if line.strip()]
-    return StepText(tuple(lines), tuple(filter(None, ("optimizer", parts["outside"]))), options)
+    parts = {"before": "", "loss": "", "between": "", "after": "", "outside": "", **rng.choice(PARTS)}
+    text = rng.choice(WHOLE.split("---\n")) if rng.random() < 0.7 else STEP
+    chosen = {name: rng.choice(choices) for name, choices in CHOICES.items()}
+    text = text.format(optimizer=rng.choice(MADE), **chosen, **parts)
+    held = [name for name in (*HELD, parts["outside"]) if name and f"\n{name} = " in f"\n{text}"]
+    lines = [line for line in text.splitlines() if line.strip()]
+    return StepText(tuple(lines), tuple(dict.fromkeys(held)), {"train_step": "train_step"})

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from benchmarks.cpu.programs import Child, judged, summary
+from benchmarks.programs.grammar import HEADER
 from benchmarks.programs.judge import CHANGED, DIED, EXACT, FAULTS, INSIDE, OUTSIDE
-from benchmarks.programs.text import HEADER
 from tests.told import Told
 from tests.truth.warm import python
 from torchsummary_plus import estimate_memory
 
-COUNT = 40
+COUNT = 25
 """``python -m benchmarks.memory_programs`` runs thousands."""
 
 SECONDS = 120.0
