@@ -1,12 +1,11 @@
 """Record cuDNN's workspaces, and fit the table that replaces them if cuDNN cannot be queried.
 
-``python -m benchmarks.cuda.cudnn_table --ask 4800``, in an environment with torch's CUDA wheel, queries 4,800
-convolutions on each GPU (15 minutes) and writes benchmarks/data/cudnn_answers.json.xz. ``--resume`` keeps the recorded
-workspaces. ``--cudnn PATH`` queries another libcudnn for the V100: one for CUDA 12 and older than 9.11, because newer
-ones have no kernels for it. ``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every
-other convolution, and prints the errors on the rest. ``--trials 120`` records the largest workspace of all plans, in
-which ``cudnn.benchmark`` tries them, to benchmarks/data/cudnn_trials.json.xz; ``--cudnn PATH`` is then the libcudnn to
-query.
+``python -m benchmarks.cuda.cudnn_table --ask``, in an environment with torch's CUDA wheel, queries the 4,800
+convolutions of benchmarks/data/cudnn_answers.json.xz, of the kinds that networks have, on each GPU again (15 minutes).
+``--cudnn PATH`` queries another libcudnn for the V100: one for CUDA 12 and older than 9.11, because newer ones have no
+kernels for it. ``--trials`` queries the largest workspace of all plans, in which ``cudnn.benchmark`` tries them, for
+those of cudnn_trials.json.xz. ``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every
+other convolution. The errors on both halves are printed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cuda.cudnn_fit import Sample, fit
-from benchmarks.cuda.cudnn_layers import KINDS_OF_LAYERS, draw
 from torchsummary_plus.data.units import MIB
 from torchsummary_plus.ops.scratch.cuda.cudnn import backend
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, Question
@@ -61,7 +58,7 @@ def ask_all(
 ) -> Iterator[list[int | None]]:
     """Yield the workspace of the first plan for each variant of each convolution; None if no plan fits the GPU.
 
-    With ``trials`` it is the largest workspace of all plans.
+    torch runs another plan if the first takes more than the GPU has. With ``trials`` it is the largest of all plans.
     """
     for conv in convolutions:
         row: list[int | None] = []
@@ -72,45 +69,25 @@ def ask_all(
                 settings = Settings(tensor_cores=tensor_cores, benchmark=trials)
                 answer = plans(question, known_cards()[card], settings, workspaces_of_worker)
                 nbytes = answer.largest if trials else answer.tried[0]
-                row.append(nbytes if fits(nbytes, card) else None)
+                row.append(nbytes if nbytes <= known_cards()[card].memory_mib * MIB else None)
             except CudnnError:
                 row.append(None)
         yield row
 
 
-def fits(nbytes: int, card: str) -> bool:
-    """Return whether a GPU has that much memory; if not, torch runs another plan."""
-    return nbytes <= known_cards()[card].memory_mib * MIB
-
-
-def record(count: int, seed: int, is_kept: bool, cudnn: Path | None, trials: bool = False) -> None:
-    """Query this many convolutions, keeping recorded ones if asked to."""
-    path, cards = (ANSWERS, CARDS) if cudnn is None else (OLD_ANSWERS, OLD_CARDS)
-    path, cards = (TRIALS, TRIED_CARDS) if trials else (path, cards)
-    if cudnn is not None:
-        backend.override.append(cudnn)
-    dice = random.Random(seed)
-    known = read(path)["answers"] if is_kept and path.exists() else []
-    convolutions = [draw(dice, KINDS_OF_LAYERS[number % len(KINDS_OF_LAYERS)]) for number in range(count)]
-    rows = [row for _, row in known]
-    for number, row in enumerate(ask_all(convolutions[len(rows) :], cards, trials), len(rows) + 1):
-        rows.append(row)
-        if number % 100 == 0 or number == len(convolutions):
-            write(path, cards, convolutions[:number], rows)
-            print(number, flush=True)
+def record(path: Path, cards: Sequence[str], trials: bool = False) -> None:
+    """Query the convolutions of a recording again, and write the workspaces with a line for each convolution."""
+    convolutions = [conv for conv, _ in read(path)["answers"]]
+    head: dict[str, Any] = {"cudnn": int(backend.cudnn_library().cudnnGetVersion())}
+    head["columns"] = [name_of(*column) for column in columns(cards)]
+    rows = zip(convolutions, ask_all(convolutions, cards, trials))
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    path.write_bytes(lzma.compress(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n'.encode()))
 
 
 def read(path: Path) -> dict[str, Any]:
     """Return a recording: cuDNN's version, the names of the variants, and the workspaces of each convolution."""
     return dict(json.loads(lzma.decompress(path.read_bytes())))
-
-
-def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
-    """Write the recording, with a line for each convolution."""
-    head: dict[str, Any] = {"cudnn": int(backend.cudnn_library().cudnnGetVersion())}
-    head["columns"] = [name_of(*column) for column in columns(cards)]
-    lines = ",\n".join(json.dumps([conv, row], separators=(",", ":")) for conv, row in zip(convolutions, rows))
-    path.write_bytes(lzma.compress(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n'.encode()))
 
 
 def build(recordings: Sequence[tuple[dict[str, Any], Sequence[str]]]) -> dict[str, Any]:
@@ -159,18 +136,18 @@ def report(title: str, outcomes: Sequence[tuple[str, float, bool]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ask", type=int, metavar="N", help="query cuDNN for N convolutions")
-    parser.add_argument("--trials", type=int, metavar="N", help="query cuDNN for all plans of N convolutions")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--resume", action="store_true", help="with --ask: keep the recorded workspaces")
-    parser.add_argument("--cudnn", type=Path, metavar="PATH", help="with --ask: a libcudnn with kernels for the V100")
+    parser.add_argument("--ask", action="store_true", help="query cuDNN for the first plan of each convolution")
+    parser.add_argument("--trials", action="store_true", help="query cuDNN for all plans of each convolution")
+    parser.add_argument("--cudnn", type=Path, metavar="PATH", help="the libcudnn to query; with --ask, for the V100")
     parser.add_argument("--fit", action="store_true", help="write the table")
     options = parser.parse_args()
+    if options.cudnn is not None:
+        backend.override.append(options.cudnn)
     if options.ask:
-        record(options.ask, options.seed, options.resume, options.cudnn)
+        record(*((ANSWERS, CARDS) if options.cudnn is None else (OLD_ANSWERS, OLD_CARDS)))
     if options.trials:
-        record(options.trials, options.seed, options.resume, options.cudnn, trials=True)
-    recordings = [(read(path), cards) for path, cards in ((ANSWERS, CARDS), (OLD_ANSWERS, OLD_CARDS)) if path.exists()]
+        record(TRIALS, TRIED_CARDS, trials=True)
+    recordings = [(read(path), cards) for path, cards in ((ANSWERS, CARDS), (OLD_ANSWERS, OLD_CARDS))]
     if options.fit:
         TABLE.write_text(json.dumps(build(recordings), separators=(",", ":")) + "\n")
     print(f"{TABLE.name}: {TABLE.stat().st_size:,} bytes, {len(recordings[0][0]['answers'])} convolutions")
