@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
-from .records import Flow, Group, Structure, TensorSpec, Trace
+from .records import Group, Structure, TensorSpec, Trace
 
 
 def is_proportional(two: Trace, three: Trace) -> bool:
@@ -23,51 +24,39 @@ def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace | N
         return None
     calls = []
     for index, a in enumerate(two.calls):
-        for other in others:
-            b = other.calls[index]
-            if (a.module, a.name, a.parent) != (b.module, b.name, b.parent):
-                return None
-            if not (_same_ranks(a.outputs, b.outputs) and _same_ranks(a.inputs, b.inputs)):
-                return None
-        b = three.calls[index]
-        macs = a.macs // 2 if four is None else 3 * a.macs - 3 * b.macs + four.calls[index].macs
-        calls.append(replace(a, inputs=_open(a.inputs, b.inputs), outputs=_open(a.outputs, b.outputs), macs=macs))
-    inputs, flow = _open(two.inputs, three.inputs), _open_flow(two.flow, three.flow)
+        b, *_ = later = [other.calls[index] for other in others]
+        if any((a.module, a.name, a.parent) != (call.module, call.name, call.parent) for call in later):
+            return None
+        try:
+            (inputs, outputs), *_ = [(_open(a.inputs, call.inputs), _open(a.outputs, call.outputs)) for call in later]
+        except ValueError:
+            return None
+        macs = a.macs // 2 if four is None else 3 * a.macs - 3 * b.macs + later[-1].macs
+        calls.append(replace(a, inputs=inputs, outputs=outputs, macs=macs))
+    flow = two.flow
+    if flow is not None and three.flow is not None:
+        with suppress(ValueError):  # If the steps depend on the batch size, the flow stays that of a batch of 2.
+            links = zip(flow.links, three.flow.links, strict=True)
+            flow = replace(flow, links=tuple(replace(a, tensor=_open_spec(a.tensor, b.tensor)) for a, b in links))
+    inputs = _open(two.inputs, three.inputs)
     return replace(two, calls=tuple(calls), inputs=inputs, run=replace(two.run, batch_size=None), flow=flow)
 
 
-def _open_flow(two: Flow | None, three: Flow | None) -> Flow | None:
-    """Return the flow of a batch of 1; that of a batch of 2 if the steps depend on the batch size."""
-    if two is None or three is None or len(two.links) != len(three.links):
-        return two
-    links = []
-    for a, b in zip(two.links, three.links):
-        if len(a.tensor.shape) != len(b.tensor.shape):
-            return two
-        links.append(replace(a, tensor=_open_spec(a.tensor, b.tensor)))
-    return replace(two, links=tuple(links))
-
-
-def _same_ranks(a: Structure, b: Structure) -> bool:
-    if isinstance(a, TensorSpec) and isinstance(b, TensorSpec):
-        return len(a.shape) == len(b.shape)
-    if isinstance(a, Group) and isinstance(b, Group):
-        return len(a.items) == len(b.items) and all(map(_same_ranks, a.items, b.items))
-    return a is None and b is None
-
-
 def _open(a: Structure, b: Structure) -> Structure:
+    """Return the structure at batch 1. Raises ValueError if the two have other items or numbers of axes."""
     if isinstance(a, TensorSpec) and isinstance(b, TensorSpec):
         return _open_spec(a, b)
     if isinstance(a, Group) and isinstance(b, Group):
-        return replace(a, items=tuple(map(_open, a.items, b.items)))
+        return replace(a, items=tuple(_open(x, y) for x, y in zip(a.items, b.items, strict=True)))
+    if a is not b:
+        raise ValueError("one is a tensor or a group")
     return a
 
 
 def _open_spec(a: TensorSpec, b: TensorSpec) -> TensorSpec:
     """Return the tensor at batch 1; its bytes are proportional to its elements if possible, else extrapolated."""
     shape, axes, elements, elements_of_one = [], [], 1, 1
-    for axis, (x, y) in enumerate(zip(a.shape, b.shape)):
+    for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=True)):
         shape.append(2 * x - y)
         elements *= x
         elements_of_one *= 2 * x - y

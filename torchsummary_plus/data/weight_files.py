@@ -58,13 +58,13 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
     Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits, and
     for files that have a tensor in common.
     """
-    stored: Stored = {}
+    tensors: dict[str, WeightEntry] = {}
+    integers: dict[str, tuple[int, ...]] = {}
     for path in paths:
-        found = stored_in(path)
-        if twice := stored.keys() & found.keys():
+        found = _stored_in(path, integers)
+        if twice := tensors.keys() & found.keys():
             raise _refused(path.name, f"another file has {_first_of(sorted(twice))} too")
-        stored |= found
-    tensors = {name: entry for name, (entry, _) in stored.items()}
+        tensors |= found
     if not is_quantised(tensors):
         return tuple(tensors.values())
     settings: Mapping[str, Any] = {}
@@ -74,23 +74,21 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
             _, settings = quantisation(parsed_object(content(config, MOST_BYTES)))
         except ValueError as error:
             warn(f"{config.name} is left out, though packed weights may need it: {error}")
-    integers = {name: values for name, (_, values) in stored.items() if values}
     return with_parameters(Checkpoint(tensors, integers, settings))
 
 
-Stored = dict[str, tuple[WeightEntry, "tuple[int, ...]"]]
-"""Tensors by name, each with its integers if it holds a shape or a number of bits."""
-
-
-def stored_in(path: Path) -> Stored:
-    """Return the tensors of a file or an index as they are stored. Raises :class:`InputError`."""
-    if path.name.endswith(".index.json"):
-        return _indexed(path)
-    read = _gguf if path.suffix == ".gguf" else _safetensors
+def _stored_in(path: Path, integers: dict[str, tuple[int, ...]]) -> dict[str, WeightEntry]:
+    """Return the tensors of a file or an index as they are stored; ``integers`` gets those that hold shapes or bits."""
     try:
+        if path.name.endswith(".index.json"):
+            return _indexed(path, integers)
         with opened(path) as (file, size):
-            return {entry.name: (entry, integers) for entry, integers in read(file, size, path.name)}
-    except (struct.error, UnicodeDecodeError) as error:
+            is_gguf = path.suffix == ".gguf"
+            found = _gguf(file, size, path.name) if is_gguf else _safetensors(file, size, path.name, integers)
+            return {entry.name: entry for entry in found}
+    except InputError:
+        raise
+    except (struct.error, ValueError) as error:  # A header that ends early, or text that is not UTF-8 or JSON.
         raise _refused(path.name, str(error)) from None
 
 
@@ -98,17 +96,17 @@ def _refused(name: str, why: str) -> InputError:
     return InputError(f"{one_line(name)} has no valid header: {why}")
 
 
-def _indexed(path: Path) -> Stored:
+def _indexed(path: Path, integers: dict[str, tuple[int, ...]]) -> dict[str, WeightEntry]:
     """Return the tensors of every shard that an index names; shards are in its folder."""
-    shards = _json(content(path, MOST_HEADER_BYTES), path.name).get("weight_map")
+    shards = parsed_object(content(path, MOST_HEADER_BYTES)).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise _refused(path.name, "it has no weight_map from names to files")
-    found: Stored = {}
+    found: dict[str, WeightEntry] = {}
     left_out = []
     for shard in sorted(set(shards.values())):
         if not SHARD.fullmatch(shard):
             raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
-        for name, tensor in stored_in(path.parent / shard).items():
+        for name, tensor in _stored_in(path.parent / shard, integers).items():
             if shards.get(name) == shard:
                 found[name] = tensor
             else:
@@ -126,26 +124,20 @@ def _first_of(names: Collection[str]) -> str:
     return f"{describe(next(iter(names)))}{more}"
 
 
-def _json(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        return parsed_object(data)
-    except ValueError as error:
-        raise _refused(name, str(error)) from None
-
-
-def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, tuple[int, ...]]]:
+def _safetensors(
+    file: BinaryIO, size: int, name: str, integers: dict[str, tuple[int, ...]]
+) -> Iterator[WeightEntry]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
-    header = _json(file.read(length), name)
+    header = parsed_object(file.read(length))
     header.pop("__metadata__", None)
     tensors = {tensor: _entry(tensor, entry, size - 8 - length, name) for tensor, entry in header.items()}
     for tensor, entry in tensors.items():
-        integers: tuple[int, ...] = ()
         if entry.dtype in INTEGERS and entry.numel <= MOST_AXES and SHAPES.search(tensor):
             file.seek(8 + length + header[tensor]["data_offsets"][0])
-            integers = struct.unpack(f"<{entry.numel}{INTEGERS[entry.dtype]}", file.read(entry.nbytes))
-        yield entry, integers
+            integers[tensor] = struct.unpack(f"<{entry.numel}{INTEGERS[entry.dtype]}", file.read(entry.nbytes))
+        yield entry
 
 
 def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
@@ -166,7 +158,7 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
-def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, tuple[int, ...]]]:
+def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
     reader = _Reader(file, name)
     if reader.bytes(4) != b"GGUF":
         raise _refused(name, "it does not begin with GGUF")
@@ -200,7 +192,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[tuple[WeightEntry, t
     for entry, end in ends.values():
         if round_up(reader.read, alignment) + end > size:
             raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
-        yield entry, ()
+        yield entry
 
 
 class _Reader:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...data.errors import InputError
 from ...data.model_configs import is_config
@@ -17,7 +17,6 @@ from ...table.columns import default_names
 from ...table.rows import Report
 from .models import find, importable, named_model, parse_pairs, parse_place
 from .options import PASS, chosen, memory_options, need_sizes, parse_sizes, step_options
-from .output import Answer, saved, writable
 
 if TYPE_CHECKING:
     from ...memory.estimate import Estimate
@@ -72,6 +71,13 @@ torchsummary-plus graph examples/resnet.py:resnet18 3,224,224 --depth 1 -o resne
 torchsummary-plus graph google-bert/bert-base-cased 128 --depth 2 -o bert.dot"""
 
 
+class Answer(NamedTuple):
+    """What a command prints, and the line on the budgets that are exceeded, "" if none is."""
+
+    text: str
+    over_budget: str = ""
+
+
 def table(arguments: argparse.Namespace) -> Answer:
     """Return the table for parsed arguments. Raises :class:`SummaryError`."""
     for option, use in (("max_batch", "that the batch must fit in"), ("time", "that the step runs on")):
@@ -92,14 +98,12 @@ def table(arguments: argparse.Namespace) -> Answer:
 
 @contextmanager
 def _summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[ModelSummary, Any]]:
-    """Yield the summary of MODEL, and the model; ``look`` has the options of the table.
-
-    Options are checked before the model is built. Files beside its own can be imported inside the block.
-    """
+    """Yield the summary of MODEL, and the model, whose siblings can be imported inside the block."""
     from ..table import summary
 
     if arguments.max_mult_adds is not None:
         need_sizes(arguments, "--max-mult-adds")
+    # Options are checked before the model is built.
     memory, sizes = memory_options(arguments), parse_sizes(arguments.sizes)
     with named_model(arguments.model, arguments) as model:
         yield summary(model, sizes, memory=memory, verbose=0, **chosen(arguments, *PASS), **look), model
@@ -231,6 +235,23 @@ def drawing(arguments: argparse.Namespace) -> Answer:
     return _answer(result, arguments)
 
 
+def saved(result: Views, path: str | None) -> list[str]:
+    """Save a result if a path is given, and return a line that says so. Raises :class:`InputError`."""
+    if path is None:
+        return []
+    with writable(path):
+        return [f"Saved to {result.save(path)}"]
+
+
+@contextmanager
+def writable(path: str) -> Iterator[None]:
+    """Inside the block, raise :class:`InputError` if the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
 def list_of_gpus(arguments: argparse.Namespace) -> Answer:
     """Return a line per GPU: its name, memory, what a program can use of it, and its architecture."""
     from ...memory.gpus import GPUS
@@ -249,50 +270,25 @@ def list_of_gpus(arguments: argparse.Namespace) -> Answer:
 def list_of_columns(arguments: argparse.Namespace) -> Answer:
     """Return a line per column: its name and what it shows, without the marks of Markdown."""
     width = max(map(len, COLUMNS))
-    lines = []
-    for name, column in COLUMNS.items():
-        text = re.sub(r"\[([^]]+)\]\([^)]*\)|`", r"\1", column.about)
-        lines.append(f"{name:<{width}}  {'with --memory: ' if column.of_memory else ''}{text}")
-    return Answer("\n".join([*lines, f"Shown by default: {', '.join(default_names(False, False))}"]))
+    lines = [f"{name:<{width}}  {'with --memory: ' * each.of_memory}{each.about}" for name, each in COLUMNS.items()]
+    text = re.sub(r"\[([^]]+)\]\([^)]*\)|`", r"\1", "\n".join(lines))
+    return Answer(f"{text}\nShown by default: {', '.join(default_names(False, False))}")
 
 
 COMMANDS: dict[str, tuple[str, str, str, Callable[[argparse.Namespace], Answer]]] = {
-    "": (
-        "MODEL [SIZE ...]",
-        "Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory.",
-        EXAMPLES,
-        table,
-    ),
-    "compare": (
-        "MODEL MODEL ... [SIZE ...]",
-        "Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
-        COMPARE_EXAMPLES,
-        comparison,
-    ),
-    "fit": (
-        "MODEL SIZE ...",
-        "Say which settings of a step fit which GPUs, and up to which batch.",
-        FIT_EXAMPLES,
-        fitting,
-    ),
-    "graph": (
-        "MODEL SIZE ...",
-        "List the calls of a PyTorch model and what they read, or draw them.",
-        GRAPH_EXAMPLES,
-        drawing,
-    ),
-    "report": (
-        "MODEL [SIZE ...]",
-        "Write the layers and the memory of a step to one self-contained page.",
-        REPORT_EXAMPLES,
-        reporting,
-    ),
-    "gpus": (
-        "[WORD]",
-        "List the GPUs that --gpu and --gpus accept, and their memory.",
-        "torchsummary-plus gpus\ntorchsummary-plus gpus 4090",
-        list_of_gpus,
-    ),
+    "": ("MODEL [SIZE ...]", "Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory.",
+         EXAMPLES, table),
+    "compare": ("MODEL MODEL ... [SIZE ...]",
+                "Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
+                COMPARE_EXAMPLES, comparison),
+    "fit": ("MODEL SIZE ...", "Say which settings of a step fit which GPUs, and up to which batch.",
+            FIT_EXAMPLES, fitting),
+    "graph": ("MODEL SIZE ...", "List the calls of a PyTorch model and what they read, or draw them.",
+              GRAPH_EXAMPLES, drawing),
+    "report": ("MODEL [SIZE ...]", "Write the layers and the memory of a step to one self-contained page.",
+               REPORT_EXAMPLES, reporting),
+    "gpus": ("[WORD]", "List the GPUs that --gpu and --gpus accept, and their memory.",
+             "torchsummary-plus gpus\ntorchsummary-plus gpus 4090", list_of_gpus),
     "columns": ("", "List the columns that --columns accepts.", "torchsummary-plus columns", list_of_columns),
-}
+}  # fmt: skip
 """A command's usage, purpose, examples and function, by its name; without a name, the first word is a MODEL."""

@@ -8,23 +8,27 @@ Nothing here imports torch before a model is needed, so that help, lists and com
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
-from ...data.errors import ForwardError, InputError, SummaryError, need_extra
+from ...data.errors import ForwardError, InputError, LeftOutWarning, SummaryError, need_extra
+from ...data.units import visible
+from ...formats.text import printable
 from ...memory.gpus import GPUS
 from ...render.columns import COLUMNS
 from ...table.chosen import REPEATS
 from ...table.lines import STYLES
 from .commands import COMMANDS
 from .models import BuildError
-from .options import Parser, say_commas, with_bare_memory
-from .output import fail, plain_warnings, show
+from .options import groups, with_bare_memory
 
 OVER_BUDGET = 3
 
@@ -46,13 +50,86 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         return fail(error, 2)
     except ForwardError as error:
-        say_commas(error, getattr(arguments, "sizes", ()))
+        sizes = getattr(arguments, "sizes", ())
+        if len(sizes) > 1 and all(map(str.isdecimal, sizes)):  # Probably meant as one size.
+            which = f"these are {len(sizes)} inputs of one axis each; the axes of one input are separated by commas"
+            error.hint = f"{which}: {','.join(sizes)}"
         return fail(error, 1)
     except SummaryError as error:
         return fail(error, 1)
     except SystemExit as error:
         return fail(BuildError(f"the code of MODEL called sys.exit({error.code!r}){CURE_OF_EXIT}"), 1)
     return show(answer.text) or (fail(answer.over_budget, OVER_BUDGET) if answer.over_budget else 0)
+
+
+def fail(error: SummaryError | str, code: int) -> int:
+    """Print an error to stderr and return the exit code."""
+    print(f"torchsummary-plus: {printable(visible(str(error)), sys.stderr)}", file=sys.stderr)
+    return code
+
+
+def show(text: str) -> int:
+    """Print and return the exit code: 2 if stdout cannot be written, 0 if its reader has closed the pipe."""
+    if sys.stdout is None:
+        return fail(InputError("the output cannot be written: stdout is closed"), 2)
+    try:
+        print(printable(text, sys.stdout), flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # So that the flush at exit does not fail.
+        if not isinstance(error, BrokenPipeError):
+            return fail(InputError(f"the output cannot be written: {error.strerror or error}"), 2)
+    return 0
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print this package's warnings as lines of the command, without a place in its code."""
+
+    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
+        if issubclass(category, LeftOutWarning):
+            print(f"torchsummary-plus: {printable(visible(str(message)), sys.stderr)}", file=sys.stderr)
+        else:
+            shown(message, category, *where, **others)
+
+    with warnings.catch_warnings():
+        shown, warnings.showwarning = warnings.showwarning, show_warning
+        yield
+
+
+class Parser(argparse.ArgumentParser):
+    """A command's parser, whose help begins with examples, and which names options similar to unknown ones.
+
+    It fails if stdout cannot take its help.
+    """
+
+    def __init__(self, command: str, words: str, description: str, examples: str) -> None:
+        prog = f"torchsummary-plus {command}".rstrip()
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {words} [options]".replace("  ", " "),
+            description=f"{description}\n\nexamples:\n" + re.sub("^(?=torch)", "  ", examples, flags=re.MULTILINE),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        by_title: dict[str, argparse._ActionsContainer] = {"": self}
+        for title, commands, options in groups():
+            if (command or "table") in commands.split():
+                group = by_title.get(title) or by_title.setdefault(title, self.add_argument_group(title))
+                for flags, settings in options.items():
+                    group.add_argument(*flags.split(), **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        for word in message.split():
+            near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
+            message += f"; similar names: {', '.join(near)}" if near else ""
+        super().error(message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is not sys.stdout:
+            super()._print_message(message, file)
+        elif code := show(message.rstrip("\n")):
+            self.exit(code)
 
 
 VALUES: dict[str, Iterable[str]] = {

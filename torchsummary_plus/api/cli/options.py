@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
-from ...data.errors import ForwardError, InputError, choice_error
+from ...data.errors import InputError, choice_error
 from ...data.units import COUNT_UNITS, describe
 from ...render.columns import COLUMNS
 from ...table.chosen import REPEATS
 from ...table.columns import default_names
 from ...table.lines import STYLES
 from .models import WEIGHTS
-from .output import show
 
 if TYPE_CHECKING:
     from ..step_options import StepOptions
@@ -32,62 +29,13 @@ MODEL_HELP = (
 SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; or by argument name: x=3,224,224"
 
 
-class Parser(argparse.ArgumentParser):
-    """A command's parser, whose help begins with examples, and which names options similar to unknown ones.
-
-    It fails if stdout cannot take its help.
-    """
-
-    def __init__(self, command: str, words: str, description: str, examples: str) -> None:
-        prog = f"torchsummary-plus {command}".rstrip()
-        super().__init__(
-            prog=prog,
-            usage=f"{prog} {words} [options]".replace("  ", " "),
-            description=f"{description}\n\nexamples:\n" + re.sub("^(?=torch)", "  ", examples, flags=re.MULTILINE),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        by_title: dict[str, argparse._ActionsContainer] = {"": self}
-        for title, commands, options in groups():
-            if (command or "table") in commands.split():
-                group = by_title.get(title) or by_title.setdefault(title, self.add_argument_group(title))
-                for flags, settings in options.items():
-                    group.add_argument(*flags.split(), **settings)
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        for word in message.split():
-            near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
-            message += f"; similar names: {', '.join(near)}" if near else ""
-        super().error(message)
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if file is not sys.stdout:
-            super()._print_message(message, file)
-        elif code := show(message.rstrip("\n")):
-            self.exit(code)
-
-
-DTYPES_HELP = "one dtype for all inputs, or one per input"
-
-KEEPS = "same, the default, keeps the model's mode"
-
 PASS = ("batch_size", "device", "dtypes", "mode", "run")  # The arguments of a forward pass.
 
 
-def listed(word: str) -> list[str]:
-    """Split a comma-separated list.
-
-    >>> listed("output_size, num_params")
-    ['output_size', 'num_params']
-    """
-    return [part.strip() for part in word.split(",")]
-
-
-def one_or_more(word: str) -> str | list[str]:
-    """Split a comma-separated list; a single word stays one, to apply to all inputs."""
-    words = listed(word)
-    return words[0] if len(words) == 1 else words
+def listed(word: str, one: bool = False) -> str | list[str]:
+    """Split a comma-separated list; with ``one``, a single word stays one, to apply to all inputs."""
+    words = [part.strip() for part in word.split(",")]
+    return words[0] if one and len(words) == 1 else words
 
 
 def count(word: str) -> int:
@@ -136,7 +84,8 @@ def groups() -> tuple[Group, ...]:
     """Return the options of all commands, in the order of their help; columns may be registered until then."""
     models, step = "table compare fit graph report", "memory estimate of a step"
     columns = f"any of {', '.join(COLUMNS)}; default: {','.join(default_names(False, False))}"
-    saved = "also save to a file:"
+    dtypes = _names("DTYPE", "one dtype for all inputs, or one per input", type=lambda word: listed(word, one=True))
+    saved, keeps = "also save to a file:", "same, the default, keeps the model's mode"
     return (
         ("", "table", {
             "--version": {"action": "version", "version": f"%(prog)s {__version__}"},
@@ -162,13 +111,13 @@ def groups() -> tuple[Group, ...]:
             "--gpus": _names("GPU", "GPUs by name; default: common ones from 8 to 80 GB"),
             "--settings": _names("NAME", "float32, bf16, fp16, 8-bit optimizer, ...; default: all"),
             "--batch-size": _number("samples of a step; default: 1", default=1),
-            "--dtypes": _names("DTYPE", DTYPES_HELP, type=one_or_more),
+            "--dtypes": dtypes,
         }),
         ("forward pass", "table compare graph report", {
             "--batch-size": _number("default: -1, any batch size", default=-1),
             "--device": _value(None, "cpu, cuda, cuda:1, ...; default: the model's"),
-            "--dtypes": _names("DTYPE", DTYPES_HELP, type=one_or_more),
-            "--mode": _value(None, f"{', '.join(PASS_MODES)}; {KEEPS}", default="same"),
+            "--dtypes": dtypes,
+            "--mode": _value(None, f"{', '.join(PASS_MODES)}; {keeps}", default="same"),
             "--run": _value(None, f"{', '.join(RUNS)}; fake needs only shapes, real computes", default="auto"),
         }),
         ("graph", "graph", {
@@ -298,10 +247,3 @@ def parse_size(word: str) -> Any:
             commas = re.sub("[x*]", ",", word)
             raise InputError(f"SIZE is {describe(word)}; its axes are separated by commas: {commas}") from error
         raise choice_error("SIZE", word, ["3,224,224", "10", "()"]) from error
-
-
-def say_commas(error: ForwardError, words: Sequence[str]) -> None:
-    """If a forward failed on several sizes of one axis, change the hint: they were probably meant as one size."""
-    if len(words) > 1 and all(map(str.isdecimal, words)):
-        error.hint = f"these are {len(words)} inputs of one axis each; the axes of one input are separated by commas: "
-        error.hint += ",".join(words)
