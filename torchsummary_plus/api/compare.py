@@ -25,8 +25,7 @@ from ..table.inputs import Example, as_device, make_example
 from ..table.modules import ModuleTree
 from ..table.rows import Report
 from .habits import FOR_TABLES
-from .memory import largest_batch
-from .memory_columns import BESIDES, MemoryRequest
+from .memory import BESIDES, MemoryRequest, largest_batch
 from .public import public
 from .step_options import StepOptions, shows, step_keywords
 from .table import check_pass, summary, tabulated
@@ -130,12 +129,20 @@ def compare(
     common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
-        return _steps(models, names)
+        for model in models:
+            if not isinstance(model, MemoryEstimate):
+                raise InputError(
+                    f"{describe(model)} cannot be compared with an estimate; accepted: only estimates, or only models"
+                )
+        if len(models) < 2:
+            raise InputError("only one estimate was given; accepted: 2 or more")
+        own = ["measured" if estimate.info.measured else "predicted" for estimate in models]
+        return StepComparison(tuple(_names(own, names)), models)
     if len(models) < 2:
         raise InputError(f"{'only one model' if models else 'no model'} was given; accepted: 2 or more")
     entries = [_entry(model, common, memory, f"{number} of {len(models)}") for number, model in enumerate(models, 1)]
     called = _names([entry.name for entry in entries], names)
-    columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
+    columns = None if col_names is None else (col_names,) if isinstance(col_names, str) else tuple(col_names)
     compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
     result = Comparison(tuple(compared), ratios, changes_only, Presentation(style, depth, columns), layers=layers)
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
@@ -156,37 +163,21 @@ def _entries(models: tuple[Any, ...], names: Sequence[str] | None) -> tuple[tupl
     return models, names
 
 
-def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepComparison:
-    """Compare predicted or measured steps."""
-    for estimate in estimates:
-        if not isinstance(estimate, MemoryEstimate):
-            raise InputError(
-                f"{describe(estimate)} cannot be compared with an estimate; accepted: only estimates, or only models"
-            )
-    if len(estimates) < 2:
-        raise InputError("only one estimate was given; accepted: 2 or more")
-    own = ["measured" if estimate.info.measured else "predicted" for estimate in estimates]
-    return StepComparison(tuple(_names(own, names)), tuple(estimates))
-
-
 def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """Return a name per entry: the given one, else its ``own``, numbered if several share it."""
-    if names is not None:
-        if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
-            raise InputError(f"names is {describe(names)}; accepted: a list of {len(own)} different names")
-        return [str(name) for name in names]
-    return numbered(own)
+    if names is None:
+        return numbered(own)
+    if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
+        raise InputError(f"names is {describe(names)}; accepted: a list of {len(own)} different names")
+    return [str(name) for name in names]
 
 
 def _entry(
     entry: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None, place: str
 ) -> Entry:
-    """Build the entry of a model, a summary, or a dict of overriding options; its name may still change.
-
-    The hint of a forward that fails names the entry's ``place``.
-    """
+    """Build the entry of a model, a summary, or a dict of overriding options; its name may still change."""
     if isinstance(entry, ModelSummary):
-        return Entry(entry.rows[0].class_name, _report(entry), _peaks_of(entry))
+        return _entry_of(entry, _peaks_of(entry))
     own = dict(entry) if isinstance(entry, Mapping) else {"model": entry}
     accepted = ("model", "name", "memory", *READING)
     for option in own:
@@ -194,8 +185,8 @@ def _entry(
             raise choice_error("an entry's option", option, accepted)
     model, name, settings = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
     options = {**common, **own}
-    options["mode"] = options["mode"] or "same"
-    check_pass(model, options["mode"], options["run"])
+    mode = options["mode"] or "same"
+    check_pass(model, mode, options["run"])
     inputs = {name: options[name] for name in ("input_size", "batch_size", "dtypes", "input_data")}
     example_of = partial(make_example, **inputs)
     try:
@@ -206,7 +197,7 @@ def _entry(
             if step is not None and gpu is not None:
                 card = named_gpu(gpu)
                 step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
-            passed = trace(tree, example, PassOptions(options["run"], options["mode"], device, options["functional"]))
+            passed = trace(tree, example, PassOptions(options["run"], mode, device, options["functional"]))
             result = tabulated(tree, passed, example_of, device, Presentation(), step)
             peaks = _peaks_of(result)
             if step is not None and peaks is not None:
@@ -216,12 +207,13 @@ def _entry(
         which += "; to give a model its own inputs, pass a dict with input_size"
         error.hint = f"{error.hint}; {which}" if error.hint else which
         raise
-    return Entry(name or result.rows[0].class_name, _report(result), peaks)
+    return _entry_of(result, peaks, name)
 
 
-def _report(result: ModelSummary) -> Report:
-    """Return the figures of a summary without its default view."""
-    return Report(**{item.name: getattr(result, item.name) for item in fields(Report)})
+def _entry_of(result: ModelSummary, peaks: StepPeaks | None, name: str | None = None) -> Entry:
+    """Return an entry with the figures of a summary, without its default view."""
+    report = Report(**{item.name: getattr(result, item.name) for item in fields(Report)})
+    return Entry(name or result.rows[0].class_name, report, peaks)
 
 
 def _step(*memories: str | Mapping[str, Any] | StepOptions | None) -> dict[str, Any] | None:
@@ -238,9 +230,8 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
     """Return the peaks of an existing summary, if it has an estimate."""
     if result.memory is None:
         return None
-    memory, info, peak = result.memory, result.memory.info, result.memory.peak_bytes
-    train = info.mode == "train"
-    training, inference = (peak, None) if train else (None, peak)
+    memory, info = result.memory, result.memory.info
+    training, inference = (memory.peak_bytes, None) if info.mode == "train" else (None, memory.peak_bytes)
     return StepPeaks(info, training, inference, info.gpu, unknown=memory.unknown, assumptions=memory.assumptions)
 
 
@@ -254,8 +245,8 @@ def _with_inference_and_limit(
         estimate = replace(request, inputs=inputs, options=inference).estimate(tree, example_of)
         unknown = tuple({**dict(estimate.unknown), **dict(peaks.unknown)}.items())
         assumptions = tuple(dict.fromkeys((*peaks.assumptions, *estimate.assumptions)))
-        inference_peak = estimate.peak_bytes
-        peaks = replace(peaks, inference_peak_bytes=inference_peak, unknown=unknown, assumptions=assumptions)
+        peak = estimate.peak_bytes
+        peaks = replace(peaks, inference_peak_bytes=peak, unknown=unknown, assumptions=assumptions)
     if gpu is None:
         return peaks
     example = example_of(**{**request.inputs, "batch_size": 1})

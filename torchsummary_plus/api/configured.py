@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ from ..data.errors import InputError, UnsupportedError, need_extra, warn
 from ..data.model_configs import MOST_BYTES, checked, offline, packing_of
 from ..data.regular_files import content, parsed_object
 from ..data.units import describe, one_line
-
-DOWNLOAD = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
-"""How to get a ``config.json`` of the Hub."""
 
 MOST_MODULES = 100_000  # Maximum number of modules of a model that a config describes.
 
@@ -41,7 +37,8 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     (3332096, 'meta')
     """
     place = Path(path) if Path(path).name == "config.json" else Path(path) / "config.json"
-    data = content(place, MOST_BYTES, hint=f"; it is a local folder: {DOWNLOAD}")
+    download = "AutoConfig.from_pretrained(name).save_pretrained(folder) downloads a config"
+    data = content(place, MOST_BYTES, hint=f"; it is a local folder: {download}")
     try:
         entries = parsed_object(data)
     except ValueError as error:
@@ -83,11 +80,9 @@ def _described(place: str, entries: dict[str, Any], changes: dict[str, Any]) -> 
         raise UnsupportedError(
             f"{place}: transformers {transformers.__version__} has no model type {describe(kind)}; {cure}"
         )
-    unknown = sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"})
-    if unknown:
+    if unknown := sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"}):
         raise InputError(f"{unknown[0]} cannot be changed; accepted: entries of {place}")
-    packed = packing_of(entries)
-    if packed:
+    if packed := packing_of(entries):
         warn(
             f"{one_line(place)}: {packed} is left out: every parameter is unpacked, in the config's dtype; "
             "weights(folder) counts the stored bytes"
@@ -98,8 +93,7 @@ def _described(place: str, entries: dict[str, Any], changes: dict[str, Any]) -> 
         raise InputError(f"{place}: {error}") from None
     with offline() as attempts:
         try:
-            config = transformers.CONFIG_MAPPING[kind].from_dict(entries)
-            return _built(transformers, config).eval()
+            return _built(transformers, transformers.CONFIG_MAPPING[kind].from_dict(entries)).eval()
         except Exception as error:
             if isinstance(error, InputError) and not attempts:
                 raise
@@ -115,24 +109,12 @@ def _built(transformers: Any, config: Any) -> nn.Module:
         (kind for kind in classes if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)), None
     )
     build: Any = transformers.AutoModel.from_config if own is None else getattr(own, "_from_config")  # noqa: B009
-    with torch.device("meta"), _counted():
-        built: nn.Module = build(config)
-    return built
-
-
-@contextmanager
-def _counted() -> Iterator[None]:
-    """Inside the block, raise :class:`InputError` once more than ``MOST_MODULES`` modules have been built."""
-    count = 0
+    number = count(1)
 
     def registered(*_: Any) -> None:
-        nonlocal count
-        count += 1
-        if count > MOST_MODULES:
+        if next(number) > MOST_MODULES:
             raise InputError(f"the config describes more than {MOST_MODULES:,} modules")
 
-    handle = modules.register_module_module_registration_hook(registered)
-    try:
-        yield
-    finally:
-        handle.remove()
+    with torch.device("meta"), modules.register_module_module_registration_hook(registered):
+        built: nn.Module = build(config)
+    return built

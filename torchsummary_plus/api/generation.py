@@ -114,6 +114,10 @@ class Generation:
         """Return the request for a prompt of this many tokens."""
         return StepRequest(self.model, self.example(prompt), self.options)
 
+    def predicted(self, prompt: int, request: StepRequest, tick: Callable[[str], None]) -> MemoryEstimate:
+        """Return the estimate of generating after a prompt of this many tokens."""
+        return self.estimate(request, prompt, self.log(request, prompt, tick))
+
     def log(
         self, request: StepRequest, prompt: int, tick: Callable[[str], None], highest_draw: bool = False
     ) -> MemoryLog:

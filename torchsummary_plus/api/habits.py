@@ -45,13 +45,8 @@ CHECKPOINTED = dict.fromkeys(
 
 FOR_TABLES = CHECKPOINTED | {name: f'memory={{"{name}": ...}}' for name in OF_A_STEP} | ELSEWHERE
 
-FOR_TEXTS = {
-    **FOR_TABLES,
-    **{
-        name: f"str(summary(..., {name}=..., verbose=0))"
-        for name in ("col_names", "depth", "input_data", "memory", "mode", "rows", "style")
-    },
-}
+_VIEWED = ("col_names", "depth", "input_data", "memory", "mode", "rows", "style")
+FOR_TEXTS = FOR_TABLES | {name: f"str(summary(..., {name}=..., verbose=0))" for name in _VIEWED}
 """The same for ``summary_string``, which has torchsummary's arguments alone."""
 
 _ZERO = (
@@ -126,8 +121,6 @@ FOR_CONTEXTS = {
 }
 """The same for ``max_context``."""
 
-HABITS = ("amp", *STEPS)  # Names that other tools use for a step's options.
-
 RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
 """Options of the calls besides those of a step, searched for similar names."""
 
@@ -162,12 +155,8 @@ def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: I
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):  # A forward without a signature may take anything.
         return dict(arguments)
-    own = [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     for name in arguments:
         if name not in own and (not takes_any or name in ELSEWHERE):
             takes = f"it takes {', '.join(own)}" if own else "it takes none"
@@ -179,10 +168,7 @@ def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: I
 
 
 def step_arguments(refusal: str, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
-    """Return a step's arguments under this package's names. Raises :class:`OptionError` for others, with the fix.
-
-    ``refusal`` is the message up to the argument's name.
-    """
+    """Return a step's arguments by this package's names. Raises :class:`OptionError`: ``refusal``, a name, its cure."""
     options = tuple(options)
     for name in arguments:
         if name not in (*options, "amp"):

@@ -25,6 +25,8 @@ from .table import summary
 
 PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}  # Lightning's mixed precisions.
 
+UNPREDICTED = "The first step's memory cannot be predicted"
+
 LOGS = dict.fromkeys(("verbose", "logger", "print_fn", "log_fn"), "log=, a function of the text")
 """Other names that users try for ``log``."""
 
@@ -73,25 +75,31 @@ class FirstStep(Printed):
 
 
 class _Watch:
-    """Measures the first step of a model and predicts it afterwards, on the same arguments."""
+    """What both callbacks do: measures the first step of a model and predicts it afterwards, on the same arguments."""
 
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self.log = log
-        self.peak: LivePeak | None = None
-        self.result: FirstStep | None = None
-        self.is_done = False
+    peak: LivePeak | None = None
+    result: FirstStep | None = None
+    is_done = False
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self.tell = tell
 
     def begin(self, model: nn.Module, optimizer: Any, others: Any = ()) -> None:
         self.is_done = True
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.peak = LivePeak(device)
+        self.peak = LivePeak(next((p.device for p in model.parameters()), torch.device("cpu")))
+        optimizer = _plain(optimizer)
         state = [] if optimizer is None else all_tensors(list(optimizer.state.values()))
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         self.peak.start([*model.parameters(), *model.buffers(), *grads, *state, *all_tensors(others)])
 
-    def end(self, model: nn.Module, data: Any, step: Mapping[str, Any]) -> FirstStep | None:
-        """Return the first step, or log why it cannot be predicted."""
+    def end(self, model: nn.Module, data: Any, optimizer: Any, **step: Any) -> FirstStep | None:
+        """Return the first step, predicted with a new optimizer like the given one, or tell why it cannot be."""
         peak, self.peak = self.peak, None
+        if (optimizer := _plain(optimizer)) is not None:
+            kind: Any = type(optimizer)
+            options = {name: value for name, value in optimizer.defaults.items() if name in signature(kind).parameters}
+            step["optimizer"] = partial(kind, **options)
         measured = None if peak is None else peak.stop()
         try:
             with torch.enable_grad():
@@ -101,10 +109,10 @@ class _Watch:
                 )
         except SummaryError as error:
             measurement = "" if measured is None else f"; measured {in_common_unit(measured)}"
-            self.log(f"The first step's memory cannot be predicted: {error}{measurement}")
+            self.tell(f"{UNPREDICTED}: {error}{measurement}")
             return None
         self.result = FirstStep(table, first, later, measured)
-        self.log(str(self.result))
+        self.tell(str(self.result))
         return self.result
 
 
@@ -125,45 +133,37 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
     """
     base = need_extra("transformers", "transformers").TrainerCallback
 
-    class FirstStepOfTrainer(base):  # type: ignore[misc,valid-type]
-        def __init__(self) -> None:
-            self.watch = _Watch(log)
-            self.arguments: Any = None
-            self.handle: Any = None
-
-        @property
-        def result(self) -> FirstStep | None:
-            return self.watch.result
+    class FirstStepOfTrainer(_Watch, base):  # type: ignore[misc,valid-type]
+        arguments: Any = None
+        handle: Any = None
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if self.watch.is_done or not state.is_world_process_zero:
-                return
-            model = kwargs["model"]
-            self.handle = model.register_forward_pre_hook(self._read, with_kwargs=True)
-            self.watch.begin(model, _plain(kwargs.get("optimizer")))
+            if not self.is_done and state.is_world_process_zero:
+                self.handle = kwargs["model"].register_forward_pre_hook(self._read, with_kwargs=True)
+                self.begin(kwargs["model"], kwargs.get("optimizer"))
 
         def _read(self, model: nn.Module, args: Any, kwargs: Any) -> None:
             if self.arguments is None:
                 self.arguments = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
-                if self.watch.peak is not None:
-                    self.watch.peak.add(all_tensors(self.arguments))
+                if self.peak is not None:
+                    self.peak.add(all_tensors(self.arguments))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if self.handle is None:
                 return
             self.handle.remove()
-            self.handle, arguments = None, self.arguments
-            self.arguments = None
-            step = {
-                "optimizer": _anew(_plain(kwargs.get("optimizer"))),
-                "autocast": torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
-                "gradient_accumulation_steps": args.gradient_accumulation_steps,
-            }
-            result = self.watch.end(kwargs["model"], arguments, step)
+            arguments, self.handle, self.arguments = self.arguments, None, None
+            result = self.end(
+                kwargs["model"],
+                arguments,
+                kwargs.get("optimizer"),
+                autocast=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
+                gradient_accumulation_steps=args.gradient_accumulation_steps,
+            )
             if result is not None:
                 state.log_history.append({**result.figures, "step": state.global_step})
 
-    return FirstStepOfTrainer()
+    return FirstStepOfTrainer(log)
 
 
 @names_cures(LOGS)
@@ -187,43 +187,34 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
         except MissingExtraError:
             raise missing from None
 
-    class FirstStepOfLightning(base):  # type: ignore[misc,valid-type]
-        def __init__(self) -> None:
-            super().__init__()
-            self.watch = _Watch(log)
-            self.batch: Any = None
-
-        @property
-        def result(self) -> FirstStep | None:
-            return self.watch.result
+    class FirstStepOfLightning(_Watch, base):  # type: ignore[misc,valid-type]
+        batch: Any = None
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if not self.watch.is_done and trainer.is_global_zero:
+            if not self.is_done and trainer.is_global_zero:
                 self.batch = batch
-                self.watch.begin(pl_module, _plain(next(iter(trainer.optimizers), None)), batch)
+                self.begin(pl_module, next(iter(trainer.optimizers), None), batch)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.batch is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
                 return
             first_batch, self.batch = self.batch, None
             if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
-                self.watch.log(
-                    "The first step's memory cannot be predicted: "
-                    "the module has several optimizers or manual optimization"
-                )
+                self.tell(f"{UNPREDICTED}: the module has several optimizers or manual optimization")
                 return
-            step = {
-                "optimizer": _anew(_plain(trainer.optimizers[0])),
-                "autocast": PRECISIONS.get(str(trainer.precision)),
-                "loss": lambda output: output["loss"] if isinstance(output, Mapping) else output,
-                "gradient_accumulation_steps": trainer.accumulate_grad_batches,
-            }
             with _holding(pl_module, _trainer=None):  # And with it the data and the optimizers.
-                result = self.watch.end(_TrainingStep(pl_module), ((first_batch,), {}), step)
+                result = self.end(
+                    _TrainingStep(pl_module),
+                    ((first_batch,), {}),
+                    trainer.optimizers[0],
+                    autocast=PRECISIONS.get(str(trainer.precision)),
+                    loss=lambda output: output["loss"] if isinstance(output, Mapping) else output,
+                    gradient_accumulation_steps=trainer.accumulate_grad_batches,
+                )
             if result is not None and trainer.logger is not None:
                 trainer.logger.log_metrics(result.figures, step=trainer.global_step)
 
-    return FirstStepOfLightning()
+    return FirstStepOfLightning(log)
 
 
 def _plain(optimizer: Any) -> Any:
@@ -234,15 +225,6 @@ def _plain(optimizer: Any) -> Any:
             return optimizer
         optimizer = inner
     return optimizer
-
-
-def _anew(optimizer: Any) -> Any:
-    """Return a callable that makes a new optimizer of the same class and options, without state."""
-    if optimizer is None:
-        return None
-    kind: Any = type(optimizer)
-    options = {name: value for name, value in optimizer.defaults.items() if name in signature(kind).parameters}
-    return partial(kind, **options)
 
 
 class _TrainingStep(nn.Module):

@@ -1,22 +1,20 @@
-"""The calls that predict a step's memory and time, and find the largest batch that fits."""
+"""The calls that predict a step's memory and time, also for a table's rows, and find the largest batch that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ..data.arguments import GENERATE, MODE_SYNONYMS, STEP_MODES, integer
-from ..data.capability import AMPERE
-from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import RowMemory
+from ..data.records import Trace
 from ..data.units import describe
+from ..memory.attribution import module_memory
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import least, room_of_log, tensors_peak
 from ..memory.gpus import named_gpu, parse_memory
@@ -25,12 +23,13 @@ from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
 from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
+from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
 from .generation import Generation
 from .habits import check_model
 from .public import progress_line, public
-from .step_options import StepArguments, StepOptions, options_to_fit, takes_step_arguments
-from .step_request import StepRequest, Ticks
+from .step_options import StepArguments, StepOptions, options_to_fit, step_keywords, takes_step_arguments
+from .step_request import StepRequest, World
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -119,11 +118,8 @@ def estimate_memory(
     if settings.mode == GENERATE:
         generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
         tokens = integer("prompt", prompt, 1)
-        with progress_line(progress) as tick:
-            requests = world.requests(model, generation.example(tokens), generation.options)
-            return _highest(
-                [generation.estimate(each, tokens, generation.log(each, tokens, tick)) for each in requests]
-            )
+        run = partial(generation.predicted, tokens)
+        return predicted(model, generation.example(tokens), generation.options, world, progress, run)
     if prompt is not None:
         raise InputError(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
@@ -146,18 +142,11 @@ def predicted(
     options: StepOptions,
     world: World,
     progress: bool = True,
+    run: Callable[[StepRequest, Callable[[str], None]], MemoryEstimate] = StepRequest.predicted,
 ) -> MemoryEstimate:
-    """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
-    estimates = []
+    """Return the estimate of a step, of the rank with the highest peak. See :func:`estimate_memory`."""
     with progress_line(progress) as tick:
-        for request in world.requests(model, required(example), options):
-            batch = request.example.batch_size or 1
-            estimates.append(request.estimate(batch, request.trace_as_asked(batch, tick)))
-    return _highest(estimates)
-
-
-def _highest(estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
-    """Return the estimate with the highest peak, and of how many ranks it is that."""
+        estimates = [run(request, tick) for request in world.requests(model, required(example), options)]
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 
@@ -207,8 +196,8 @@ def measure_memory(
     example = with_batch(request.example, batch)
     log, reserved = measure_step(request.tree, example, request.step, request.device, time)
     estimate = request.estimate(batch, log)
-    info = replace(estimate.info, measured=True)
-    return replace(estimate, info=info, reserved_bytes=estimate.reserved_bytes if reserved is None else reserved)
+    estimate = replace(estimate, info=replace(estimate.info, measured=True))
+    return estimate if reserved is None else replace(estimate, reserved_bytes=reserved)
 
 
 @public
@@ -295,85 +284,6 @@ def largest_batch(
     )
 
 
-@dataclass(frozen=True)
-class World:
-    """The processes that train a model (None: one without a world), and the rank or ranks to estimate."""
-
-    size: int | None = None
-    rank: int = 0
-    ranks: str | Sequence[int] | None = None
-
-    def requests(self, model: Any, example: Example, options: StepOptions) -> Iterator[StepRequest]:
-        """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`."""
-        if self.size is None:
-            if self.ranks is not None:
-                raise InputError("ranks was given without world_size; pass world_size= too")
-            if self.rank != 0:
-                raise InputError(f"rank is {describe(self.rank)} without world_size; pass world_size= too")
-            if isroutine(model):
-                raise InputError(
-                    f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a "
-                    "function"
-                )
-            yield StepRequest(model if isinstance(model, ModuleTree) else check_model(model), example, options)
-            return
-        first, *others = self._numbers(self.size)
-        options.refuse_compiled("with world_size")
-        if isinstance(model, nn.Module) or not callable(model):
-            given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
-            of_trainer = (
-                "; for a transformers Trainer, the function creates it and returns "
-                "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
-            )
-            raise InputError(
-                f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
-                "the model, because the wrapping must run inside the simulated process group"
-                + (of_trainer if hasattr(model, "accelerator") else "")
-            )
-        request = _RankRequest(model, example, options, self.size, first)
-        yield request
-        for number in others:
-            request = request.of_rank(number)
-            yield request
-
-    def _numbers(self, size: int) -> Sequence[int]:
-        """Return the ranks to estimate."""
-        if self.ranks is None:
-            return (self.rank,)
-        if isinstance(self.ranks, str) and self.ranks != "all":
-            raise InputError(f"ranks is {describe(self.ranks)}; accepted: None, 'all', or a list of ranks")
-        if not self.ranks:
-            raise InputError("ranks is empty; accepted: None, 'all', or a list of ranks")
-        return range(size) if self.ranks == "all" else self.ranks  # type: ignore[return-value]
-
-
-class _RankRequest(StepRequest):
-    """A request for one rank, whose builder creates the model from fakes for each trace."""
-
-    def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
-        from ..ranks.process_group import as_rank
-        from ..ranks.record import Ranked
-
-        super().__init__(ModuleTree(nn.Module()), example, options)
-        self.is_compiled = False  # The log says so, once the builder has run.
-        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
-
-    def of_rank(self, number: int) -> _RankRequest:
-        """Return the same request for another rank."""
-        other = copy(self)
-        other.ranked = self.ranked.of_rank(number)
-        return other
-
-    def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
-        with no_collection():
-            self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
-        return log
-
-    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
-        estimate, rank = super().estimate(batch, log), self.ranked.rank
-        return replace(estimate, info=replace(estimate.info, world_size=rank.world_size, rank=rank.rank))
-
-
 def required(example: Example | None) -> Example:
     """Return an example. Raises :class:`InputError` if there is none."""
     if example is None:
@@ -403,3 +313,90 @@ def estimate_time(
     """
     gpu_with_peaks(gpu)  # Before the model is traced, which may take long.
     return estimate_memory(model, input_size, batch_size, gpu=gpu, **options).time(measured=measured)
+
+
+INPUTS = ("batch_size", "dtypes", "input_data")
+"""Options that set the step's inputs, by default those of the table's pass."""
+
+BESIDES = (*INPUTS, "world_size", "rank", "ranks", "progress", "build")
+"""Options besides those of the step; ``build`` builds the model of ``world_size`` processes."""
+
+
+@dataclass(frozen=True)
+class MemoryRequest:
+    """``memory=`` of a table: inputs that differ from the table's, the processes and their builder, and the step."""
+
+    inputs: Mapping[str, Any]
+    world: World
+    build: Callable[[], Any] | None
+    progress: bool
+    options: StepOptions
+
+    @classmethod
+    def of(cls, memory: str | Mapping[str, Any] | StepOptions, device: Any) -> MemoryRequest:
+        """Return the request for a mode, or options of :func:`estimate_memory`; ``device`` is the table's.
+
+        Raises :class:`InputError`.
+        """
+        options = {"device": device, **step_keywords(memory, also=BESIDES)}
+        inputs = {name: options.pop(name) for name in INPUTS if name in options}
+        world = World(options.pop("world_size", None), options.pop("rank", 0), options.pop("ranks", None))
+        build, progress = options.pop("build", None), options.pop("progress", True)
+        if (build is None) != (world.size is None):
+            raise InputError(
+                "memory has only one of world_size and build; pass both: "
+                "build is the function that builds and wraps the model"
+            )
+        if inputs:
+            check_batch(inputs.get("batch_size"))
+        return cls(inputs, world, build, progress, StepOptions(**options))
+
+    def estimate(self, tree: ModuleTree, example_of: Callable[..., Example | None]) -> MemoryEstimate:
+        """Return the estimate; ``example_of`` builds the table's example, also with other inputs."""
+        return predicted(self.build or tree, example_of(**self.inputs), self.options, self.world, self.progress)
+
+
+def memory_of(
+    tree: ModuleTree,
+    example_of: Callable[..., Example | None],
+    memory: str | Mapping[str, Any] | StepOptions,
+    device: Any,
+    trace: Trace,
+    rows: tuple[Row, ...],
+) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
+    """Return the estimate of a request, and each row's share of it."""
+    request = MemoryRequest.of(memory, device)
+    estimate = request.estimate(tree, example_of)
+    calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
+    modules: Mapping[str, RowMemory] = module_memory(estimate.log)
+    time = estimate.known_time()
+    for module in () if time is None else time.by_module:
+        modules = {**modules, module.path: replace(modules[module.path], seconds=module.own_seconds)}
+    if request.build is not None:
+        calls, modules = _unwrapped({module.path for module in trace.modules}, calls, modules)
+    return estimate, row_memory(trace, rows, calls, modules)
+
+
+_WRAPPERS = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
+"""The names that wrappers give to the module inside them: ``checkpoint_wrapper``, FSDP1, and
+``DistributedDataParallel``."""
+
+
+def _unwrapped(
+    known: set[str], calls: Sequence[tuple[str, RowMemory]], modules: Mapping[str, RowMemory]
+) -> tuple[Sequence[tuple[str, RowMemory]], Mapping[str, RowMemory]]:
+    """Return the memory of a wrapped model's modules, by their paths in the model itself."""
+
+    def plain(path: str) -> str:
+        parts = path.split(".")
+        return path if path in known else ".".join(part for part in parts if part not in _WRAPPERS)
+
+    def wraps(path: str) -> bool:
+        inside = [f"{path}.{name}".lstrip(".") for name in _WRAPPERS]
+        return any(key in modules and key not in known for key in inside)
+
+    summed: dict[str, RowMemory] = {}
+    for path, memory in modules.items():
+        outer = summed.get(plain(path), RowMemory())
+        summed[plain(path)] = replace(outer + memory, shards=outer.shards + memory.shards)
+    return [(plain(path), memory) for path, memory in calls if not wraps(path)], summed

@@ -21,20 +21,15 @@ from ..step.losses import as_loss
 from ..step.step import Step
 from ..table.inputs import as_device, as_dtype
 from ..table.modules import ModuleTree, placed
-from .habits import HABITS, STEPS, step_arguments
+from .habits import STEPS, step_arguments
 
-BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
-DEFAULT_MEMORY = "24GiB"
 SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # Trainers' names for these dtypes.
 
 
 def autocast_dtype(value: Any, device: torch.device) -> torch.dtype | None:
-    """Return the dtype that ``autocast=`` names, the device's default for True, None without autocast.
-
-    Raises :class:`InputError`.
-    """
+    """Return the dtype that ``autocast=`` names, the device's default for True, None without autocast."""
     if value is True:
         return torch.get_autocast_dtype(device.type)
     if value in (None, False):
@@ -101,11 +96,7 @@ class StepOptions:
 
     @classmethod
     def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
-        """Return ``base`` overridden by a call's arguments: ``step``, and those of ``own`` that are not defaults.
-
-        ``amp`` is accepted as ``autocast``. Raises :class:`InputError` for an unknown argument, with the cure, and for
-        a ``base`` of another type.
-        """
+        """Return ``base`` overridden by a call's arguments: ``step``, and those of ``own`` that are not defaults."""
         if not isinstance(base, cls | None):
             raise InputError(f"options is {describe(base)}; accepted: None or a StepOptions")
         step = step_arguments(f"{call}() got an unexpected keyword argument", step, StepArguments.__annotations__)
@@ -150,14 +141,6 @@ class StepOptions:
         if self.compiled:
             raise InputError(f"compiled is True; accepted {where}: False")
 
-    def unused(self) -> tuple[str, ...]:
-        """Return assumptions about options of training, which inference leaves out."""
-        given = [name for name in ("optimizer", "loss", "targets") if getattr(self, name) is not None]
-        if self.mode != "eval" or not given:
-            return ()
-        have = "has" if len(given) == 1 else "have"
-        return (f'{" and ".join(given)} {have} no effect: mode "eval" is a forward alone',)
-
     def gpu_model(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
         return None if self.gpu is None else find_gpu(self.gpu)
@@ -174,10 +157,7 @@ class StepOptions:
         return Cudnn(figures_of(gpu), self.cudnn)
 
     def place(self, tree: ModuleTree) -> torch.device:
-        """Return the step's device: the given one, else CUDA if a GPU is named, else the model's.
-
-        Raises :class:`InputError`, also for a GPU on a device other than CUDA.
-        """
+        """Return the step's device: the given one, else CUDA if a GPU is named, else the model's."""
         requested = as_device(self.device)
         device = placed(requested or (torch.device("cuda") if self.gpu is not None else tree.device()))
         if self.gpu is not None and device.type != "cuda":
@@ -185,8 +165,8 @@ class StepOptions:
                 f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a GPU: device='cuda', "
                 "or none"
             )
-        if device.type not in BACKENDS:
-            raise choice_error("device", device.type, BACKENDS)
+        if device.type not in ("cpu", "cuda"):
+            raise choice_error("device", device.type, ("cpu", "cuda"))
         return device
 
     def allocation(self, device: torch.device) -> AllocatorOptions:
@@ -200,10 +180,7 @@ StepOptions.__init__ = names_cures(STEPS)(StepOptions.__init__)  # type: ignore[
 
 
 def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:
-    """Return ``memory=`` as keyword arguments: those of :class:`StepOptions`, and those accepted in ``also``.
-
-    Raises :class:`InputError` for an unknown mode or option.
-    """
+    """Return ``memory=`` as keyword arguments: those of :class:`StepOptions`, and those accepted in ``also``."""
     if isinstance(memory, StepOptions):
         values = ((field, getattr(memory, field.name)) for field in fields(memory))
         return {field.name: value for field, value in values if value is not field.default}
@@ -213,7 +190,7 @@ def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[
         return {"mode": memory}
     accepted = (*(field.name for field in fields(StepOptions)), *also)
     for name in memory:
-        if name not in (*accepted, *HABITS):
+        if name not in (*accepted, "amp", *STEPS):  # What others call an option gets its cure below.
             raise choice_error("memory option", name, accepted)
     return step_arguments("memory has no option", memory, accepted)
 
@@ -263,13 +240,7 @@ def options_to_fit(
 ) -> tuple[StepOptions, int | float | str]:
     """Return the options of a call that searches for a limit, and the memory that must suffice; 24 GiB by default.
 
-    Its device is CUDA by default, unless ``options`` name another; a GPU may stand for the memory. Raises
-    :class:`InputError` if both are given and differ.
-
-    >>> options_to_fit("max_batch_size", None, {}, "40GiB", "cuda", None)[1]
-    '40GiB'
-    >>> options_to_fit("max_batch_size", StepOptions(gpu="A100"), {}, None, "cuda", None)[1]
-    'A100'
+    Its device is CUDA by default, unless ``options`` name another; a GPU may stand for the memory.
     """
     if options is not None and options.device is not None and device == "cuda":
         device = None
@@ -277,4 +248,4 @@ def options_to_fit(
     gpu = settings.gpu if memory is None else gpu
     if memory is not None and gpu is not None and memory != gpu:
         raise InputError(f"memory is {describe(memory)} and gpu is {describe(gpu)}; pass only one of them")
-    return settings, next(place for place in (gpu, memory, DEFAULT_MEMORY) if place is not None)
+    return settings, next(place for place in (gpu, memory, "24GiB") if place is not None)

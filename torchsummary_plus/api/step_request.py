@@ -1,21 +1,24 @@
-"""A request for a step's memory, and how it is traced and turned into an estimate."""
+"""A request for a step's memory, in one process or as one of many, and how it is traced and turned into an estimate."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
+from inspect import isroutine
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..compiled.estimate import as_compiled, is_known_release
-from ..data.capability import AMPERE, Capability
+from ..data.capability import AMPERE
 from ..data.collection import no_collection
-from ..data.errors import UnsupportedError
+from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, SUMMED, TUNED, MemoryLog, StepInfo
+from ..data.units import describe
 from ..live.structures import dtype_name
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
@@ -28,6 +31,7 @@ from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
 from ..table.modules import ModuleTree, class_name, tensors_in
+from .habits import check_model
 from .step_options import StepOptions
 
 
@@ -48,22 +52,18 @@ class StepRequest:
         self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation(self.device)
-        self.unused = options.unused()
+        given = [name for name in ("optimizer", "loss", "targets") if getattr(options, name) is not None]
+        have = "has" if len(given) == 1 else "have"
+        unused = f'{" and ".join(given)} {have} no effect: mode "eval" is a forward alone'
+        self.unused = (unused,) if given and options.mode == "eval" else ()
         self.cudnn = options.cudnn_of(self.device)
         self.is_compiled = has_compiled([self.tree.called, self.step.train_step])
-        self.compiled = options.compiled
-        """Whether to estimate the step as compiled."""
-
-    @property
-    def chip(self) -> Capability | None:
-        """The chip of the GPU that was named, None without one."""
-        return None if self.gpu is None else Chip(self.gpu.compute_capability, self.gpu.multiprocessors)
+        self.compiled = options.compiled  # Whether to estimate the step as compiled.
+        gpu = self.gpu
+        self.chip = None if gpu is None else Chip(gpu.compute_capability, gpu.multiprocessors)
 
     def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
-        """Trace the step on fakes at a batch size.
-
-        With ``highest_draw``, for a limit, random numbers that decide what runs are those of the highest peak.
-        """
+        """Trace the step at a batch size; with ``highest_draw``, random decisions are those of the highest peak."""
         draws = partial(Draws, seed=0, highest=True) if highest_draw else Draws
         task: Callable[..., Task] = partial(
             task_of,
@@ -83,6 +83,11 @@ class StepRequest:
         if not self.compiled:
             return log
         return as_compiled(self.task(batch), log, partial(tick, f"compiling for a batch of {batch:,}"))
+
+    def predicted(self, tick: Callable[[str], None]) -> MemoryEstimate:
+        """Return the estimate for the example's own batch; an open batch counts as 1."""
+        batch = self.example.batch_size or 1
+        return self.estimate(batch, self.trace_as_asked(batch, tick))
 
     def task(self, batch: int) -> Task:
         """Return the step at a batch size, on the GPU that was named or else the installed one."""
@@ -111,15 +116,12 @@ class StepRequest:
         if torch.backends.cudnn.benchmark and any("convolution" in kernel.kind for kernel in log.kernels):
             also.append(TUNED)
         log = replace(log, assumptions=(*log.assumptions, *also, *self.unused))
-        return as_memory_estimate(build_estimate(log, self._info(batch, log), self.backend, self.options))
-
-    def _info(self, batch: int, log: MemoryLog) -> StepInfo:
         step, optimizer, own = self.step, self.step.optimizer, self.step.train_step
         trains = step.mode == "train"
         parameters = (p for module in self.tree.modules for p in module._parameters.values() if p is not None)
         dtypes = Counter(dtype_name(p.dtype) for p in parameters if p.dtype.is_floating_point)
         loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
-        return StepInfo(
+        info = StepInfo(
             device=str(self.device),
             batch_size=batch,
             mode=step.mode,
@@ -132,6 +134,7 @@ class StepRequest:
             micro_batches=step.micro_batches,
             model=class_name(self.tree.modules[0]),
         )
+        return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
 
 def _called(named: Any) -> str:
@@ -143,9 +146,80 @@ class Ticks(Listener):
     """Says at every operator which batch is being tried."""
 
     def __init__(self, tick: Callable[[str], None], batch: int) -> None:
-        self.tick = tick
-        self.words = f"trying a batch of {batch:,}"
+        self.tick = partial(tick, f"trying a batch of {batch:,}")
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Say which batch is being tried."""
-        self.tick(self.words)
+        self.tick()
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train a model (None: one without a world), and the rank or ranks to estimate."""
+
+    size: int | None = None
+    rank: int = 0
+    ranks: str | Sequence[int] | None = None
+
+    def requests(self, model: Any, example: Example, options: StepOptions) -> Iterator[StepRequest]:
+        """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`."""
+        if self.size is None:
+            if self.ranks is not None:
+                raise InputError("ranks was given without world_size; pass world_size= too")
+            if self.rank != 0:
+                raise InputError(f"rank is {describe(self.rank)} without world_size; pass world_size= too")
+            if isroutine(model):
+                raise InputError(
+                    f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a "
+                    "function"
+                )
+            yield StepRequest(model if isinstance(model, ModuleTree) else check_model(model), example, options)
+            return
+        numbers = range(self.size) if self.ranks == "all" else (self.rank,) if self.ranks is None else self.ranks
+        if not numbers or isinstance(numbers, str):
+            given = "empty" if not numbers else describe(self.ranks)
+            raise InputError(f"ranks is {given}; accepted: None, 'all', or a list of ranks")
+        first, *others = numbers
+        options.refuse_compiled("with world_size")
+        if isinstance(model, nn.Module) or not callable(model):
+            given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
+            of_trainer = (
+                "; for a transformers Trainer, the function creates it and returns "
+                "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
+            )
+            raise InputError(
+                f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
+                "the model, because the wrapping must run inside the simulated process group"
+                + (of_trainer if hasattr(model, "accelerator") else "")
+            )
+        request = _RankRequest(model, example, options, self.size, first)
+        yield request
+        for number in others:
+            request = request.of_rank(number)
+            yield request
+
+
+class _RankRequest(StepRequest):
+    """A request for one rank, whose builder creates the model from fakes for each trace."""
+
+    def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
+        from ..ranks.process_group import as_rank
+        from ..ranks.record import Ranked
+
+        super().__init__(ModuleTree(nn.Module()), example, options)
+        self.is_compiled = False  # The log says so, once the builder has run.
+        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
+
+    def of_rank(self, number: int) -> _RankRequest:
+        """Return the same request for another rank."""
+        other = copy(self)
+        other.ranked = self.ranked.of_rank(number)
+        return other
+
+    def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
+        with no_collection():
+            self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
+        return log
+
+    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        estimate, rank = super().estimate(batch, log), self.ranked.rank
+        return replace(estimate, info=replace(estimate.info, world_size=rank.world_size, rank=rank.rank))

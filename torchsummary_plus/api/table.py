@@ -156,7 +156,7 @@ def tabulated(
     """
     result = as_summary(build_report(passed), look)
     if memory is not None:
-        from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
+        from .memory import memory_of  # Imported here: a plain table starts faster without it.
 
         estimate, shares = memory_of(tree, example_of, memory, device, passed, result.rows)
         return replace(result, row_memory=shares, memory=estimate)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import ContextDecorator, contextmanager
+from contextlib import ContextDecorator, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 import torch
@@ -25,7 +24,7 @@ from ..table.modules import class_name
 from ..watch.meters import default_device, device_memory, device_name, empty_cache
 from ..watch.population import Population
 
-OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)
+OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)  # Whose frames call no tracker.
 
 
 class MemTracker(ContextDecorator):
@@ -58,7 +57,9 @@ class MemTracker(ContextDecorator):
         self, detail: bool = True, path: str | Path | None = None, device: Any = None, stream: TextIO | None = None
     ) -> None:
         self.detail = detail
-        self.device = _indexed(as_device(device))
+        self.device = as_device(device) or default_device()
+        if self.device.type == "cuda" and self.device.index is None:  # Tensors are on a device with an index.
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._file = None if path is None else Path(path)
         if self._file is not None and self._file.is_dir():
             self._file /= f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt"
@@ -71,7 +72,9 @@ class MemTracker(ContextDecorator):
     def track(self, label: str | None = None) -> TrackPoint:
         """Write and return the changes since the last call; the first call lists all live tensors."""
         appeared, gone = self._changes()
-        caller = _caller()
+        caller = sys._getframe()
+        while caller.f_code.co_filename in OWN_FILES and caller.f_back is not None:
+            caller = caller.f_back
         storages, nbytes = self._population.live(str(self.device))
         point = TrackPoint(
             label=label or "",
@@ -118,17 +121,13 @@ class MemTracker(ContextDecorator):
                 highest_bytes=max(module.highest_bytes, live),
             )
 
-        handles = []
-        for path, module in model.named_modules():
-            seen[path] = WatchedModule(path, class_name(module), 0, 0, 0, 0)
-            handles.append(module.register_forward_pre_hook(before, prepend=True))
-            handles.append(module.register_forward_hook(partial(after, path), always_call=True))
-        try:
+        with ExitStack() as hooks:
+            for path, module in model.named_modules():
+                seen[path] = WatchedModule(path, class_name(module), 0, 0, 0, 0)
+                hooks.enter_context(module.register_forward_pre_hook(before, prepend=True))
+                hooks.enter_context(module.register_forward_hook(partial(after, path), always_call=True))
+            hooks.callback(lambda: self._modules.extend(module for module in seen.values() if module.calls))
             yield self
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._modules += [module for module in seen.values() if module.calls]
 
     def report(self) -> TrackReport:
         """Return all points so far as data, with every format and a plot."""
@@ -172,20 +171,3 @@ class MemTracker(ContextDecorator):
         else:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write((opening_text(point) if is_first else "") + point_text(point, self.detail))
-
-
-def _indexed(device: torch.device | None) -> torch.device:
-    """Return a device as its tensors report it: CUDA with its index."""
-    if device is None:
-        return default_device()
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
-
-
-def _caller() -> FrameType:
-    """Return the innermost frame outside this file and the standard library's decorator module."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename in OWN_FILES and frame.f_back is not None:
-        frame = frame.f_back
-    return frame

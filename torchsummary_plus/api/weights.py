@@ -14,11 +14,7 @@ SUFFIXES = (".safetensors", ".gguf", ".index.json", ".onnx")
 
 
 def is_weights(path: str | Path) -> bool:
-    """Return whether a path is of a kind that :func:`weights` reads: a file's name, or a folder that has such files.
-
-    >>> is_weights("model.safetensors"), is_weights("model.py:build")
-    (True, False)
-    """
+    """Return whether a path is of a kind that :func:`weights` reads: a file's name, or a folder that has such files."""
     return str(path).endswith(SUFFIXES) or has_weights(Path(path))
 
 

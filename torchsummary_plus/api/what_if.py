@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .step_options import StepArguments
 
-MODEL = "model"  # The option of a setting that replaces the model.
 MICRO_BATCHES = (4, 2)  # The numbers of micro-batches that are tried by default, the first that divides the batch.
 
 
@@ -79,7 +78,7 @@ def what_if(
     with progress_line(progress) as tick:
         for name, changes in _settings(settings, model, base, batch_size).items():
             own = dict(changes)
-            changed = own.pop(MODEL, model)
+            changed = own.pop("model", model)  # Which a setting may replace.
             if not isinstance(changed, nn.Module):
                 raise InputError(f"the model of setting {describe(name)} is {describe(changed)}; accepted: a Module")
             with_changes = StepOptions.of("what_if", base, own)
@@ -87,18 +86,14 @@ def what_if(
             requests = {
                 gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names
             }
-
-            def tell(words: str, setting: str = name) -> None:
-                tick(f"{setting}: {words}")
-
-            rows.append(_tried(name, requests, batch_size, tell))
+            rows.append(_tried(name, requests, batch_size, tick))
     return WhatIf(batch_size, tuple(names), tuple(rows))
 
 
 def _settings(
     settings: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, model: nn.Module, base: StepOptions, batch: int
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings by name. Raises :class:`InputError`."""
+    """Return the settings by name: by default the call's own, then those that may take less memory."""
     if isinstance(settings, Mapping):
         for name, changes in settings.items():
             if not isinstance(changes, Mapping):
@@ -106,28 +101,22 @@ def _settings(
         if not settings:
             raise InputError("settings is empty; accepted: None, names, or a dict of options by name")
         return settings
-    known = dict(default_settings(model, base, batch))
+    dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
+    known: dict[str, dict[str, Any]] = {" and ".join(sorted(dtypes)) if base.autocast is None else "as given": {}}
+    if base.autocast is None and dtypes == {"float32"}:
+        known |= {"bf16": {"autocast": torch.bfloat16}, "fp16": {"autocast": torch.float16}}
+    trains = base.mode == "train" and base.train_step is None
+    eight_bit = f"{base.optimizer}8bit" if isinstance(base.optimizer, str) else ""
+    if trains and eight_bit in EIGHT_BIT:
+        known["8-bit optimizer"] = {"optimizer": eight_bit}
+        known["paged 8-bit optimizer"] = {"optimizer": PAGED + eight_bit}
+    count = next((count for count in MICRO_BATCHES if batch % count == 0 and batch > count), 0)
+    if trains and count and base.gradient_accumulation_steps == 1:
+        known[f"{count} micro-batches"] = {"gradient_accumulation_steps": count}
     for name in settings or ():
         if name not in known:
             raise choice_error("setting", name, known)
     return known if settings is None else {name: known[name] for name in settings}
-
-
-def default_settings(model: nn.Module, base: StepOptions, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the settings that need no other model, by name: the call's own, then those that may take less memory."""
-    dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
-    trains, whole = base.mode == "train" and base.train_step is None, base.autocast is None and dtypes == {"float32"}
-    yield " and ".join(sorted(dtypes)) if base.autocast is None else "as given", {}
-    if whole:
-        yield "bf16", {"autocast": torch.bfloat16}
-        yield "fp16", {"autocast": torch.float16}
-    eight_bit = f"{base.optimizer}8bit" if isinstance(base.optimizer, str) else ""
-    if trains and eight_bit in EIGHT_BIT:
-        yield "8-bit optimizer", {"optimizer": eight_bit}
-        yield "paged 8-bit optimizer", {"optimizer": PAGED + eight_bit}
-    count = next((count for count in MICRO_BATCHES if batch % count == 0 and batch > count), 0)
-    if trains and count and base.gradient_accumulation_steps == 1:
-        yield f"{count} micro-batches", {"gradient_accumulation_steps": count}
 
 
 def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick: Callable[[str], None]) -> Setting:
@@ -138,11 +127,15 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
         raise InputError(f"batch_size is {batch_size} and setting {describe(name)} has {count} micro-batches; pass a "
                          "batch size that they divide")  # fmt: skip
     batch = batch_size // count
-    shared = {size: first.trace_as_asked(size, tick) for size in (batch, 3 if batch == 2 else 2)}
+
+    def tell(words: str) -> None:
+        tick(f"{name}: {words}")
+
+    shared = {size: first.trace_as_asked(size, tell) for size in (batch, 3 if batch == 2 else 2)}
     needed = first.peak(least(shared[batch]))
     limits, logs, estimate = [], shared, first.estimate(batch, shared[batch])
     for gpu, request in requests.items():
-        trace = partial(request.trace_as_asked, tick=tick, highest_draw=True)
+        trace = partial(request.trace_as_asked, tick=tell, highest_draw=True)
         search = SharedSearch(trace, *request.limits(gpu), logs)
         largest = search.run()
         logs = search.logs

@@ -61,11 +61,7 @@ def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> s
 
 
 def assumed(assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
-    """Return the sentence on the first assumptions that a reader may want to change, if there are any.
-
-    >>> assumed(["a", "b", "c", "d"])
-    ['Assumed: a; b; and 2 more, see assumptions.']
-    """
+    """Return the sentence on the first assumptions that a reader may want to change, if there are any."""
     short = [_in_words(line, SHORT) for line in assumptions]
     said = [line if words is None else words for line, words in zip(assumptions, short)]
     shown = [one_line(words) for words in dict.fromkeys(said) if words]

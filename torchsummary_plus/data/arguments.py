@@ -37,8 +37,6 @@ class OptionError(InputError, TypeError):
 def unknown_argument(call: str, name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
     """Return the error for an argument ``name`` that a call does not have.
 
-    >>> print(unknown_argument("graph", "max_depth", ["depth"], {"max_depth": "depth="}))
-    graph() got an unexpected keyword argument 'max_depth'; write depth=
     >>> print(unknown_argument("weights", "format", ["path"], {}))
     weights() got an unexpected keyword argument 'format'; accepted: path
     """
@@ -90,11 +88,7 @@ def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Return whether a value is an integer, Python's or NumPy's.
-
-    >>> is_integer(3), is_integer(True), is_integer(3.0)
-    (True, False, False)
-    """
+    """Return whether a value is an integer, Python's or NumPy's; True is none."""
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
@@ -102,9 +96,6 @@ def integer(name: str, value: Any, least: int, others: str = "") -> int:
     """Return an argument as a Python integer; ``others`` are the accepted values besides integers, for the message.
 
     Raises :class:`InputError` for anything but an integer of at least ``least``.
-
-    >>> integer("batch_size", 32, 1)
-    32
     """
     if not is_integer(value) or value < least:
         raise InputError(f"{name} is {describe(value)}; accepted: {others}an integer of at least {least}")

@@ -151,11 +151,7 @@ class StorageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A sharded parameter: its name in its module, its full shape, and the shape of this rank's part.
-
-    >>> Shard("weight", (8, 4), (2, 4)).local_numel
-    8
-    """
+    """A sharded parameter: its name in its module, its full shape, and the shape of this rank's part."""
 
     name: str
     shape: tuple[int, ...]
@@ -191,12 +187,7 @@ class ModuleCall:
 
 
 def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
-    """Return the calls that returned; an enclosing call left by an exception (``stop`` is -1) counts as none.
-
-    >>> left, inner = ModuleCall(0, 0, -1, 0, -1, ()), ModuleCall(1, 0, 0, 2, 5, ())
-    >>> returned([left, inner]) == (ModuleCall(1, 0, -1, 2, 5, ()),)
-    True
-    """
+    """Return the calls that returned; an enclosing call left by an exception (``stop`` is -1) counts as none."""
     place = {-1: -1}
     finished: list[ModuleCall] = []
     for number, call in enumerate(calls):
@@ -486,9 +477,5 @@ def a_gpu(name: str) -> str:
 
 
 def on_device(device: str, gpu: str) -> str:
-    """Return where a step runs.
-
-    >>> on_device("cuda", "RTX 4090"), on_device("cpu", ""), on_device("cuda:1", "")
-    ('on an RTX 4090', 'on the CPU', 'on cuda:1')
-    """
+    """Return where a step runs: "on an RTX 4090", "on the CPU", "on cuda:1"."""
     return f"on {a_gpu(gpu)}" if gpu else {"cpu": "on the CPU", "cuda:0": "on CUDA"}.get(device, f"on {device}")

@@ -75,12 +75,10 @@ def packing_of(entries: Mapping[str, Any]) -> str:
 
 
 def checked(entries: Mapping[str, Any], most_modules: int, depth: int = 0) -> dict[str, Any]:
-    """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name.
-
-    A flash attention package is left out too: torch's own attention is used without it.
-    """
+    """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name."""
     found = {}
     for name, value in entries.items():
+        # Without the package of flash attention, torch's own attention is used.
         is_flash = IMPLEMENTATION.fullmatch(name) and isinstance(value, str) and value.startswith("flash_")
         if name not in LEFT_OUT and not is_flash:
             found[name] = _entry(name, value, most_modules, depth)

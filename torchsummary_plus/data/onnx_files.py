@@ -6,7 +6,7 @@ onnx/onnx.proto: ``TensorProto``, ``external_data``; docs/Operators.md: the oper
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -27,10 +27,6 @@ BITS = {
     "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
 }  # fmt: skip
 """Bits per element of each ONNX type except strings."""
-
-FIELDS = {"FLOAT": "float_data", "COMPLEX64": "float_data", "DOUBLE": "double_data", "COMPLEX128": "double_data",
-          "INT64": "int64_data", "UINT32": "uint64_data", "UINT64": "uint64_data"}  # fmt: skip
-"""The field of a type's elements without raw data; those of others are in ``int32_data``."""
 
 NUMBERS = {
     "value_float": ("f", "FLOAT"), "value_floats": ("floats", "FLOAT"), "value_int": ("i", "INT64"),
@@ -56,15 +52,15 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError, whose module differs between its releases.
-        raise refused(path, str(error) or type(error).__name__) from None
+        raise _refused(path, str(error) or type(error).__name__) from None
     if not model.ir_version or not model.HasField("graph"):
-        raise refused(path, "it is not an ONNX model: it has no version or no graph")
+        raise _refused(path, "it is not an ONNX model: it has no version or no graph")
     reader = _Reader(onnx, path, model)
-    return (*reader.graph(model.graph), *reader.nodes(node for function in model.functions for node in function.node))
+    inside = (entry for function in model.functions for node in function.node for entry in reader.node(node))
+    return (*reader.graph(model.graph), *inside)
 
 
-def refused(path: Path, why: str) -> InputError:
-    """Return the error for a file that is malformed or exceeds a limit."""
+def _refused(path: Path, why: str) -> InputError:
     return InputError(f"{one_line(path.name)} cannot be read: {why}")
 
 
@@ -85,33 +81,27 @@ class _Reader:
             yield self.entry(tensor, tensor.name)
         for sparse in graph.sparse_initializer:
             yield from self.sparse(sparse, sparse.values.name)
-        yield from self.nodes(graph.node)
+        for node in graph.node:
+            yield from self.node(node)
 
-    def nodes(self, nodes: Iterable[Any]) -> Iterator[WeightEntry]:
-        """Yield the constants of nodes, and those inside the graphs of control flow."""
-        for node in nodes:
-            for attribute in node.attribute:
-                yield from self.attribute(attribute, node)
-                for inner in inner_graphs(attribute):
-                    yield from self.graph(inner)
-
-    def attribute(self, attribute: Any, node: Any) -> Iterator[WeightEntry]:
-        """Yield the tensors of an attribute; a constant's and a learned model's may be plain numbers."""
+    def node(self, node: Any) -> Iterator[WeightEntry]:
+        """Yield a node's constants, which may be plain numbers, and those inside the graphs of control flow."""
         name = node.output[0] if node.output else node.name
-        for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
-            yield self.entry(tensor, name)
-        if attribute.HasField("sparse_tensor"):
-            yield from self.sparse(attribute.sparse_tensor, name)
-        plain: tuple[str, str] | None = None
-        if node.op_type == "Constant":
-            plain = NUMBERS.get(attribute.name)
-        elif node.domain == LEARNED and attribute.name not in HYPERPARAMETERS and attribute.floats:
-            plain = "floats", "FLOAT"
-        if plain is not None:
-            field, dtype = plain
-            values = getattr(attribute, field)
-            shape = (len(values),) if field.endswith("s") else ()
-            yield self.stored(name, shape, dtype, prod(shape) * BITS[dtype] // 8, self.path.name)
+        for attribute in node.attribute:
+            for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
+                yield self.entry(tensor, name)
+            if attribute.HasField("sparse_tensor"):
+                yield from self.sparse(attribute.sparse_tensor, name)
+            field = dtype = ""
+            if node.op_type == "Constant":
+                field, dtype = NUMBERS.get(attribute.name, ("", ""))
+            elif node.domain == LEARNED and attribute.name not in HYPERPARAMETERS and attribute.floats:
+                field, dtype = "floats", "FLOAT"
+            if field:
+                shape = (len(getattr(attribute, field)),) if field.endswith("s") else ()
+                yield self.stored(name, shape, dtype, prod(shape) * BITS[dtype] // 8, self.path.name)
+            for inner in inner_graphs(attribute):
+                yield from self.graph(inner)
 
     def sparse(self, tensor: Any, name: str) -> Iterator[WeightEntry]:
         yield self.entry(tensor.values, name)
@@ -126,7 +116,7 @@ class _Reader:
     def text(self, value: str | bytes) -> str:
         """Return a string; protobuf gives one that is not UTF-8 as bytes. Raises :class:`InputError` for these."""
         if isinstance(value, bytes):
-            raise refused(self.path, f"the name {describe(value)} is not UTF-8")
+            raise _refused(self.path, f"the name {describe(value)} is not UTF-8")
         return value
 
     def entry(self, tensor: Any, name: str) -> WeightEntry:
@@ -135,11 +125,11 @@ class _Reader:
         dtype = kinds.Name(tensor.data_type) if tensor.data_type in kinds.values() else str(tensor.data_type)
         shape = tuple(tensor.dims)
         if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
-            raise refused(self.path, f"{describe(name)} has an invalid shape")
+            raise _refused(self.path, f"{describe(name)} has an invalid shape")
         if dtype == "STRING":
             return self.stored(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
         if dtype not in BITS:
-            raise refused(self.path, f"{describe(name)} has the unknown type {dtype}")
+            raise _refused(self.path, f"{describe(name)} has the unknown type {dtype}")
         file, nbytes = self.path.name, ceil_div(prod(shape) * BITS[dtype], 8)
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
             external = {self.text(entry.key): self.text(entry.value) for entry in tensor.external_data}
@@ -147,9 +137,9 @@ class _Reader:
         elif tensor.HasField("raw_data"):
             matches = len(tensor.raw_data) == nbytes
         else:
-            matches = not nbytes or bool(getattr(tensor, FIELDS.get(dtype, "int32_data")))
+            matches = not nbytes or bool(getattr(tensor, self.onnx.helper.tensor_dtype_to_field(tensor.data_type)))
         if not matches:
-            raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
+            raise _refused(self.path, f"the bytes of {describe(name)} do not match its shape")
         return self.stored(name, shape, dtype, nbytes, file)
 
 
@@ -167,17 +157,18 @@ def all_graphs(graph: Any) -> Iterator[Any]:
                 yield from all_graphs(inner)
 
 
-CONTROL = {
-    "AffineGrid": (1,), "CenterCropPad": (1,), "Col2Im": (1, 2), "ConstantOfShape": (0,), "CumSum": (1,), "DFT": (1, 2),
-    "Expand": (1,), "Gather": (1,), "GatherElements": (1,), "GatherND": (1,), "Loop": (0,), "MaxUnpool": (1, 2),
-    "NonMaxSuppression": (2,), "OneHot": (1,), "Pad": (1, 3), "Range": (0, 1, 2), "ReduceL1": (1,), "ReduceL2": (1,),
-    "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,),
-    "ReduceProd": (1,), "ReduceSum": (1,), "ReduceSumSquare": (1,), "Reshape": (1,), "Resize": (3,),
-    "ReverseSequence": (1,), "STFT": (1, 3), "Scatter": (1,), "ScatterElements": (1,), "ScatterND": (1,),
-    "SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,), "Slice": (1, 2, 3, 4), "Split": (1,),
-    "SplitToSequence": (1,), "Squeeze": (1,), "TensorScatter": (2,), "Tile": (1,), "TopK": (1,), "Trilu": (1,),
-    "Unsqueeze": (1,),
+_PLACES = {
+    (0,): "ConstantOfShape Loop",
+    (1,): """
+        AffineGrid CenterCropPad CumSum Expand Gather GatherElements GatherND OneHot ReduceL1 ReduceL2 ReduceLogSum
+        ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape ReverseSequence
+        Scatter ScatterElements ScatterND SequenceAt SequenceErase Split SplitToSequence Squeeze Tile TopK Trilu
+        Unsqueeze
+    """,
+    (2,): "NonMaxSuppression SequenceInsert TensorScatter", (3,): "Resize", (1, 2): "Col2Im DFT MaxUnpool",
+    (1, 3): "Pad STFT", (0, 1, 2): "Range", (1, 2, 3, 4): "Slice",
 }  # fmt: skip
+CONTROL = {name: places for places, names in _PLACES.items() for name in names.split()}
 """The inputs of operators that are shapes, axes, counts or indices."""
 
 SCALES = {
@@ -187,13 +178,11 @@ SCALES = {
 }  # fmt: skip
 """The inputs of operators that are scales, zero points and orders of quantised values."""
 
-ARITHMETIC = frozenset(
-    {
-        "Abs", "Add", "Cast", "CastLike", "Concat", "Div", "Equal", "Expand", "Flatten", "Gather", "Identity", "Less",
-        "Greater", "Max", "Min", "Mod", "Mul", "Neg", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
-        "Reshape", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
+ARITHMETIC = {
+    "Abs", "Add", "Cast", "CastLike", "Concat", "Div", "Equal", "Expand", "Flatten", "Gather", "Identity", "Less",
+    "Greater", "Max", "Min", "Mod", "Mul", "Neg", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Reshape", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where",
+}  # fmt: skip
 """Operators that compute shapes and indices from others: their inputs are such if all their results are."""
 
 

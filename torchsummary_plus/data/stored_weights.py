@@ -40,23 +40,9 @@ class WeightEntry:
 
     @property
     def numel(self) -> int:
-        """The number of elements, even if they are stored in blocks.
-
-        >>> WeightEntry("w", (2, 32), "Q4_0", 36, "").numel
-        64
-        """
+        """The number of elements, even if they are stored in blocks."""
         return prod(self.shape)
 
-
-COMPANIONS: dict[str, tuple[str, ...]] = {
-    "qweight": ("qzeros", "scales", "g_idx"),
-    "weight_packed": ("weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx", "weight_global_scale"),
-    "q_weight": ("q_scale", "q_scale_max", "q_groups", "q_group_map", "q_perm", "q_invperm"),
-    "trellis": ("suh", "svh", "su", "sv", "mcg", "mul1"),
-    "codes": ("codebooks", "scales"),
-    "W_q": ("scale", "zero", "shape", "nbits", "group_size", "axis", "channel_wise", "packing", "unpack_view_dtype"),
-}
-"""The tensors beside a packed one that describe it: scales, zero points, orders and shapes."""
 
 DESCRIPTION = re.compile(
     r"_scale_inv$|weight_(scale(_2|_inv)?|scales|global_scale|zero_point|shape|format|g_idx)$"
@@ -119,23 +105,17 @@ def _describes(tensors: Mapping[str, WeightEntry], entry: WeightEntry) -> bool:
 
 def with_parameters(checkpoint: Checkpoint) -> tuple[WeightEntry, ...]:
     """Return the tensors with the parameters that packed ones stand for; what describes them has none."""
-    params: dict[str, int] = {
-        name: 0 for name, entry in checkpoint.tensors.items() if _describes(checkpoint.tensors, entry)
-    }
+    described = (name for name, entry in checkpoint.tensors.items() if _describes(checkpoint.tensors, entry))
+    params = dict.fromkeys(described, 0)
     for name, entry in checkpoint.tensors.items():
-        packing = None if name in params else _packing(checkpoint.tensors, entry)
-        if packing is None:
+        packed = None if name in params else _packing(checkpoint.tensors, entry)
+        if packed is None:
             continue
-        base, last = _parts(name)
+        packing, companions = packed
+        base, _ = _parts(name)
         count = packing(checkpoint, base, entry)
         if count is not None and 0 <= count <= MOST_PER_BYTE * entry.nbytes:
-            params[name] = count
-            companions = COMPANIONS.get(last, ())
-            if last.endswith("_blocks"):
-                companions = (f"{last.removesuffix('_blocks')}_scales",)
-            elif last == "weight" and entry.dtype == "U32":
-                companions = ("scales", "biases")
-            params.update(dict.fromkeys((f"{base}{other}" for other in companions), 0))
+            params.update(dict.fromkeys((f"{base}{other}" for other in companions), 0) | {name: count})
     return tuple(
         replace(entry, params=params[name]) if name in params else entry for name, entry in checkpoint.tensors.items()
     )
@@ -151,22 +131,23 @@ def _parts(name: str) -> tuple[str, str]:
     return base + dot, last
 
 
-def _packing(tensors: Mapping[str, WeightEntry], entry: WeightEntry) -> Packing | None:
-    """Return how a tensor is packed; None if it is not."""
+def _packing(tensors: Mapping[str, WeightEntry], entry: WeightEntry) -> tuple[Packing, Sequence[str]] | None:
+    """Return how a tensor is packed, and the tensors beside it that describe it; None if it is not packed."""
     base, last = _parts(entry.name)
     if last in PACKINGS:
-        packing, needed = PACKINGS[last]
-        return packing if not needed or f"{base}{needed}" in tensors else None
-    if last.endswith("_blocks") and f"{base}{last.removesuffix('_blocks')}_scales" in tensors:
-        return _halves if entry.dtype == "U8" else None
+        packing, needed, companions = PACKINGS[last]
+        return (packing, companions.split()) if not needed or f"{base}{needed}" in tensors else None
+    if last.endswith("_blocks"):
+        scales = f"{last.removesuffix('_blocks')}_scales"
+        return (_halves, [scales]) if f"{base}{scales}" in tensors and entry.dtype == "U8" else None
     if last != "weight":
         return None
     if f"{entry.name}.absmax" in tensors:
-        return _halves
+        return _halves, ()
     if entry.dtype == "U32" and f"{base}scales" in tensors:
-        return _mlx
+        return _mlx, ("scales", "biases")
     has_scale = f"{base}weight_scale" in tensors or f"{base}scale" in tensors
-    return _in_bytes if entry.dtype in ("U8", "I8") and has_scale else None
+    return (_in_bytes, ()) if entry.dtype in ("U8", "I8") and has_scale else None
 
 
 def _halves(checkpoint: Checkpoint, base: str, entry: WeightEntry) -> int:
@@ -179,9 +160,8 @@ def _in_bytes(checkpoint: Checkpoint, base: str, entry: WeightEntry) -> int | No
     if checkpoint.settings.get("quant_method") == "bitnet":
         return 4 * entry.nbytes
     scales = checkpoint.shape(f"{base}weight_scale") or checkpoint.shape(f"{base}scale")
-    has_blocks = (
-        bool(entry.shape) and len(scales) == len(entry.shape) and entry.shape[-1] in (8 * scales[-1], 16 * scales[-1])
-    )
+    same_axes = bool(entry.shape) and len(scales) == len(entry.shape)
+    has_blocks = same_axes and entry.shape[-1] in (8 * scales[-1], 16 * scales[-1])
     return 2 * entry.nbytes if has_blocks or f"{base}weight_scale_2" in checkpoint.tensors else None
 
 
@@ -243,15 +223,18 @@ def _hqq(checkpoint: Checkpoint, base: str, entry: WeightEntry) -> int | None:
     return 8 * entry.nbytes // bits[0] if bits and bits[0] > 0 else None
 
 
-PACKINGS: dict[str, tuple[Packing, str]] = {
-    "qweight": (_gptq_or_awq, ""),
-    "weight_packed": (_compressed, ""),
-    "q_weight": (_exl2, "q_scale"),
-    "trellis": (_exl3, "suh"),
-    "codes": (_aqlm, "codebooks"),
-    "W_q": (_hqq, ""),
+PACKINGS: dict[str, tuple[Packing, str, str]] = {
+    "qweight": (_gptq_or_awq, "", "scales"),
+    "weight_packed": (_compressed, "", ""),
+    "q_weight": (_exl2, "q_scale", "q_scale q_scale_max q_groups q_group_map q_perm q_invperm"),
+    "trellis": (_exl3, "suh", "suh svh su sv mcg mul1"),
+    "codes": (_aqlm, "codebooks", "codebooks scales"),
+    "W_q": (_hqq, "", "scale zero shape nbits group_size axis channel_wise packing unpack_view_dtype"),
 }
-"""By the last part of the name: the packing, and the companion that must be there."""
+"""By the last part of the name: the packing, the tensor that must be beside it, and those that only describe it.
+
+:data:`DESCRIPTION` knows further ones by their names.
+"""
 
 
 def _unpacked(entry: WeightEntry, bits: int) -> int | None:

@@ -87,12 +87,7 @@ class Tracking:
 
 
 def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
-    """Group holdings by shape, dtype and class, largest group first; empty storages are left out.
-
-    >>> a = Holding((2, 3), "float32", "torch.Tensor", 24, "cpu", "weight")
-    >>> grouped([a, a])
-    (TensorGroup(shape=(2, 3), dtype='float32', class_name='torch.Tensor', count=2, nbytes=48, owners=('weight',)),)
-    """
+    """Group holdings by shape, dtype and class, largest group first; empty storages are left out."""
     alike: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)
     for holding in holdings:
         if holding.nbytes:

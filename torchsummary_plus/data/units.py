@@ -25,11 +25,7 @@ COUNT_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "B": 10**
 
 
 def mebibytes(nbytes: int) -> str:
-    """Format bytes in units of 1024 x 1024 with two decimals, as torchsummary formats its MB.
-
-    >>> mebibytes(19_267_584), mebibytes(-8)
-    ('18.38', '0.00')
-    """
+    """Format bytes in units of 1024 x 1024 with two decimals, as torchsummary formats its MB."""
     return in_unit(nbytes, "MiB")[0]
 
 
@@ -54,11 +50,7 @@ def in_unit(
 
 
 def common_unit(nbytes: int) -> str:
-    """Return the unit in which all figures of a result are given, by its largest figure: KiB, MiB or GiB.
-
-    >>> common_unit(22 << 30), common_unit(40 << 20), common_unit(0)
-    ('GiB', 'MiB', 'KiB')
-    """
+    """Return the unit in which all figures of a result are given, by its largest figure: KiB, MiB or GiB."""
     return next((unit for unit in ("GiB", "MiB") if nbytes >= BYTE_UNITS[unit]), "KiB")
 
 
@@ -73,20 +65,12 @@ def in_common_unit(*sizes: int) -> str:
 
 
 def rate_text(value: float) -> str:
-    """Format a rate to three digits, and a large one in full.
-
-    >>> rate_text(46.6612), rate_text(311_400.2)
-    ('46.7', '311,400')
-    """
+    """Format a rate to three digits, and a large one in full: 46.7, 311,400."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def size_text(nbytes: int) -> str:
-    """Format bytes in the largest binary unit that fits.
-
-    >>> size_text(19_267_584), size_text(40)
-    ('18.38 MiB', '40 B')
-    """
+    """Format bytes in the largest binary unit that fits: 18.38 MiB, 40 B."""
     return " ".join(in_unit(nbytes, "auto"))
 
 
@@ -106,29 +90,17 @@ def one_line(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_visible, text))
-
-
-def _visible(c: str) -> str:
-    prints = (c.isprintable() or category(c) == "Zs") and not INVISIBLE.match(c)
-    return c if prints else ascii(c)[1:-1]
+    printing = ((c.isprintable() or category(c) == "Zs") and not INVISIBLE.match(c) for c in text)
+    return "".join(c if prints else ascii(c)[1:-1] for c, prints in zip(text, printing))
 
 
 def visible(text: str) -> str:
-    r"""Return a text of several lines, each as :func:`one_line` returns it.
-
-    >>> visible("a\nb\tc")
-    'a\nb\\tc'
-    """
+    """Return a text of several lines, each as :func:`one_line` returns it."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 def describe(value: object) -> str:
-    """Format a value for an error message: shortened, with text in quotes.
-
-    >>> describe("x" * 100)
-    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'"
-    """
+    """Format a value for an error message: shortened, with text in quotes."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..." + (text[-1] if text[-1] in "'\")]}" else "")
 
@@ -139,12 +111,8 @@ def numbered(names: Sequence[str]) -> list[str]:
     >>> numbered(["ResNet", "VGG", "ResNet"])
     ['ResNet (1)', 'VGG', 'ResNet (2)']
     """
-    total, count = Counter(names), Counter[str]()
-    labels = []
-    for name in names:
-        count[name] += 1
-        labels.append(f"{name} ({count[name]})" if total[name] > 1 else name)
-    return labels
+    total = Counter(names)
+    return [f"{n} ({names[: i + 1].count(n)})" if total[n] > 1 else n for i, n in enumerate(names)]
 
 
 def structure_text(structure: Structure) -> str:
@@ -184,11 +152,7 @@ def brief_text(structure: Structure) -> str:
 
 
 def structure_data(structure: Structure) -> object:
-    """Return nested shapes as tuples, and dicts where they have names; axes that scale with the batch are -1.
-
-    >>> structure_data(TensorSpec((1, 8), "float32", 32, batch_axes=(0,)))
-    (-1, 8)
-    """
+    """Return nested shapes as tuples, and dicts where they have names; axes that scale with the batch are -1."""
     if structure is None:
         return None
     if isinstance(structure, TensorSpec):
@@ -205,27 +169,15 @@ SMALL_REQUEST = MIB  # Largest rounded request in bytes that the allocator's poo
 
 
 def ceil_div(number: int, step: int) -> int:
-    """Return a number divided by a step, rounded up.
-
-    >>> ceil_div(9, 4), ceil_div(8, 4)
-    (3, 2)
-    """
+    """Return a number divided by a step, rounded up."""
     return -(-number // step)
 
 
 def round_up(number: int, step: int) -> int:
-    """Return the smallest multiple of a step that is at least a number.
-
-    >>> round_up(9, 4), round_up(8, 4)
-    (12, 8)
-    """
+    """Return the smallest multiple of a step that is at least a number."""
     return ceil_div(number, step) * step
 
 
 def power_of_two_below(number: int) -> int:
-    """Return the largest power of 2 up to a number, 1 for 0.
-
-    >>> power_of_two_below(9), power_of_two_below(8), power_of_two_below(0)
-    (8, 8, 1)
-    """
+    """Return the largest power of 2 up to a number, 1 for 0."""
     return 1 << max(0, number.bit_length() - 1)

@@ -15,10 +15,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
+from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES, cure
 from ...data.errors import ForwardError, InputError, LeftOutWarning, SummaryError, need_extra
 from ...data.units import visible
 from ...formats.text import printable
@@ -120,10 +119,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
         known = [name for name in self._option_string_actions if name.startswith("--")]
-        for word in message.split():
-            near = get_close_matches(word, known, n=3) if word.startswith("--") and word not in known else []
-            message += f"; similar names: {', '.join(near)}" if near else ""
-        super().error(message)
+        unknown = (word for word in message.split() if word.startswith("--") and word not in known)
+        super().error(message + "".join(cure(word, known, {}) for word in unknown))
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is not sys.stdout:

@@ -15,17 +15,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ...data.errors import InputError, SummaryError, choice_error
 from ...data.model_configs import is_config
 from ...data.units import describe
 
-PLACES = (
-    "'package.module:callable', 'path/to/file.py:callable', 'timm:name', 'owner/name' on the Hugging Face Hub, "
-    "a folder with config.json"
-)
 WEIGHTS = ".safetensors, .index.json, .gguf or .onnx"
 
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+|[\w-]+")
@@ -76,10 +71,7 @@ def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
 
 
 def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
-    """Call a class or function and return the model; return a model that is already built as it is.
-
-    Raises :class:`InputError` for keyword arguments without a callable, :class:`BuildError` if the call fails.
-    """
+    """Call a class or function and return the model; return a model that is already built as it is."""
     import torch
 
     if isinstance(target, torch.nn.Module) or not callable(target):
@@ -97,9 +89,18 @@ def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
 def find(source: str, name: str) -> Any:
     """Return a dotted name of a module or file, or a function that builds the model of timm with that name.
 
-    Raises :class:`InputError` with the closest matches.
+    A file is imported under a name that shadows no other module. Raises :class:`InputError`, with similar names.
     """
-    module = import_source(source)
+    try:
+        if source.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(f"file_{Path(source).stem}", source)
+            assert spec is not None and spec.loader is not None  # The name ends in ".py".
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(source)
+    except Exception as error:
+        raise InputError(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
     if source == "timm" and not hasattr(module, name):
         return partial(module.create_model, name)
     try:
@@ -108,23 +109,6 @@ def find(source: str, name: str) -> Any:
         near = difflib.get_close_matches(name, vars(module), n=5)
         like = f"; similar names: {', '.join(near)}" if near else ""
         raise InputError(f"{source} has no {name}{like}") from error
-
-
-def import_source(source: str) -> ModuleType:
-    """Import a dotted name, or a file under a name that shadows no other module.
-
-    Raises :class:`InputError` if it is missing or fails to import.
-    """
-    try:
-        if not source.endswith(".py"):
-            return importlib.import_module(source)
-        spec = importlib.util.spec_from_file_location(f"file_{Path(source).stem}", source)
-        assert spec is not None and spec.loader is not None  # The name ends in ".py".
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except Exception as error:
-        raise InputError(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def parse_place(word: str) -> tuple[str, str]:
@@ -137,16 +121,18 @@ def parse_place(word: str) -> tuple[str, str]:
     if word.endswith(".py"):
         raise InputError(f"MODEL is {describe(word)}, a file; accepted: {word}:NAME, with a class or function in it")
     if not source or not name:
-        raise InputError(f"MODEL is {describe(word)}; accepted: {PLACES}, or a {WEIGHTS} file")
+        raise InputError(
+            f"MODEL is {describe(word)}; accepted: 'package.module:callable', 'path/to/file.py:callable', 'timm:name', "
+            f"'owner/name' on the Hugging Face Hub, a folder with config.json, or a {WEIGHTS} file"
+        )
     return source, name
 
 
 @contextlib.contextmanager
-def importable(*places: tuple[str, str]) -> Iterator[None]:
-    """Temporarily put the working directory and the files' folders first in ``sys.path``: files can import siblings."""
+def importable(place: tuple[str, str]) -> Iterator[None]:
+    """Temporarily put the working directory and a file's folder first in ``sys.path``: it can import its siblings."""
     before = list(sys.path)
-    files = (Path(source) for source, _ in places if source.endswith(".py"))
-    sys.path[:0] = [os.getcwd(), *(str(file.resolve().parent) for file in files)]
+    sys.path[:0] = [os.getcwd(), *([str(Path(place[0]).resolve().parent)] if place[0].endswith(".py") else [])]
     try:
         yield
     finally:

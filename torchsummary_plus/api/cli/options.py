@@ -227,23 +227,19 @@ def parse_sizes(words: Sequence[str]) -> list[Any] | dict[str, Any] | None:
     """
     if not words:
         return None
-    named = [word.rpartition("=") for word in words]
-    sizes = [parse_size(size) for _, _, size in named]
-    names = [name for name, _, _ in named]
+    names, _, texts = zip(*(word.rpartition("=") for word in words))
+    sizes = []
+    for text in texts:
+        try:
+            size = ast.literal_eval(text)
+        except (ValueError, SyntaxError) as error:
+            if re.fullmatch(r"[0-9]+([x*][0-9]+)+", text):
+                commas = re.sub("[x*]", ",", text)
+                raise InputError(f"SIZE is {describe(text)}; its axes are separated by commas: {commas}") from error
+            raise choice_error("SIZE", text, ["3,224,224", "10", "()"]) from error
+        sizes.append((size,) if isinstance(size, int) else size)
     if not any(names):
         return sizes
     if not all(names):
         raise InputError(f"sizes are {' '.join(words)}; accepted: all positional (3,32,32) or all named (x=3,32,32)")
     return dict(zip(names, sizes))
-
-
-def parse_size(word: str) -> Any:
-    """Parse one size. Raises :class:`InputError`."""
-    try:
-        size = ast.literal_eval(word)
-        return (size,) if isinstance(size, int) else size
-    except (ValueError, SyntaxError) as error:
-        if re.fullmatch(r"[0-9]+([x*][0-9]+)+", word):
-            commas = re.sub("[x*]", ",", word)
-            raise InputError(f"SIZE is {describe(word)}; its axes are separated by commas: {commas}") from error
-        raise choice_error("SIZE", word, ["3,224,224", "10", "()"]) from error
