@@ -220,11 +220,7 @@ takes_step_arguments = shows(
 
 
 def figures_of(gpu: GPU) -> Card | None:
-    """Return a GPU's properties as cuDNN sees them; None if no similar GPU is known.
-
-    >>> figures_of(find_gpu("RTX 3080")).like, figures_of(find_gpu("RTX 3080")).multiprocessors
-    ('NVIDIA GeForce RTX 3090', 68)
-    """
+    """Return a GPU's properties as cuDNN sees them; None if no similar GPU is known."""
     own = next((card for card in known_cards().values() if named_gpu(card.name) is gpu), None)
     return own or nearest_card(gpu.name, gpu.compute_capability, gpu.multiprocessors, gpu.usable_bytes // MIB)
 

@@ -78,11 +78,7 @@ def _in_words(assumption: str, table: Sequence[tuple[str, str]]) -> str | None:
 
 
 def listed(names: Sequence[str], most: int = MOST) -> str:
-    """Return the first names as a list in words.
-
-    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c", "d"])
-    ('a', 'a and b', 'a, b and 2 more')
-    """
+    """Return the first names as a list in words: "a", "a and b", "a, b and 2 more"."""
     shown = [*map(one_line, names[:most]), *([f"{len(names) - most:,} more"] if len(names) > most else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 

@@ -104,14 +104,7 @@ def choice_error(
 
 
 def need_extra(module: str, extra: str) -> Any:
-    """Import and return a module of an optional dependency.
-
-    Raises :class:`MissingExtraError`, with the pip command, if it is not installed.
-
-    >>> need_extra("no_such_package.plots", "plot")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    torchsummary_plus.data.errors.MissingExtraError: no_such_package is not installed: pip install ...
-    """
+    """Import and return a module of an optional dependency. Raises :class:`MissingExtraError` without it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -6,7 +6,7 @@ onnx/onnx.proto: ``TensorProto``, ``external_data``; docs/Operators.md: the oper
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -73,8 +73,8 @@ class _Reader:
         graphs = list(all_graphs(model.graph))
         nodes = [node for graph in (*graphs, *model.functions) for node in graph.node]
         results = {output.name for graph in graphs for output in graph.output}
-        self.control: Collection[str | bytes] = control_values(nodes, results)
-        self.params = packed(nodes) | dict.fromkeys(scales(nodes, results), 0)
+        self.control: Collection[str | bytes] = read_only_at(CONTROL, nodes, results, ARITHMETIC)
+        self.params = packed(nodes) | dict.fromkeys(read_only_at(SCALES, nodes, results), 0)
 
     def graph(self, graph: Any) -> Iterator[WeightEntry]:
         for tensor in graph.initializer:
@@ -186,36 +186,27 @@ ARITHMETIC = {
 """Operators that compute shapes and indices from others: their inputs are such if all their results are."""
 
 
-def control_values(nodes: Collection[Any], results: Collection[str]) -> set[str]:
-    """Return the names of values that everything which reads them uses as a shape, axis, count or index."""
-    computed = {output: node for node in nodes if node.op_type in ARITHMETIC for output in node.output}
+def read_only_at(
+    places: Mapping[str, Sequence[int]], nodes: Sequence[Any], results: Collection[str], through: Collection[str] = ()
+) -> set[str]:
+    """Return the values that nodes read at these places alone, also by way of the results of operators ``through``."""
+
+    def operands(node: Any) -> list[str]:
+        return [name for place, name in enumerate(node.input) if place not in places.get(node.op_type, ())]
+
+    computed = {output: node for node in nodes if node.op_type in through for output in node.output}
     read = {name for node in nodes for name in node.input}
     pending = [*results, *(name for name in computed if name not in read)]
     for node in nodes:
-        if node.op_type not in ARITHMETIC:
-            pending += _operands(node)
-    data: set[str] = set()
+        if node.op_type not in through:
+            pending += operands(node)
+    elsewhere: set[str] = set()
     while pending:
         name = pending.pop()
-        if name not in data:
-            data.add(name)
-            pending += _operands(computed[name]) if name in computed else ()
-    return read - data
-
-
-def _operands(node: Any) -> list[str]:
-    """Return a node's inputs other than shapes, axes, counts and indices."""
-    control = CONTROL.get(node.op_type, ())
-    return [name for place, name in enumerate(node.input) if place not in control]
-
-
-def scales(nodes: Collection[Any], results: Collection[str]) -> set[str]:
-    """Return the names of values that everything which reads them uses as a scale, zero point or order."""
-    data, described = set(results), set[str]()
-    for node in nodes:
-        for place, name in enumerate(node.input):
-            (described if place in SCALES.get(node.op_type, ()) else data).add(name)
-    return described - data
+        if name not in elsewhere:
+            elsewhere.add(name)
+            pending += operands(computed[name]) if name in computed else ()
+    return read - elsewhere
 
 
 def packed(nodes: Collection[Any]) -> dict[str, int]:

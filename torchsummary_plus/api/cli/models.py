@@ -112,11 +112,7 @@ def find(source: str, name: str) -> Any:
 
 
 def parse_place(word: str) -> tuple[str, str]:
-    """Split ``source:name`` into a module or file and a name in it. Raises :class:`InputError`.
-
-    >>> parse_place("torchvision.models:resnet50")
-    ('torchvision.models', 'resnet50')
-    """
+    """Split ``source:name`` into a module or file and a name in it. Raises :class:`InputError`."""
     source, _, name = word.rpartition(":")
     if word.endswith(".py"):
         raise InputError(f"MODEL is {describe(word)}, a file; accepted: {word}:NAME, with a class or function in it")
