@@ -27,6 +27,7 @@ from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, Task, recorded, task_of
+from ..step.step import Step
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -65,17 +66,10 @@ class StepRequest:
     def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
         """Trace the step at a batch size; with ``highest_draw``, random decisions are those of the highest peak."""
         draws = partial(Draws, seed=0, highest=True) if highest_draw else Draws
-        task: Callable[..., Task] = partial(
-            task_of,
-            example=with_batch(self.example, batch),
-            device=self.device,
-            capability=self.chip,
-            listeners=[Ticks(tick, batch)],
-            cudnn=self.cudnn,
-        )
+        task = partial(self.task, batch, listeners=[Ticks(tick, batch)])
         with no_collection():
             log = log_of_few_layers(task, self.tree, self.step, draws)
-            return recorded(task(self.tree, step=self.step, draws=draws())) if log is None else log
+            return recorded(task(draws=draws())) if log is None else log
 
     def trace_as_asked(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
         """Trace the step at a batch size, as compiled if that was asked for."""
@@ -89,12 +83,10 @@ class StepRequest:
         batch = self.example.batch_size or 1
         return self.estimate(batch, self.trace_as_asked(batch, tick))
 
-    def task(self, batch: int) -> Task:
-        """Return the step at a batch size, on the GPU that was named or else the installed one."""
-        card, example = self.cudnn.card, with_batch(self.example, batch)
-        known = self.chip or (AMPERE if card is None else card.capability)
-        is_cuda = self.backend == "cuda"
-        return Task(self.tree, example, self.step, self.device, known, self.cudnn, (), for_cuda=is_cuda)
+    def task(self, batch: int, tree: ModuleTree | None = None, step: Step | None = None, **more: Any) -> Task:
+        """Return the task of recording the step, or that of a part of the model, at a batch size."""
+        example = with_batch(self.example, batch)
+        return task_of(tree or self.tree, example, step or self.step, self.device, self.chip, cudnn=self.cudnn, **more)
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""

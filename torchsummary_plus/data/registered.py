@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import update_wrapper
 from typing import Any, Generic, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Registered(Generic[F]):
+class Registered(ExitStack, Generic[F]):
     """A registered function, still callable; :meth:`remove` or the end of a ``with`` block unregisters it.
 
     >>> names = {"double"}
@@ -22,21 +23,14 @@ class Registered(Generic[F]):
 
     __wrapped__: F
 
-    def __init__(self, function: F, take_back: Callable[[], None]) -> None:
+    def __init__(self, function: F, take_back: Callable[[], object]) -> None:
+        super().__init__()
         update_wrapper(self, function)
-        self._take_back: Callable[[], None] | None = take_back
+        self.callback(take_back)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__wrapped__(*args, **kwargs)
 
     def remove(self) -> None:
         """Remove the function from its registry; a second call does nothing."""
-        take_back, self._take_back = self._take_back, None
-        if take_back is not None:
-            take_back()
-
-    def __enter__(self) -> Registered[F]:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.remove()
+        self.close()
