@@ -84,38 +84,26 @@ ALL_KINDS = (*KINDS, *SOME_KINDS)
 SECOND_ORDER = "torch::autograd::create_graph"
 """The entry in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
 
+# Assumptions that an estimate lists.
 IDLE_SCALER = (
     "a GradScaler is disabled, by enabled=False or as torch found no GPU when it was created: no loss is scaled"
 )
-"""Assumption about a step on CUDA with such a gradient scaler."""
-
 WITHOUT_GRAPH = "inputs with a graph: gradients stop at them, and what their graph saved is not counted"
-"""Assumption about inputs that are results of differentiable operators."""
-
 UNTRAINED = "are created in the first forward, after the optimizer, which does not train them"
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
-"""The assumption for a training step without a loss whose output has none either."""
-
 _HELD = (
     "record_stream: memory is assumed to be reusable as soon as it is freed; the upper end of device_bytes keeps it "
 )
 HELD_TO_THE_END = f"{_HELD}until the step ends"
 HELD_FOR_GATHERS = f"{_HELD}until FSDP has gathered four more groups of parameters (limit_all_gathers)"
-"""The assumptions for memory that ``record_stream`` gives to another stream."""
-
 TUNED = "cudnn.benchmark is on: cuDNN times its convolutions and keeps the fastest, which may be others on another GPU"
-"""The assumption for convolutions under ``torch.backends.cudnn.benchmark``."""
 
+# Those about compiled code: estimated as its source, how to do better, or as compiled.
 COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kernels may hold more or less"
-"""The assumption for compiled code."""
 HOW_COMPILED = "compiled=True estimates the step as torch.compile runs it"
-"""The assumption that says how to get the better estimate."""
 AS_COMPILED = "torch.compile: estimated as compiled; the first step, which compiles, may hold more"
-"""The assumption of that estimate."""
 COMPILED_ON_CUDA = "torch.compile on CUDA: compared with simulated GPUs only; kernels that it times leave more reserved"
-"""The further assumption of that estimate on CUDA."""
-NOT_COMPILED = "compiled=True: "
-"""How the assumption begins that says why the uncompiled source was estimated all the same."""
+NOT_COMPILED = "compiled=True: "  # How it begins where it says why the source was estimated all the same.
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +144,6 @@ class Shard:
     name: str
     shape: tuple[int, ...]
     local_shape: tuple[int, ...]
-
-    @property
-    def local_numel(self) -> int:
-        """The number of elements on this rank."""
-        return prod(self.local_shape)
 
     def __str__(self) -> str:
         whole = "" if self.local_shape == self.shape else f" of {list(self.shape)}"
@@ -423,7 +406,7 @@ class RowMemory:
     @property
     def local_params(self) -> int:
         """The number of elements of the module's own parameters on this rank."""
-        return sum(shard.local_numel for shard in self.shards)
+        return sum(prod(shard.local_shape) for shard in self.shards)
 
     @property
     def any(self) -> bool:

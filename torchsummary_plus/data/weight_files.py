@@ -190,7 +190,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
         nbytes = prod(shape) // elements * block
         ends[tensor] = WeightEntry(tensor, shape, dtype, nbytes, name), offset + nbytes
     for entry, end in ends.values():
-        if round_up(reader.read, alignment) + end > size:
+        if round_up(file.tell(), alignment) + end > size:
             raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
         yield entry
 
@@ -201,11 +201,9 @@ class _Reader:
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.file = file
         self.name = name
-        self.read = 0
 
     def bytes(self, count: int) -> bytes:
-        self.read += count
-        if self.read > MOST_HEADER_BYTES:
+        if self.file.tell() + count > MOST_HEADER_BYTES:
             raise _refused(self.name, f"the header has more than {MOST_HEADER_BYTES:,} bytes")
         data = self.file.read(count)
         if len(data) != count:
