@@ -106,11 +106,13 @@ def _indexed(path: Path, integers: dict[str, tuple[int, ...]]) -> dict[str, Weig
     for shard in sorted(set(shards.values())):
         if not SHARD.fullmatch(shard):
             raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
-        for name, tensor in _stored_in(path.parent / shard, integers).items():
+        own: dict[str, tuple[int, ...]] = {}
+        for name, tensor in _stored_in(path.parent / shard, own).items():
             if shards.get(name) == shard:
                 found[name] = tensor
             else:
                 left_out.append(name)
+        integers.update((name, values) for name, values in own.items() if shards.get(name) == shard)
     if missing := [name for name in shards if name not in found]:
         raise _refused(path.name, f"its shards do not have {_first_of(missing)}")
     if left_out:

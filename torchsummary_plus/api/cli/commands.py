@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...data.errors import InputError
@@ -92,7 +93,7 @@ def table(arguments: argparse.Namespace) -> Answer:
     look = chosen(arguments, "depth", "col_names", "style", "functional", "rows", "repeats", "col_width")
     with _summarised(arguments, look) as (result, model):
         answers = [] if result.memory is None else _step_lines(arguments, result.memory, model)
-    lines = [result.to_terminal(arguments.stream), *answers, *saved(result, arguments.output)]
+    lines = [result.to_terminal(arguments.stream), *answers, *saved(result.save, arguments.output)]
     return Answer("\n".join(lines), _exceeded(arguments, result, result.memory))
 
 
@@ -116,7 +117,7 @@ def _weights_table(arguments: argparse.Namespace) -> Answer:
     if (arguments.max_mult_adds, arguments.max_memory, arguments.gpu) != (None, None, None):
         raise InputError(f"{arguments.model} has weights and no forward, so nothing of it runs; accepted: --max-params")
     stored = weights(arguments.model)
-    lines = [stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)]
+    lines = [stored.to_text(depth=arguments.depth or ...), *saved(stored.save, arguments.output)]
     return Answer("\n".join(lines), _exceeded(arguments, stored, None))
 
 
@@ -133,7 +134,7 @@ def _rank_table(arguments: argparse.Namespace) -> Answer:
         step = {"dtypes": arguments.dtypes, "options": memory_options(arguments)}
         estimate = estimate_memory(build, parse_sizes(arguments.sizes), max(1, arguments.batch_size), **step, **world)
         lines = [str(estimate), *_step_lines(arguments, estimate, build, **world)]
-    return Answer("\n".join([*lines, *saved(estimate, arguments.output)]), _exceeded(arguments, None, estimate))
+    return Answer("\n".join([*lines, *saved(estimate.save, arguments.output)]), _exceeded(arguments, None, estimate))
 
 
 def _step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: Any, **world: Any) -> list[str]:
@@ -181,9 +182,9 @@ def _exceeded(arguments: argparse.Namespace, counted: Report | WeightsFile | Non
 
 def reporting(arguments: argparse.Namespace) -> Answer:
     """Write the page for parsed arguments, and return where it is. Raises :class:`SummaryError`."""
-    with _summarised(arguments, {}) as (result, _), writable(arguments.output):
-        path = result.to_html_report(arguments.output)
-    return Answer(f"Saved to {path}", _exceeded(arguments, result, result.memory))
+    with _summarised(arguments, {}) as (result, _):
+        (line,) = saved(result.to_html_report, arguments.output)
+    return Answer(line, _exceeded(arguments, result, result.memory))
 
 
 def comparison(arguments: argparse.Namespace) -> Answer:
@@ -206,7 +207,7 @@ def comparison(arguments: argparse.Namespace) -> Answer:
 
 def _answer(result: Views, arguments: argparse.Namespace) -> Answer:
     """Return a result as the answer, saved if that was asked for."""
-    return Answer("\n".join([str(result), *saved(result, arguments.output)]))
+    return Answer("\n".join([str(result), *saved(result.save, arguments.output)]))
 
 
 def _is_size(word: str) -> bool:
@@ -235,19 +236,10 @@ def drawing(arguments: argparse.Namespace) -> Answer:
     return _answer(result, arguments)
 
 
-def saved(result: Views, path: str | None) -> list[str]:
+def saved(save: Callable[[str], Path], path: str | None) -> list[str]:
     """Save a result if a path is given, and return a line that says so. Raises :class:`InputError`."""
-    if path is None:
-        return []
-    with writable(path):
-        return [f"Saved to {result.save(path)}"]
-
-
-@contextmanager
-def writable(path: str) -> Iterator[None]:
-    """Inside the block, raise :class:`InputError` if the file cannot be written."""
     try:
-        yield
+        return [] if path is None else [f"Saved to {save(path)}"]
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
