@@ -27,7 +27,7 @@ TOP = ("", "__main__", "legacy")
 """Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
 
 WITHOUT_TORCH = ("data", "formats", "memory", "timing", "render", "results")
-PLAIN_FILES = tuple(f"table.{name}" for name in ("rows", "lines", "chosen", "columns", "totals", "build"))
+PLAIN_FILES = tuple(f"table.{name}" for name in ("rows", "lines", "columns", "build"))
 """The half of the table's room that begins where a pass has ended."""
 
 
@@ -133,14 +133,8 @@ def test_the_map_of_a_large_folder_names_each_of_its_files() -> None:
     assert mapped
 
 
-def test_tabulate_has_one_importer() -> None:
-    assert [name for name in FILES if any(module.partition(".")[0] == "tabulate" for module in imports(name))] == [
-        "formats.text"
-    ]
-
-
 def test_the_package_adds_its_own_files_alone_to_import_torch() -> None:
-    """Beside the standard library: no part of torch that ``import torch`` leaves out, no tabulate before a table."""
+    """Beside the standard library: no part of torch that ``import torch`` leaves out, no Jinja2 before a page."""
     code = (
         "import json, sys, torch; before = set(sys.modules); import torchsummary_plus;"
         "print(json.dumps(sorted(set(sys.modules) - before)))"

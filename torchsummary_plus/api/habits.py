@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.arguments import OptionError, cure
-from ..data.errors import InputError
-from ..data.units import describe
 
 ELSEWHERE = {
     "input_shape": "input_size=(3, 224, 224), without the batch axis",
@@ -123,30 +120,6 @@ FOR_CONTEXTS = {
 
 RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
 """Options of the calls besides those of a step, searched for similar names."""
-
-
-def check_model(model: object) -> nn.Module:
-    """Return the module. Raises :class:`InputError` for anything else; for a class, the message suggests calling it."""
-    if isinstance(model, nn.Module):
-        return model
-    if inspect.isclass(model) and issubclass(model, nn.Module):
-        raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
-    if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
-        raise InputError(f"model is a state dict of {len(model)} entries; load it into a model: load_state_dict(...)")
-    what, cure = describe(model), ""
-    if inspect.isroutine(model) and model.__name__.isidentifier():
-        cure = f"; if the function builds the model, call it: {model.__name__}(...)"
-    if isinstance(model, (list, tuple)):
-        several = any(isinstance(value, nn.Module) for value in model)
-        cure = "; for several models: compare(*models, ...)" if several else "; the model is the first argument"
-    if isinstance(model, getattr(sys.modules.get("torch.export"), "ExportedProgram", ())):
-        cure = "; of an exported program, pass program.module()"
-    else:  # Such as a pipeline of diffusers or transformers.
-        components = getattr(model, "components", None)
-        held = {**getattr(model, "__dict__", {}), **(components if isinstance(components, Mapping) else {})}
-        if modules := [str(name) for name, value in held.items() if isinstance(value, nn.Module)]:
-            what, cure = f"a {type(model).__name__}", f"; pass one of its modules: {', '.join(modules)}"
-    raise InputError(f"model is {what}; accepted: an instance of torch.nn.Module{cure}")
 
 
 def forward_arguments(model: nn.Module, arguments: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:

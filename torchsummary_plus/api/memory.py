@@ -26,8 +26,7 @@ from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
 from .generation import Generation
-from .habits import check_model
-from .public import progress_line, public
+from .public import check_model, progress_line, public
 from .step_options import StepArguments, StepOptions, options_to_fit, step_keywords, takes_step_arguments
 from .step_request import StepRequest, World
 

@@ -1,15 +1,16 @@
 """What all public calls share.
 
-Interrupts wait until nothing is half done, errors show the caller's code and the model's alone, a line says what a long
-call is doing, and a result is shown exactly once: as HTML in a notebook, as text elsewhere.
+Interrupts wait until nothing is half done, errors show the caller's code and the model's alone, a model is a module, a
+line says what a long call is doing, and a result is shown exactly once: as HTML in a notebook, as text elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -18,8 +19,10 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor, nn
 
-from ..data.errors import SummaryError
+from ..data.errors import InputError, SummaryError
+from ..data.units import describe
 from ..formats.text import printable
 from ..live.isolation import signals_held
 from ..results.echo import note_shown, takes_html
@@ -61,21 +64,45 @@ def _of_users(trace: TracebackType | None) -> TracebackType | None:
     return TracebackType(inner, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
+def check_model(model: object) -> nn.Module:
+    """Return the module. Raises :class:`InputError` for anything else; for a class, the message suggests calling it."""
+    if isinstance(model, nn.Module):
+        return model
+    if inspect.isclass(model) and issubclass(model, nn.Module):
+        raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
+    if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
+        raise InputError(f"model is a state dict of {len(model)} entries; load it into a model: load_state_dict(...)")
+    what, cure = describe(model), ""
+    if inspect.isroutine(model) and model.__name__.isidentifier():
+        cure = f"; if the function builds the model, call it: {model.__name__}(...)"
+    if isinstance(model, (list, tuple)):
+        several = any(isinstance(value, nn.Module) for value in model)
+        cure = "; for several models: compare(*models, ...)" if several else "; the model is the first argument"
+    if isinstance(model, getattr(sys.modules.get("torch.export"), "ExportedProgram", ())):
+        cure = "; of an exported program, pass program.module()"
+    else:  # Such as a pipeline of diffusers or transformers.
+        components = getattr(model, "components", None)
+        held = {**getattr(model, "__dict__", {}), **(components if isinstance(components, Mapping) else {})}
+        if modules := [str(name) for name, value in held.items() if isinstance(value, nn.Module)]:
+            what, cure = f"a {type(model).__name__}", f"; pass one of its modules: {', '.join(modules)}"
+    raise InputError(f"model is {what}; accepted: an instance of torch.nn.Module{cure}")
+
+
 def show(result: Views) -> None:
     """Show a result now, and keep an interactive shell from echoing it again.
 
     Redirected output in a notebook is text.
     """
-    kernels = sys.modules.get("ipykernel.iostream")
-    if takes_html() and kernels is not None and isinstance(sys.stdout, kernels.OutStream):  # The kernel's own output.
+    kernels, is_html = sys.modules.get("ipykernel.iostream"), takes_html()
+    if is_html and kernels is not None and isinstance(sys.stdout, kernels.OutStream):  # The kernel's own output.
         from IPython.display import display
 
         display(result)
-        note_shown(result)
     else:
         print(printable(result.to_terminal(sys.stdout), sys.stdout))
-        if not takes_html():
-            note_shown(result)
+        if is_html:
+            return
+    note_shown(result)
 
 
 SECONDS = 2.0  # Seconds before the line appears.

@@ -32,7 +32,7 @@ from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
 from ..table.modules import ModuleTree, class_name, tensors_in
-from .habits import check_model
+from .public import check_model
 from .step_options import StepOptions
 
 

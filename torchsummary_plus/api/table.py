@@ -18,15 +18,15 @@ from ..data.memory_records import RowMemory
 from ..data.records import Trace
 from ..data.units import describe
 from ..results.model_graph import ModelGraph, as_graph
-from ..results.model_summary import ModelSummary, Presentation, as_summary
+from ..results.model_summary import ModelSummary, Presentation
 from ..table.attempts import PassOptions, read, trace
-from ..table.chosen import row_view
 from ..table.columns import check_view
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
+from ..table.lines import row_view
 from ..table.modules import ModuleTree, unwrapped
 from ..table.rows import build_report, row_memory
-from .habits import FOR_GRAPHS, FOR_TEXTS, check_model, forward_arguments
-from .public import public, show
+from .habits import FOR_GRAPHS, FOR_TEXTS, forward_arguments
+from .public import check_model, public, show
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
@@ -154,7 +154,7 @@ def tabulated(
 
     ``example_of`` builds the model's example, optionally with changed inputs.
     """
-    result = as_summary(build_report(passed), look)
+    result = ModelSummary(**vars(build_report(passed)), view=look)
     if memory is not None:
         from .memory import memory_of  # Imported here: a plain table starts faster without it.
 

@@ -20,8 +20,9 @@ def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace | N
     at most quadratic in the batch. None if the calls depend on the batch size.
     """
     others = (three,) if four is None else (three, four)
-    if {len(two.calls)} != {len(other.calls) for other in others}:
-        return None
+    for other in others:
+        if len(two.calls) != len(other.calls):
+            return None
     calls = []
     for index, a in enumerate(two.calls):
         b, *_ = later = [other.calls[index] for other in others]

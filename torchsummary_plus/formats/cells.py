@@ -91,11 +91,12 @@ def written(tables: Iterable[Table], style: CellStyle) -> tuple[Table, ...]:
     [('Params size (MB)', '2.10')]
     """
     tables = tuple(tables)
-    names = dict.fromkeys(name for table in tables for name in _names(table))
-    for title in style.titles:
-        if not meant(title, names):
-            raise choice_error("the column of titles", title, names)
-    return tuple(_written(table, style) for table in tables)
+    if style.titles:
+        names = dict.fromkeys(name for table in tables for name in _names(table))
+        for title in style.titles:
+            if not meant(title, names):
+                raise choice_error("the column of titles", title, names)
+    return tuple([_written(table, style) for table in tables])
 
 
 def meant(name: str, names: Iterable[str]) -> str:
@@ -123,8 +124,10 @@ def _column_name(column: Field) -> str:
 
 def _written(table: Table, style: CellStyle) -> Table:
     style = replace(style, sizes=style.sizes or table.unit)
-    names = _names(table)
-    titles = {meant(name, names): title for name, title in style.titles.items() if meant(name, names)}
+    titles: dict[str, str] = {}
+    if style.titles:
+        names = _names(table)
+        titles = {meant(name, names): title for name, title in style.titles.items() if meant(name, names)}
     columns = [_column(column, style) for column in table.fields]
     rows = []
     for row in table.rows:
@@ -137,25 +140,25 @@ def _written(table: Table, style: CellStyle) -> Table:
         rows.append(row)
     totals = []
     for total in table.totals:
-        (cell,) = _cells([total.cell], [_column(total.field, style)])
+        write = _column(total.field, style)
+        cell = total.cell if write is None else write(total.cell)
         totals.append(replace(total, field=_headed(total.field, style, titles), cell=cell))
-    shown = [*table.fields, *(row.figure for row in table.rows if row.figure), *(t.field for t in table.totals)]
-    has_flops = style.flops and any(field.unit == "mult-adds" for field in shown)
-    return replace(
-        table, labels=titles.get(table.label_name, table.labels),
-        fields=tuple(_headed(column, style, titles) for column in table.fields), rows=tuple(rows),
-        totals=tuple(totals), notes=(*table.notes, *([FLOPS_NOTE] if has_flops else [])),
-    )  # fmt: skip
+    notes = table.notes
+    if style.flops:
+        shown = [*table.fields, *(row.figure for row in table.rows if row.figure), *(t.field for t in table.totals)]
+        notes += (FLOPS_NOTE,) if any(field.unit == "mult-adds" for field in shown) else ()
+    labels = titles.get(table.label_name, table.labels) if titles else table.labels
+    fields = tuple([_headed(column, style, titles) for column in table.fields])
+    return replace(table, labels=labels, fields=fields, rows=tuple(rows), totals=tuple(totals), notes=notes)
 
 
 def _cells(cells: Sequence[Cell], writers: Sequence[Written | None]) -> tuple[Cell, ...]:
-    return tuple(cell if write is None else write(cell) for cell, write in zip(cells, writers))
+    return tuple([cell if write is None else write(cell) for cell, write in zip(cells, writers)])
 
 
 def _headed(column: Field, style: CellStyle, titles: Mapping[str, str]) -> Field:
     """Return a column with its heading: a title as it is, else with the unit of the column's values."""
-    name = _column_name(column)
-    if name in titles:
+    if titles and (name := _column_name(column)) in titles:
         model = column.name.removesuffix(name).removesuffix(".")
         return replace(column, heading=f"{model}: {titles[name]}" if model else titles[name])
     heading, unit = column.heading, style.unit(column)

@@ -120,22 +120,20 @@ class Table:
 
 def on_lines(table: Table) -> Table:
     """Return a table for a plain text: each title, heading, label, cell, total and note is on one line."""
-
-    def heading(field: Field) -> Field:
-        return replace(field, heading=one_line(field.heading))
-
-    def text(cell: Cell) -> Cell:
-        return replace(cell, text=one_line(cell.text))
-
-    rows = []
+    rows, totals = [], []
     for row in table.rows:
-        if not all(text.isascii() and text.isprintable() for text in (row.label, *[cell.text for cell in row.cells])):
-            row = replace(row, label=one_line(row.label), cells=tuple(map(text, row.cells)))  # As few rows are.
+        texts = row.label + "".join([cell.text for cell in row.cells])
+        if one_line(texts) is not texts:  # As few rows have.
+            cells = [replace(cell, text=one_line(cell.text)) for cell in row.cells]
+            row = replace(row, label=one_line(row.label), cells=tuple(cells))
         rows.append(row)
-    totals = tuple(Total(heading(total.field), text(total.cell)) for total in table.totals)
+    for total in table.totals:
+        field = replace(total.field, heading=one_line(total.field.heading))
+        totals.append(Total(field, replace(total.cell, text=one_line(total.cell.text))))
     return replace(
-        table, title=one_line(table.title), answer=one_line(table.answer), fields=tuple(map(heading, table.fields)),
-        rows=tuple(rows), totals=totals, notes=tuple(map(one_line, table.notes)),
+        table, title=one_line(table.title), answer=one_line(table.answer), rows=tuple(rows), totals=tuple(totals),
+        fields=tuple([replace(field, heading=one_line(field.heading)) for field in table.fields]),
+        notes=tuple(map(one_line, table.notes)),
     )  # fmt: skip
 
 
@@ -143,7 +141,7 @@ def with_short_cells(table: Table) -> Table:
     """Return a table with text cells, and labels if a width was requested, shortened; numbers stay whole."""
     rows, most = [], table.widest
     for row in table.rows:
-        if max(map(len, (row.label, *[cell.text for cell in row.cells]))) > most:  # As few rows are.
+        if len(row.label) > most or max([len(cell.text) for cell in row.cells], default=0) > most:  # As few rows are.
             whole = (field.unit or row.figure for field in table.fields)
             own = [c if w else replace(c, text=shortened(c.text, most)) for w, c in zip(whole, row.cells)]
             label = row.label if most == WIDEST else shortened(row.label, most)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -23,14 +22,6 @@ COLOURS = {"elements": "yellow", "mult-adds": WORK, "flops": WORK, "bytes": "gre
 LEAST = 4  # Fewest characters of a name or shape; a terminal wraps what is wider still.
 GAP = 2  # Characters between columns.
 HEADER_LINES = 4  # Lines of a screen that are left for the header and the prompt.
-
-
-def columns_of(stream: TextIO) -> int | None:
-    """Return a terminal's width in characters; None for a pipe or a file."""
-    try:
-        return shutil.get_terminal_size().columns if stream.isatty() else None
-    except (AttributeError, ValueError):  # Not a real stream, or a closed one.
-        return None
 
 
 def fitted(draw: Callable[[int], str], widest: int, columns: int) -> str:

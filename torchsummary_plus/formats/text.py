@@ -1,9 +1,10 @@
-"""Tables -> plain text, drawn by tabulate, in the characters that a stream can encode."""
+"""Tables -> plain text, in the width and the characters that a stream takes."""
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 from typing import TextIO
 
@@ -18,24 +19,24 @@ NAME_WIDTH = 20  # The minimum width of torchsummary's first column.
 def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
     """Return a summary's table in a style, with its totals, without a trailing newline."""
     table = with_short_cells(on_lines(table))
-    lines = [[table.labels, *(field.heading for field in table.fields)]]
-    for guide, row in zip(guides([row.level for row in table.rows]), table.rows):
-        branch = guide.translate(ASCII) if is_ascii else guide
-        lines.append([branch + row.label, *(cell.text for cell in row.cells)])
-    totals, least, row_text = list(table.totals), [0] * len(lines[0]), _tree_row
-    if style == "torchsummary":  # Its rules are one dash wider than its lines, and it has no line for buffers.
-        least, row_text = [NAME_WIDTH, *(field.width for field in table.fields)], _flat_row
+    flat = style == "torchsummary"
+    lines = [[table.labels, *[field.heading for field in table.fields]]]
+    for row in table.rows:
+        lines.append([row.label, *[cell.text for cell in row.cells]])
+    if not flat:
+        for guide, line in zip(guides([row.level for row in table.rows]), lines[1:]):
+            line[0] = (guide.translate(ASCII) if is_ascii else guide) + line[0]
+    widths = _widths(lines, [NAME_WIDTH if flat else 0, *[field.width if flat else 0 for field in table.fields]])
+    left_out, width = {""}, len(_row(lines[0], widths, flat))
+    if flat:  # Its rules are one dash wider than its lines, and it has no line for buffers.
         with_work = any(field.unit in ("mult-adds", "flops") for field in table.fields)
-        left_out = {"buffer_bytes"} if with_work else {"buffer_bytes", "total_mult_adds"}
-        totals = [total for total in totals if total.field.name not in left_out]
-    widths = _widths(lines, least)
-    width = len(row_text([""] * len(widths), widths))
-    if style == "torchsummary":
-        width = max(FLAT_WIDTH, width + 1)
-    counts = [total.text for total in totals if not total.field.scaled]
-    sizes = [total.text for total in totals if total.field.scaled]
-    drawn = _ruled(lines, widths, width, row_text)
-    return "\n".join([drawn, *table.notes, *counts, "-" * width, *sizes, "-" * width])
+        left_out, width = {"buffer_bytes", "" if with_work else "total_mult_adds"}, max(FLAT_WIDTH, width + 1)
+    after: tuple[list[str], list[str]] = [], []
+    for total in table.totals:
+        if total.field.name not in left_out:
+            after[total.field.scaled].append(total.text)
+    drawn = _ruled(lines, widths, width, flat)
+    return "\n".join([drawn, *table.notes, *after[0], "-" * width, *after[1], "-" * width])
 
 
 def table_text(table: Table, most: int = 0) -> str:
@@ -50,11 +51,11 @@ def table_text(table: Table, most: int = 0) -> str:
         lines.append(["  " * row.level + row.label, *("*" * cell.best + cell.text for cell in row.cells)])
     widths = _widths(lines, [0] * len(lines[0]))
     bands = _bands(widths, most)
-    width = max(len(_tree_row([""] * len(band), [widths[place] for place in band])) for band in bands)
+    width = max(len(_row([""] * len(band), [widths[place] for place in band])) for band in bands)
     grids = []
     for band in bands:
         own = [[line[place] for place in band] for line in lines]
-        grids.append(_ruled(own, [widths[place] for place in band], width, _tree_row))
+        grids.append(_ruled(own, [widths[place] for place in band], width))
     notes = [*(total.text for total in table.totals), *table.notes]
     head, after = (
         [filled(line, most, "", "  ") if most else line for line in lines]
@@ -108,44 +109,32 @@ def filled(text: str, width: int, start: str = "", further: str = "") -> str:
     )
 
 
-def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Return torchsummary's line: right-aligned columns, two spaces after the first one."""
-    first, *others = (cell.strip().rjust(width) for cell, width in zip(cells, widths))
-    return f"{first}  {' '.join(others)}" if others else first
-
-
-def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Return the nested table's line: names with their branches left-aligned, other columns right-aligned."""
-    first, *others = cells
-    right = (cell.strip().rjust(width) for cell, width in zip(others, widths[1:]))
-    return "  ".join([first.rstrip().ljust(widths[0]), *right])
+def _row(cells: Sequence[str], widths: Sequence[int], flat: bool = False) -> str:
+    """Return a line: torchsummary's is right-aligned, the nested table's has names on the left, with their branches."""
+    first = cells[0].strip().rjust(widths[0]) if flat else cells[0].rstrip().ljust(widths[0])
+    others = [cell.strip().rjust(width) for cell, width in zip(cells[1:], widths[1:])]
+    return "  ".join([first, " ".join(others)] if flat and others else [first, *others])
 
 
 def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
-    return [max(w, *(len(line[i]) for line in lines)) for i, w in enumerate(least)]
+    return [max(width, *map(len, texts)) for width, texts in zip(least, zip(*lines))]
 
 
-def _ruled(
-    lines: Sequence[Sequence[str]],
-    widths: Sequence[int],
-    width: int,
-    row: Callable[[Sequence[str], Sequence[int]], str],
-) -> str:
+def _ruled(lines: Sequence[Sequence[str]], widths: Sequence[int], width: int, flat: bool = False) -> str:
     """Return the cells below their headings, the first line, with torchsummary's rules."""
-    from tabulate import TableFormat, tabulate  # Imported here: estimates start faster without it.
-
-    def draw(values: Sequence[str], *_: object) -> str:
-        return row(values, widths)
-
-    style = TableFormat(
-        lineabove=lambda *_: "-" * width, linebelowheader=lambda *_: "=" * width, linebetweenrows=None,
-        linebelow=lambda *_: "=" * width, headerrow=draw, datarow=draw, padding=0, with_header_hide=None,
-    )  # fmt: skip
-    table: str = tabulate(lines[1:], lines[0], tablefmt=style, disable_numparse=True, stralign=None)
-    return table
+    head, *rows = [_row(line, widths, flat) for line in lines]
+    return "\n".join(["-" * width, head, "=" * width, *rows, "=" * width])
 
 
 ASCII = str.maketrans("├└│─", "|`|-")  # Stand-ins for the tree's branches.
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """Return a terminal's width in characters; None for a pipe or a file."""
+    try:
+        return shutil.get_terminal_size().columns if stream.isatty() else None
+    except (AttributeError, ValueError):  # Not a real stream, or a closed one.
+        return None
 
 
 def printable(text: str, stream: TextIO | None = None) -> str:

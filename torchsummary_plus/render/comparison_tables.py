@@ -13,11 +13,10 @@ from ..data.records import Group, Structure
 from ..data.units import structure_text
 from ..formats.cells import as_flops, meant
 from ..formats.table import Cell, Field, Table, TableRow, Total
-from ..table.build import column_field
+from ..table.build import GUESSES, column_field, report_totals, unregistered_note, without_shape
 from ..table.columns import chosen_names, default_names
 from ..table.lines import STYLES, Line
 from ..table.rows import Report
-from ..table.totals import GUESSES, report_totals, unregistered_note, without_shape
 from .alignment import ComparedLayer, align
 from .columns import COLUMNS
 
@@ -201,7 +200,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
     for name, report, peaks in ((entry.name, entry.report, entry.peaks) for entry in entries):
         operators = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
         uncounted = [f"{NOT_COUNTED}: {what}" for what in (operators, without_shape(report)) if what]
-        notes = [*uncounted, unregistered_note(report.unregistered), report.run.note]
+        unlisted = unregistered_note(report.unregistered) if report.unregistered else ""
+        notes = [*uncounted, unlisted, report.run.note]
         of_reports.append((name, [note for note in notes if note]))
         of_peaks.append((name, [] if peaks is None else caveats(peaks.unknown, peaks.assumptions)))
         if peaks is not None:

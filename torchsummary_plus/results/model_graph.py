@@ -11,8 +11,8 @@ from ..data.records import NODE_KINDS, GraphEdge, GraphNode, Run
 from ..data.units import describe, one_line
 from ..render.graph import graph_of
 from ..render.graph_tables import graph_tables
-from ..table.chosen import REPEATS
 from ..table.columns import check_layout
+from ..table.lines import REPEATS
 from ..table.rows import Report
 from .views import Columns, Depth, Views
 

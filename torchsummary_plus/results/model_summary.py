@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
-from ..formats.text import summary_text
+from ..formats.text import columns_of, summary_text
 from ..render.columns import added_names
 from ..render.figure import placed
-from ..table.build import summary_table
-from ..table.chosen import ALL_ROWS, RowView, row_view
+from ..table.build import GUESSES, report_totals, summary_table
 from ..table.columns import FRAME_COLUMNS, check_layout, default_names
+from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report
-from ..table.totals import GUESSES, report_totals
 from .echo import is_echo, takes_html
 from .views import Columns, Depth, Figures, Views, check_options, figure_look
 
@@ -104,7 +103,7 @@ class ModelSummary(Views, Figures, Report):
         style, depth, names = view.with_look(col_names, depth, style)
         table = self._layers(style, depth, names, view.lines)
         (table,) = written([replace(table, unit=OLD_MB) if units is None and self.memory is None else table], cells)
-        text = summary_text(table, style, view.lines.is_ascii)
+        text = summary_text(table, style, "ascii_only" in view.lines.settings)
         if self.memory is None:
             return text
         return f"{text}\n{self.memory.render(units=cells.units.get('bytes', cells.sizes))}"
@@ -126,11 +125,11 @@ class ModelSummary(Views, Figures, Report):
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
-        from ..formats.terminal import columns_of, fitted, rich_text
-
         columns = columns_of(stream)
         if columns is None:
-            return str(self)
+            return self.render()
+        from ..formats.terminal import fitted, rich_text
+
         if self.view.style != "rich":
             return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
         view = self._printed().view
@@ -144,9 +143,9 @@ class ModelSummary(Views, Figures, Report):
         return rich_text(head, after, stream)
 
     def _with_rows(self, rows: ChosenLook, style: str | None) -> ModelSummary:
-        check_options(rows)
         if not rows:
             return self
+        check_options(rows)
         chosen = row_view(rows.get("rows"), rows.get("repeats"), rows.get("row_settings"), rows.get("col_width"))
         given: dict[str, Any] = {field: getattr(chosen, field) for name, field in ROW_FIELDS.items() if name in rows}
         lines = replace(self.view.lines, **given)
@@ -264,8 +263,3 @@ class ModelSummary(Views, Figures, Report):
         """Show nothing at the end of a notebook's statement that has already shown the summary, else the usual view."""
         if not (takes_html() and is_echo(self)):
             raise NotImplementedError
-
-
-def as_summary(report: Report, view: Presentation) -> ModelSummary:
-    """Return a report as a summary with a default view."""
-    return ModelSummary(**{item.name: getattr(report, item.name) for item in fields(Report)}, view=view)

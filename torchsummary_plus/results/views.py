@@ -337,8 +337,8 @@ def check_options(rows: ChosenLook) -> None:
 
 def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple[CellStyle, ChosenLook]:
     """Return how figures are written, and the options left for rows. Raises :class:`InputError`."""
-    rows: Any = {name: value for name, value in look.items() if name not in FigureLook.__annotations__}
-    figures: Any = {name: value for name, value in look.items() if name not in rows}
+    rows: Any = dict(look)
+    figures = {name: rows.pop(name) for name in FigureLook.__annotations__ if name in rows}
     return cell_style(units, **figures), rows
 
 

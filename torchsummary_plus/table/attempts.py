@@ -15,7 +15,7 @@ from torch import nn
 
 from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError, InputError, UnsupportedError
-from ..data.records import Run, Trace
+from ..data.records import Experts, Run, Trace
 from ..live import compat
 from ..live.exports import exporting
 from ..live.fakes import DataDependentError, standing_in_for
@@ -88,13 +88,13 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
     with one_pass():
         inside = unwrapped(model)
         tree = ModuleTree(inside)
-        given = [] if example is None else all_tensors((example.args, example.kwargs))
-        if any(map(compat.is_torch_fake, [*tree.tensors(), *given])):
+        own, given = tensors_in(tree.modules), [] if example is None else all_tensors((example.args, example.kwargs))
+        if any(map(compat.is_torch_fake, [*own, *given])):
             raise UnsupportedError(
                 "the model or its input has fake tensors, which work only inside their own FakeTensorMode; build the "
                 'model under torch.device("meta"), which takes no memory either, and pass input_size='
             )
-        if example is not None and any(map(nn.parameter.is_lazy, tensors_in(tree.modules))):
+        if example is not None and any(map(nn.parameter.is_lazy, own)):
             tree = materialised(tree, example)
             tree.before = None
         if inside is not model:
@@ -200,8 +200,8 @@ class Attempts:
                 raise forward_error(error, Pass(tree, run_really, []), ()) from error
             recorder, provenance = Recorder(tree, self.specs), Provenance(all_tensors((args, kwargs)), tree.tensors())
             listeners = [*environment.listeners, Embeddings(self.example, new_inputs), recorder, provenance]
-            routing = Routing()
-            watch = Pass(tree, environment.kernel, [*listeners, routing] if self.candidates else listeners)
+            routing = Routing() if self.candidates else None
+            watch = Pass(tree, environment.kernel, listeners if routing is None else [*listeners, routing])
             if mode_key is not None:
                 watch.hold(mode_key)
             watch.install()
@@ -223,13 +223,16 @@ class Attempts:
                 raise forward_error(caught, watch, recorder.reached())
             if tree.size() != size:
                 raise GrewError
-            left = not_run(recorder.settle())
-            reason = f"{self.reason}; {left}" if left else self.reason
-            note = f"{left}; wrap the model in a module whose forward consumes it" if left else ""
-            run = Run(self.kind, reason, str(environment.device), batch, note, bool(left))
+            run = Run(self.kind, self.reason, str(environment.device), batch)
+            if kinds := recorder.settle():
+                left = not_run(kinds)
+                note = f"{left}; wrap the model in a module whose forward consumes it"
+                run = replace(run, reason=f"{self.reason}; {left}", note=note, is_partial=True)
             calls = recorder.calls()
             flow = provenance.flow(calls, recorder.places)
-            experts = find_experts(self.tree, self.specs, self.candidates, routing.choices)
+            experts: tuple[Experts, ...] = ()
+            if routing is not None:
+                experts = find_experts(self.tree, self.specs, self.candidates, routing.choices)
             return Trace(self.specs, calls, inputs, run, flow, experts, self.adapters)
 
     @contextmanager
@@ -244,8 +247,10 @@ class Attempts:
         with (
             global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(),
             compat.replaced(ended), exporting(), standing_in_for(device) as mode_key,
-            compat.attention_without_card(device), environment, ExitStack() as stack,
+            compat.attention_without_card(device), ExitStack() as stack,
         ):  # fmt: skip
+            if isinstance(environment, RealEnvironment):
+                stack.enter_context(environment)
             try:
                 tree, copier = environment.copied(self.tree)
             except RuntimeError as error:

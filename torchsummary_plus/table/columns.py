@@ -8,6 +8,7 @@ from typing import TypeVar, Union
 
 from ..data.arguments import integer, names_cures
 from ..data.errors import InputError, choice_error
+from ..data.records import TensorSpec
 from ..data.registered import Registered
 from ..data.units import brief_text, describe, structure_data, structure_text
 from ..formats.table import ALIASES, UNITS_OF_VALUES, Cell, Value
@@ -39,26 +40,18 @@ class Column:
     of_ranks: bool = False
     by_default: bool = False
 
-    @property
-    def is_scaled(self) -> bool:
-        """Whether its bytes print in the unit of the totals."""
-        return self.of_memory and self.unit == "bytes"
-
     def cell(self, line: Line, report: Report, zero: str) -> Cell:
-        """Return what it shows on a line; ``zero`` is the style's text for 0."""
+        """Return what it shows on a line, such as 1,234 or 0.50; ``zero`` is the style's text for 0."""
         figure = self.figure(line, report)
-        return figure if isinstance(figure, Cell) else Cell(figure, _text(figure, self.unit, zero))
-
-
-def _text(figure: Value, unit: str, zero: str) -> str:
-    """Return the text of a figure: 1,234 or 0.50; "--" for None."""
-    if figure is None:
-        return "--"
-    if isinstance(figure, str):
-        return figure
-    if isinstance(figure, int):
-        return f"{figure:,}" if figure else zero
-    return f"{figure:,.2f}{'%' if unit == '%' else ''}"
+        if isinstance(figure, Cell):
+            return figure
+        if figure is None:
+            return Cell(None, "--")
+        if isinstance(figure, str):
+            return Cell(figure, figure)
+        if isinstance(figure, int):
+            return Cell(figure, f"{figure:,}" if figure else zero)
+        return Cell(figure, f"{figure:,.2f}{'%' if self.unit == '%' else ''}")
 
 
 def absent(line: Line) -> Cell:
@@ -73,6 +66,9 @@ def _shapes(what: str) -> Figure:
         structure = getattr(line.row, what)
         if not line.row.called:
             return absent(line)
+        if isinstance(structure, TensorSpec):
+            text = str(shown := structure.shown)
+            return Cell(text, text, data=tuple(shown))
         return Cell(structure_text(structure), brief_text(structure), data=structure_data(structure))
 
     return figure
@@ -91,14 +87,12 @@ def _count(name: str) -> Figure:
 
 
 def _num_params(line: Line, report: Report) -> Value | Cell:
-    row, value = line.row, None if line.uninitialised_params else line.num_params
-    text = f"{line.num_params:,}" if line.num_params else "" if value is not None else "N/A"
-    if value is None and line.num_params:
+    row, count, unlisted = line.row, line.num_params, line.unregistered_params
+    value = None if line.uninitialised_params else count
+    text = f"{count:,}" if count else "" if value is not None or row.repeated else "N/A"
+    if value is None and count:
         text = f">={text}"
-    if row.repeated and not line.num_params:
-        text = ""
-    others = f"({line.unregistered_params:,})" if line.unregistered_params else ""
-    shown = " ".join(filter(None, [others, text]))
+    shown = " ".join(filter(None, [f"({unlisted:,})" if unlisted else "", text]))
     if shown or not row.repeated:
         return Cell(value, shown) if shown else value
     return Cell(value, "(recursive)" if row.tied is None else f"(tied: {row.tied})" if row.tied else "(tied)")

@@ -24,7 +24,7 @@ from .forward import Listener
 from .modules import ModuleTree
 
 
-class FakeEnvironment(AbstractContextManager["FakeEnvironment"]):
+class FakeEnvironment:
     """Fakes on one device: nothing is computed or allocated.
 
     ``fakes`` caches those of the model's tensors, by tensor id, for the model's next pass; ``routers`` are assumed
@@ -41,9 +41,6 @@ class FakeEnvironment(AbstractContextManager["FakeEnvironment"]):
         self.counters: dict[int, torch.Tensor] = {}
         """Copies of the model's integer scalars, such as batch counters, by tensor id: forwards may read them."""
 
-    def __exit__(self, *_: object) -> None:
-        return None
-
     def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
         """Return a copy of the model on fakes. Small tensors inside objects keep their values, which may steer it."""
 
@@ -57,7 +54,7 @@ class FakeEnvironment(AbstractContextManager["FakeEnvironment"]):
         """Return a model tensor's fake on the device; CPU scalars stay on the CPU, and integer scalars stay real."""
         if not tensor.dim() and tensor.dtype is torch.int64 and tensor.device.type == "cpu" and is_plain(tensor):
             if id(tensor) not in self.counters:
-                self.counters[id(tensor)] = self._known(tensor.clone())
+                self.counters[id(tensor)] = self.kernel.note_born(tensor.clone())
             return self.counters[id(tensor)]
         fake = self.fakes.get(id(tensor))
         if fake is None:
@@ -68,19 +65,14 @@ class FakeEnvironment(AbstractContextManager["FakeEnvironment"]):
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a fake input, or a real one if its values may steer the forward."""
         if self._may_steer(torch.Size(shape).numel(), dtype):
-            return self._known(real_input(shape, dtype, CPU))
+            return self.kernel.note_born(real_input(shape, dtype, CPU))
         return new_fake(shape, dtype, self.device)
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake of a user's tensor, or a copy if its values may steer the forward."""
         if tensor.device.type == "cpu" and is_plain(tensor) and self._may_steer(tensor.numel(), tensor.dtype):
-            return self._known(tensor.clone())
+            return self.kernel.note_born(tensor.clone())
         return fake_like(tensor, self.device)
-
-    def _known(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a real tensor that the forward may also write to."""
-        self.kernel.note_born(tensor)
-        return tensor
 
     def _may_steer(self, numel: int, dtype: torch.dtype) -> bool:
         """Whether an input is small and of a kind that forwards branch on (tokens, lengths, masks)."""

@@ -46,8 +46,6 @@ def find_experts(
     ``choices`` are those recorded in a pass. Without a choice among that many scores, the number of experts per token
     comes from an attribute of a neighbouring module (:data:`TOP_K`).
     """
-    if not candidates:
-        return ()
     keys: dict[int, set[int]] = defaultdict(set)
     around: dict[int, set[int]] = defaultdict(set)
     """By number of experts, the parameters of such parts, and the modules that hold some, at any depth."""
@@ -184,10 +182,14 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
     adapters: dict[str, dict[int, ParameterSpec]] = {}
     active: set[str] = set()
     of: dict[int, list[ParameterSpec]] = {}
+    by_class: dict[type, Any] = {}
     for module in tree.modules:
-        names = getattr(type(module), "adapter_layer_names", ()) or ()
-        names = vars(module).get("adapter_layer_names", names)
-        if not names and ("peft_config" in vars(module) or hasattr(type(module), "peft_config")):
+        kind = type(module)
+        if kind not in by_class:
+            prompts = ("prompt_encoder",) if hasattr(kind, "peft_config") else ()
+            by_class[kind] = getattr(kind, "adapter_layer_names", ()) or prompts
+        names = vars(module).get("adapter_layer_names", by_class[kind])
+        if not names and "peft_config" in vars(module):
             names = ("prompt_encoder",)
         if names and not of:
             for inner, spec in zip(tree.modules, specs):

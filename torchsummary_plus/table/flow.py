@@ -39,6 +39,8 @@ class Provenance(Listener):
         """Each tensor by id, with what produced it."""
         self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
         """The last write to each storage, by its address."""
+        self.last_write = -1
+        """The step of the last write to any storage."""
         self.aliases: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
         """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
         followed."""
@@ -71,6 +73,7 @@ class Provenance(Listener):
             place = _place(tensor)
             if place is not None:
                 self.wrote[place] = weakref.ref(tensor.untyped_storage()), (step, 0)
+                self.last_write = step
         for slot, tensor in enumerate(outs):
             self.producers[id(tensor)] = weakref.ref(tensor), (step, slot)
 
@@ -124,7 +127,7 @@ class Provenance(Listener):
         producer, origin = self.producers.get(id(tensor), (None, None))
         if producer is None or producer() is not tensor:
             origin = None
-        if self.wrote:
+        if (-1 if origin is None else origin[0]) < self.last_write:
             storage, last = self.wrote.get(_place(tensor), (None, None))
             if last is not None and (origin is None or last > origin) and storage is not None and storage() is not None:
                 origin = last
@@ -139,8 +142,9 @@ class Provenance(Listener):
         for tensor in values:
             origin = self._origin(frame, tensor)
             if origin is not None:
-                for spec in tensors(describe_tensor(tensor)):
-                    reads.append((origin, step, spec))
+                spec = describe_tensor(tensor)
+                for part in (spec,) if isinstance(spec, TensorSpec) else tensors(spec):
+                    reads.append((origin, step, part))
 
     def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
         """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""

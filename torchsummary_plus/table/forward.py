@@ -267,7 +267,8 @@ class Pass(compat.DispatchMode):
         """Begin a call inside the current one, of a module or of the function ``name``."""
         with self.turn:
             if module is not None:
-                name = self.tree.path_from(module_of(self.frame), module)
+                tree = self.tree
+                name = tree.path_from(module_of(self.frame), module) if module in tree.aliases else tree.paths[module]
             frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
             self._notify(self._begin, frame)
             return frame

@@ -194,17 +194,22 @@ class ModuleTree:
         """Return one record per module, in the order of ``modules``."""
         keys, specs = _Keys(self.tensors()), []
         for index, module in enumerate(self.modules):
-            registered, groups = index < self.unregistered, _setting(module, "groups")
-            parameters, buffers = [], []
+            registered, parameters, buffers = index < self.unregistered, [], []
+            base, constants, of_class = _declared(type(module))
+            own = vars(module)
+            sizes = getattr(module, "kernel_size", None) if "kernel_size" in own or "kernel_size" in of_class else None
+            groups = getattr(module, "groups", None) if "groups" in own or "groups" in of_class else None
+            if sizes is not None:
+                sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
             for name, p in module._parameters.items():
                 if p is not None:
                     is_masked = name == "original" or name.endswith("_orig")
                     pruned = pruned_elements(module, name, p) if is_masked else None
                     parameters.append(keys.spec(name, p, p.requires_grad, pruned))
-            own = self.attributes[index] if self.attributes else own_attributes(module)  # A copy's tree keeps none.
-            for name, tensor in packed_parameters(module, own):
+            held = self.attributes[index] if self.attributes else own_attributes(module)  # A copy's tree keeps none.
+            for name, tensor in packed_parameters(module, held):
                 parameters.append(replace(keys.spec(name, tensor, False), registered=registered))
-            layer = layer_spec(module, parameters)
+            layer = layer_spec(module, base, constants, parameters)
             for name, p in self._unregistered_parameters.get(index, ()):
                 parameters.append(keys.spec(name, p, p.requires_grad))
             for name, buffer in module._buffers.items():
@@ -213,7 +218,8 @@ class ModuleTree:
             spec = ModuleSpec(
                 index, self.paths[index], self.names[index], class_name(module), self.parents[index],
                 tuple(self.children[index]), tuple(parameters), tuple(buffers),
-                _whole_numbers(_setting(module, "kernel_size")), int(groups) if is_integer(groups) else None,
+                tuple(map(int, sizes)) if sizes and all(map(is_integer, sizes)) else None,
+                int(groups) if is_integer(groups) else None,
                 isinstance(module, CONTAINERS), registered, layer,
             )  # fmt: skip
             specs.append(spec)
@@ -221,7 +227,7 @@ class ModuleTree:
 
     def path_from(self, caller: int | None, module: int) -> str:
         """Return the path by which ``caller`` reaches a module: the module's own, or an alias below the caller."""
-        if caller is None or module not in self.aliases:
+        if caller is None:
             return self.paths[module]
         prefix = self.paths[caller] + "." if self.paths[caller] else ""
         below = [self.join(parent, name) for parent, name in self.aliases[module]]
@@ -307,18 +313,6 @@ def class_name(module: nn.Module) -> str:
         return type(module).__name__
 
 
-def _setting(module: nn.Module, name: str) -> Any:
-    """Return an attribute other than a registered tensor or module, among which alone torch's ``__getattr__`` looks."""
-    kind: Any = type(module)
-    is_there = name in vars(module) or hasattr(kind, name) or kind.__getattr__ is not nn.Module.__getattr__
-    return getattr(module, name, None) if is_there else None
-
-
-def _whole_numbers(value: Any) -> tuple[int, ...] | None:
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(map(int, values)) if values and all(map(is_integer, values)) else None
-
-
 def placed(device: torch.device) -> torch.device:
     """Return the device with its index."""
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
@@ -334,14 +328,12 @@ PLAIN = frozenset({bool, int, str, type(None)})
 _WHOLE = frozenset({int})
 
 
-def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerSpec | None:
+def layer_spec(
+    module: nn.Module, base: str, constants: Iterable[str], parameters: Sequence[ParameterSpec]
+) -> LayerSpec | None:
     """Return a module's settings and parameters; None for a class unknown to torch without parameters."""
-    kind = type(module)
-    declared = _KNOWN.get(kind)
-    if declared is None:
-        declared = _KNOWN[kind] = _declared(kind)
     settings: list[tuple[str, Setting]] = []
-    for name in declared[1]:
+    for name in constants:
         value: Any = getattr(module, name, ...)
         if type(value) in PLAIN or (type(value) is float and isfinite(value)):
             settings.append((name, value))
@@ -351,22 +343,34 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
     for p in parameters:
         if not p.is_uninitialised:
             known.append((p.name, p.shape, p.dtype))
-    return LayerSpec(declared[0], tuple(settings), tuple(known)) if settings or known else None
+    return LayerSpec(base, tuple(settings), tuple(known)) if settings or known else None
 
 
-_KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
+_SHOWN = ("kernel_size", "groups")
+"""The attributes of a module that are shown."""
+
+_Declared = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+_KNOWN: WeakKeyDictionary[type, _Declared] = WeakKeyDictionary()
 """Cache by class, for as long as the class lives."""
 
 
-def _declared(kind: type) -> tuple[str, tuple[str, ...]]:
-    """Return the nearest class exported by ``torch.nn`` and the names of its constants."""
+def _declared(kind: type[nn.Module]) -> _Declared:
+    """Return the nearest class exported by ``torch.nn``, its constants, and which of ``_SHOWN`` the class may answer.
+
+    torch's own ``__getattr__`` looks only among registered tensors and modules.
+    """
+    if (known := _KNOWN.get(kind)) is not None:
+        return known
+    asks = kind.__getattr__ is not nn.Module.__getattr__
+    of_class = tuple(name for name in _SHOWN if asks or hasattr(kind, name))
     bases = [base for base in kind.__mro__ if base.__module__.startswith("torch.nn.") and base is not nn.Module]
     exported = [base.__name__ for base in bases if getattr(nn, base.__name__, None) is base]
-    if not exported:
-        return "", ()
     declared = [name for base in bases for name in vars(base).get("__constants__", ())]
     more = [name for base in bases for name in UNDECLARED.get(base.__name__, ())]
-    return exported[0], tuple(dict.fromkeys(declared + more))
+    constants = tuple(dict.fromkeys(declared + more)) if exported else ()
+    _KNOWN[kind] = exported[0] if exported else "", constants, of_class
+    return _KNOWN[kind]
 
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)

@@ -133,7 +133,7 @@ class Report:
     @property
     def is_sharded(self) -> bool:
         """Whether one rank's part of the parameters is known."""
-        return any(memory.shards for memory in self.row_memory)
+        return bool(self.row_memory) and any(memory.shards for memory in self.row_memory)
 
     @property
     def has_memory(self) -> bool:
@@ -152,22 +152,32 @@ def build_report(trace: Trace) -> Report:
     """Build the rows and totals of a trace."""
     nodes = _grow(trace)
     counted, buffers = _count_parameters(nodes)
-    _find_users(nodes)
-    rows = _rows(nodes, trace.experts)
+    rows, flow = _rows(nodes, trace.experts), trace.flow
+    row_of: dict[int, int] = {}
     for node in nodes:
         node.children.clear()  # Parents and children refer to each other: now they are freed without the collector.
+        if node.call is not None:
+            row_of[node.call.index] = node.index
+    if flow is not None:  # It was between calls: now it is between rows.
+        flow = replace(flow, owners=tuple(map(row_of.get, flow.owners, flow.owners)))
     trainable, uninitialised, passed_bytes, input_bytes = 0, 0, 0, 0
     pruned: int | None = None
+    param_storages: dict[int, int] = {}
+    buffer_storages: dict[int, int] = {}
     for parameter in counted:
         trainable += parameter.numel if parameter.trainable else 0
         uninitialised += parameter.is_uninitialised
+        param_storages.update(parameter.storages)
         if parameter.pruned is not None:
             pruned = (pruned or 0) + parameter.pruned
+    shapeless: set[int] = set()
+    for buffer in buffers:
+        buffer_storages.update(buffer.storages)
+        shapeless.update([buffer.key] if buffer.is_uninitialised else [])
     for row in flat_rows(rows):
         passed_bytes += row.output_bytes if row.called else 0
     for spec in tensors(trace.inputs):
         input_bytes += spec.nbytes
-    param_storages, buffer_storages = _storages(counted), _storages(buffers)
     for storage in param_storages:
         buffer_storages.pop(storage, None)
     return Report(
@@ -182,13 +192,13 @@ def build_report(trace: Trace) -> Report:
         param_bytes=sum(param_storages.values()),
         buffer_bytes=sum(buffer_storages.values()),
         run=trace.run,
-        flow=None if trace.flow is None else _by_row(trace.flow, nodes),
+        flow=flow,
         experts=trace.experts,
         adapters=trace.adapters,
         unregistered=_unregistered(trace.modules),
         pruned_params=pruned,
         uninitialised_params=uninitialised,
-        uninitialised_buffers=len({buffer.key for buffer in buffers if buffer.is_uninitialised}),
+        uninitialised_buffers=len(shapeless),
     )
 
 
@@ -212,18 +222,6 @@ def _unregistered(modules: Sequence[ModuleSpec]) -> tuple[Unregistered, ...]:
 def _attribute(module: ModuleSpec, name: str) -> str:
     """Return the path of the attribute in which a module holds something by this name, such as "layers.0"."""
     return ".".join(filter(None, (module.path, name.partition(".")[0])))
-
-
-def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
-    """Return a flow between calls as one between rows."""
-    row_of_call = {}
-    for node in nodes:
-        if node.call is not None:
-            row_of_call[node.call.index] = node.index
-    owners = []
-    for owner in flow.owners:
-        owners.append(owner if owner < 0 else row_of_call[owner])
-    return replace(flow, owners=tuple(owners))
 
 
 def row_memory(
@@ -337,15 +335,19 @@ def _through_containers(path: str, above: _Node, by_path: dict[str, ModuleSpec],
 def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[ParameterSpec]]:
     """Assign each distinct parameter to the first call of a module that owns it, else to the first row of one.
 
-    Return the registered parameters, in the order of rows, and buffers.
+    The ``user`` of a module never called is the first row whose operators read its parameters. Return the registered
+    parameters, in the order of rows, and buffers.
     """
     keys: set[int] = set()
+    readers: dict[int, _Node] = {}
     called, uncalled, buffers = [], [], []
     for node in nodes:
         if node.call is None:
             uncalled.append(node)
         else:
             called.append((node.call.index, node))
+            for key in node.call.used:
+                readers.setdefault(key, node)
         if node.module is not None and node.first:
             for buffer in node.module.buffers:
                 if buffer.registered:
@@ -356,23 +358,12 @@ def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[Par
                 keys.add(parameter.key)
                 (node.counted if parameter.registered else node.unregistered).append(parameter)
                 node.num_params += parameter.numel if parameter.registered else 0
+    for node in uncalled:
+        node.user = next(filter(None, [readers.get(parameter.key) for parameter in node.counted]), None)
     counted = []
     for node in nodes:
         counted += node.counted
     return counted, buffers
-
-
-def _find_users(nodes: list[_Node]) -> None:
-    """Set the ``user`` of each module never called: the call that read its parameters directly, if any."""
-    readers: dict[int, _Node] = {}
-    for node in nodes:
-        for key in node.call.used if node.call is not None else ():
-            readers.setdefault(key, node)
-    for node in nodes:
-        for parameter in node.counted if node.call is None else ():
-            if parameter.key in readers:
-                node.user = readers[parameter.key]
-                break
 
 
 def _rows(nodes: list[_Node], experts: Sequence[Experts]) -> tuple[Row, ...]:
@@ -412,7 +403,7 @@ def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str],
         trainable += p.numel if p.trainable else 0
         uninitialised += p.is_uninitialised
         active += p.numel * shares.get(p.key, 1)
-        for number, nbytes in dict(p.storages).items():
+        for number, nbytes in p.storages:
             param_bytes += 0 if number in storages else nbytes
             storages.add(number)
     for p in node.unregistered:
@@ -433,7 +424,7 @@ def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str],
         parent=None if node.parent is None else node.parent.index,
         depth=node.depth,
         path=node.path,
-        var_name=_last(node.path) if module is not None else "",
+        var_name=node.path.rpartition(".")[2] if module is not None else "",
         class_name=module.class_name if module is not None else (call.name if call is not None else ""),
         kind=node.kind,
         called=call is not None,
@@ -459,12 +450,8 @@ def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str],
         param_bytes=param_bytes,
         unregistered_params=unregistered,
         uninitialised_params=uninitialised,
-        tied=_last(others[0]) if repeated and others and node.path not in others else None,
+        tied=others[0].rpartition(".")[2] if repeated and others and node.path not in others else None,
     )
-
-
-def _last(path: str) -> str:
-    return path.rsplit(".", 1)[-1]
 
 
 def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -488,14 +475,6 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 def when_finished(row: Row) -> tuple[bool, int]:
     """Return the key by which rows are sorted in the order the calls finish, those never called last."""
     return (True, row.index) if row.finished is None else (False, row.finished)
-
-
-def _storages(counted: list[ParameterSpec]) -> dict[int, int]:
-    """Return the bytes of the distinct storages of some parameters."""
-    sizes: dict[int, int] = {}
-    for parameter in counted:
-        sizes.update(parameter.storages)
-    return sizes
 
 
 def rows_contradiction(rows: Sequence[Row]) -> str:

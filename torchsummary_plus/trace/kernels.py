@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from functools import cache
-from itertools import chain
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -112,8 +111,7 @@ class FakeKernels(Access):
 
     def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Return a router's assumed choice as a tensor of this pass."""
-        self.note_born(indices)
-        return indices
+        return self.note_born(indices)
 
     def refuses_sparse(self) -> bool:
         """Whether creating a sparse tensor ends the pass, since torch's kernels may crash the process on a fake one."""
@@ -165,10 +163,11 @@ class FakeKernels(Access):
             if real is not None:
                 self.tainted[real._cdata] = real
 
-    def note_born(self, tensor: torch.Tensor) -> None:
-        """Remember that a tensor was created in this pass."""
+    def note_born(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that counts as created in this pass: it may be written to."""
         storage = tensor.untyped_storage()
         self.born[storage._cdata] = storage
+        return tensor
 
     def leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
         """Return whether the keyword arguments place the result off the CPU."""
@@ -177,7 +176,7 @@ class FakeKernels(Access):
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = self._noted(called(func, args, kwargs))
-        if func._schema.name in _UNINITIALISED:
+        if func._schema.name in _UNINITIALISED and out.numel():
             out.zero_()  # Code that reads it, such as sizes that another rank would send, runs alike each time.
         return out
 
@@ -595,9 +594,10 @@ def called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     if func is _CONJUGATE and isinstance(args[0], complex):
         args = (torch.scalar_tensor(args[0], dtype=torch.complex128),)
-    if any(isinstance(value, Tensor) and value._is_zerotensor() for value in chain(args, kwargs.values())):
-        with compat.zeros_replaced():
-            return func(*args, **kwargs)
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value._is_zerotensor():
+            with compat.zeros_replaced():
+                return func(*args, **kwargs)
     return drawn(func, args, kwargs)
 
 

@@ -23,8 +23,7 @@ from ...data.units import visible
 from ...formats.text import printable
 from ...memory.gpus import GPUS
 from ...render.columns import COLUMNS
-from ...table.chosen import REPEATS
-from ...table.lines import STYLES
+from ...table.lines import REPEATS, STYLES
 from .commands import COMMANDS
 from .models import BuildError
 from .options import groups, with_bare_memory

@@ -14,9 +14,8 @@ from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import InputError, choice_error
 from ...data.units import COUNT_UNITS, describe
 from ...render.columns import COLUMNS
-from ...table.chosen import REPEATS
 from ...table.columns import default_names
-from ...table.lines import STYLES
+from ...table.lines import REPEATS, STYLES
 from .models import WEIGHTS
 
 if TYPE_CHECKING:
