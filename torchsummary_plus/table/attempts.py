@@ -120,33 +120,31 @@ class Attempts:
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
 
     def open_batch(self) -> Trace:
-        """Run two or three batch sizes and merge them into a trace with an open batch."""
+        """Run two or three batch sizes and merge them into a trace with an open batch.
+
+        Where that fails, the trace is of a batch of 1, as an open batch promises, else of 2 with a note that says so.
+        """
         try:
             two = self.at(2)
         except ForwardError as error:
             error.input_shapes += " (run with a batch of 2)"
-            return self._only_one(error)
+            try:
+                return _because(self.at(1), "only a batch of 1 runs")
+            except ForwardError:
+                raise error from error.__cause__
         try:
             three = self.at(3)
-            four = None if is_proportional(two, three) else self.at(4)
+            merged = open_batch(two, three, None if is_proportional(two, three) else self.at(4))
+            if merged is not None:
+                return merged
+            reason = "the calls depend on the batch size"
         except ForwardError as error:
-            return self._for_one(two, f"other batch sizes fail: {error.original}")
-        return open_batch(two, three, four) or self._for_one(two, "the calls depend on the batch size")
-
-    def _for_one(self, two: Trace, reason: str) -> Trace:
-        """Return the trace of a batch of 1, as an open batch promises; else that of 2 with a note that says so."""
+            reason = f"other batch sizes fail: {error.original}"
         try:
             return _because(self.at(1), reason)
         except ForwardError:
             note = "; ".join(filter(None, [two.run.note, "the figures are for a batch of 2, as a batch of 1 fails"]))
             return _because(replace(two, run=replace(two.run, note=note)), reason)
-
-    def _only_one(self, failed: ForwardError) -> Trace:
-        """Return the trace of a model that runs only at a batch of 1."""
-        try:
-            return _because(self.at(1), "only a batch of 1 runs")
-        except ForwardError:
-            raise failed from failed.__cause__
 
     def at(self, batch: int) -> Trace:
         """Run one pass at a batch size. Where it fails, go on as the failure says:
