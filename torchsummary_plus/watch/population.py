@@ -64,11 +64,14 @@ class Population:
         with self._lock:
             self._find()
             for tensor in (ref() for ref in self._tensors.values()):
-                if tensor is None:
-                    continue
-                self._record(tensor)
-                if _is_leaf(tensor) and (gradient := tensor.grad) is not None:
-                    self._record(gradient, tensor)
+                if tensor is not None and _is_plain(tensor):
+                    self._record(tensor, tensor)
+                    if tensor.is_leaf and (gradient := tensor.grad) is not None:
+                        for part in _parts(gradient):
+                            self._record(part, gradient, tensor)
+                elif tensor is not None:
+                    for part in _parts(tensor):
+                        self._record(part, tensor)
             for key, (ref, holding) in list(self._storages.items()):
                 storage = ref()
                 nbytes = None if storage is None else storage.nbytes()
@@ -95,34 +98,33 @@ class Population:
             else:
                 (self._modules if isinstance(value, nn.Module) else self._optimizers).add(value)
         known = {key: ref for key, ref in self._tensors.items() if ref() is not None}
-        for tensor in sorted(tensors, key=_is_leaf, reverse=True):  # Leaves describe the storages that others share.
+        # Leaves describe the storages that others share.
+        for tensor in sorted(tensors, key=lambda each: not (_is_plain(each) and each.requires_grad and each.is_leaf)):
             if id(tensor) not in known or known[id(tensor)]() is not tensor:
                 known[id(tensor)] = weakref.ref(tensor)
         self._tensors = known
 
-    def _record(self, tensor: torch.Tensor, leaf: torch.Tensor | None = None) -> None:
-        """Register a tensor's storages; it is the gradient of ``leaf``, if there is one."""
-        kind = type(tensor)
-        for part in (tensor,) if _is_plain(tensor) else _parts(tensor):
-            try:
-                storage = part.untyped_storage()
-            except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are registered on their own.
-                continue
-            ref, holding = self._storages.get(id(storage), (None, None))
-            if storage.device.type == "meta" or (ref is not None and ref() is storage):
-                continue
-            if holding is not None:  # Its storage is gone, and this one has its place.
-                self._gone.append(holding)
-            holding = Holding(
-                shape=tuple(part.shape),
-                dtype=dtype_name(part.dtype),
-                class_name=f"{kind.__module__}.{kind.__qualname__}",
-                nbytes=storage.nbytes(),
-                device=str(storage.device),
-                owner=self._name(part) if leaf is None else f"gradient of {self._name(leaf) or 'a leaf'}",
-            )
-            self._storages[id(storage)] = weakref.ref(storage), holding
-            self._appeared.append(holding)
+    def _record(self, part: torch.Tensor, whole: torch.Tensor, leaf: torch.Tensor | None = None) -> None:
+        """Register the storage of a part of a tensor; ``leaf`` is that of a gradient."""
+        try:
+            storage = part.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are registered on their own.
+            return
+        ref, holding = self._storages.get(id(storage), (None, None))
+        if (ref is not None and ref() is storage) or storage.device.type == "meta":
+            return
+        if holding is not None:  # Its storage is gone, and this one has its place.
+            self._gone.append(holding)
+        holding = Holding(
+            shape=tuple(part.shape),
+            dtype=dtype_name(part.dtype),
+            class_name=f"{type(whole).__module__}.{type(whole).__qualname__}",
+            nbytes=storage.nbytes(),
+            device=str(storage.device),
+            owner=self._name(part) if leaf is None else f"gradient of {self._name(leaf) or 'a leaf'}",
+        )
+        self._storages[id(storage)] = weakref.ref(storage), holding
+        self._appeared.append(holding)
 
     def _name(self, tensor: torch.Tensor) -> str:
         """Return a tensor's name in its module or optimizer, all of which are reread if there are new ones; else ""."""
@@ -132,9 +134,6 @@ class Population:
             self._names = {}
             for owned, name in self._owned():
                 self._names[id(owned)] = weakref.ref(owned), name
-        return self._known_name(tensor)
-
-    def _known_name(self, tensor: torch.Tensor) -> str:
         ref, name = self._names.get(id(tensor), (None, ""))
         return name if ref is not None and ref() is tensor else ""
 
@@ -148,7 +147,7 @@ class Population:
             for parameter, state in optimizer.state.items():
                 for key, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(value, torch.Tensor):
-                        of = self._known_name(parameter) or "a parameter"
+                        _, of = self._names.get(id(parameter), (None, "a parameter"))
                         yield value, f"{type(optimizer).__name__} {key} of {of}"
 
 
@@ -162,13 +161,11 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in compat.PLAIN and tensor.layout is torch.strided and not tensor.is_quantized
 
 
-def _is_leaf(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor may have a gradient, which only its leaf knows until it is accessed."""
-    return _is_plain(tensor) and tensor.requires_grad and tensor.is_leaf
-
-
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors that hold an unusual tensor's memory: a sparse one's values and indices, or scales."""
+    """Yield the plain tensors that hold a tensor's memory: itself, a sparse one's values and indices, or scales."""
+    if _is_plain(tensor):
+        yield tensor
+        return
     with compat.no_subclass_function():
         if tensor.layout in SPARSE:
             yield from inner_tensors(tensor)
