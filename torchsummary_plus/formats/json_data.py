@@ -92,11 +92,6 @@ class Codec:
             return self._mapping(inner[1])
         raise TypeError(f"cannot encode {kind} as JSON")
 
-    def _is_alike(self, kind: type, data: Any, ways: Mapping[str, Way]) -> bool:
-        if not isinstance(data, dict):
-            return False
-        return data.keys() == ways.keys() if self.is_exact else _needed(kind) <= data.keys()
-
     def _dataclass(self, kind: type) -> Way:
         ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
         writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
@@ -106,14 +101,19 @@ class Codec:
             return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
 
         def back(data: Any) -> Any:
-            if not self._is_alike(kind, data, ways):
-                raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(ways)}")
-            value = kind(**{name: ways[name].back(item) for name, item in data.items() if name in ways})
+            value = kind(**self._read(kind, data, ways))
             if is_checked and (wrong := value.contradiction()):
                 raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
             return value
 
         return Way(out, back)
+
+    def _read(self, kind: type, data: Any, ways: Mapping[str, Way]) -> dict[str, Any]:
+        """Return the fields of an object, or its columns."""
+        least = ways.keys() if self.is_exact else _needed(kind)
+        if not isinstance(data, dict) or not data.keys() >= least or (self.is_exact and len(data) > len(ways)):
+            raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(ways)}")
+        return {name: way.back(data[name]) for name, way in ways.items() if name in data}
 
     def _tuple(self, inner: tuple[Any, ...]) -> Way:
         if inner[1:] == (...,) and inner[0] in BY_COLUMN:
@@ -136,21 +136,16 @@ class Codec:
         return Way(outs, lambda data: tuple([way.back(item) for item in _array(data)]))
 
     def _columns(self, kind: type) -> Way:
-        ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
+        ways = {name: self.way(tuple[hint, ...]) for name, hint in self.hints(kind).items()}
 
         def out(values: Any) -> dict[str, Any]:
-            return {name: [way.out(getattr(value, name)) for value in values] for name, way in ways.items()}
+            return {name: way.out([getattr(value, name) for value in values]) for name, way in ways.items()}
 
         def back(data: Any) -> tuple[Any, ...]:
-            if not self._is_alike(kind, data, ways):
-                raise InputError(f"{describe(data)} does not have the columns of {kind.__name__}: {', '.join(ways)}")
-            there = [name for name in ways if name in data]
-            columns = [[ways[name].back(item) for item in _array(data[name])] for name in there]
-            if len({len(column) for column in columns}) > 1:
+            columns = self._read(kind, data, ways)
+            if len(set(map(len, columns.values()))) > 1:
                 raise InputError(f"the columns of {kind.__name__} differ in length")
-            if len(there) == len(ways):
-                return tuple([kind(*values) for values in zip(*columns)])
-            return tuple([kind(**dict(zip(there, values))) for values in zip(*columns)])
+            return tuple([kind(**dict(zip(columns, values))) for values in zip(*columns.values())])
 
         return Way(out, back)
 
@@ -203,7 +198,7 @@ class Codec:
             return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
         if inner[0] in BY_COLUMN:
             hints = self.hints(inner[0]).items()
-            return _object({n: {"type": "array", "items": self.schema(hint, definitions)} for n, hint in hints})
+            return _object({name: self.schema(tuple[hint, ...], definitions) for name, hint in hints})
         return {"type": "array", "items": self.schema(inner[0], definitions)}
 
 

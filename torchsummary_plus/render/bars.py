@@ -91,10 +91,9 @@ def draw_steps(
         ax.set_xlabel(f"{ax.get_xlabel()}; off scale: {', '.join(off[:NAMED])}{more}")
     for name, nbytes in (limits or {}).items():
         if nbytes / size <= right:
-            colour = fig.ink(ax, "limit")
-            ax.axvline(nbytes / size, color=colour, linewidth=0.8, linestyle="--")
+            ax.axvline(nbytes / size, color=fig.LIMIT, linewidth=0.8, linestyle="--")
             fig.write(ax, name, (nbytes / size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), ha="center",
-                      va="bottom", color=colour, annotation_clip=False)  # fmt: skip
+                      va="bottom", color=fig.LIMIT, annotation_clip=False)  # fmt: skip
     return ax
 
 
@@ -139,7 +138,7 @@ def _draw(
     unit_name = f" ({unit_name})" if unit_name else ""
     share = 100 * sum(lengths) / max(total or 0, 1)
     of_all = "" if total is None else f": {total / size:,.2f} in all, {share:.0f} % shown"
-    ax.set_xlabel(f"{what}{unit_name}{of_all}{batch}", fontsize=fig.TEXT, color=fig.ink(ax), loc="right")
+    ax.set_xlabel(f"{what}{unit_name}{of_all}{batch}", fontsize=fig.TEXT, loc="right")
     if len(visible) > 1:
         fig.legend_below(ax, (0.3, 0), *ax.get_legend_handles_labels(), inches=0.4)
     return ax
@@ -227,7 +226,7 @@ def _panel(ax: Axes, panel: int, top: float, share: float, row: TableRow, number
     most = max(map(_amount, cells)) or 1
     widths, places = [share * _amount(cell) / most for cell in cells], [top + place for place in range(len(cells))]
     ax.barh(places, widths, 0.7, left=panel, color=colour, linewidth=0, label=row.path)
-    ax.plot([panel, panel], [top - 0.5, top + len(cells) - 0.5], color=fig.ink(ax, "line"), linewidth=0.5)
+    ax.plot([panel, panel], [top - 0.5, top + len(cells) - 0.5], color=fig.ink(ax), linewidth=0.5)
     for place, cell, width, text in zip(places, cells, widths, numbers):
         fig.write(ax, text, (panel + width, place), (2, 0), va="center_baseline",
                   fontweight="bold" if cell.best else "normal")  # fmt: skip

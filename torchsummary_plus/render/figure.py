@@ -25,9 +25,7 @@ ORANGE, VERMILLION, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
 """Okabe and Ito's palette (2008), distinguishable with every common colour vision deficiency."""
 
 GREY = "#CCCCCC"
-LIGHT_INK = "#C4C4C4"
-INKS = {"text": ("black", "white"), "line": ("#444444", LIGHT_INK), "limit": ("#963A00", "#FF9248")}
-"""Colours on light and on dark axes: a limit's has a contrast of 4.5 to 1 on white and on black."""
+LIMIT = "#C25500"  # With a contrast of 4.5 to 1 on white and on black.
 
 STACK = {
     "parameters": BLUE, "buffers": PURPLE, "optimizer_state": SKY, "gradients": VERMILLION, "inputs": YELLOW,
@@ -64,33 +62,19 @@ def _size(width: str | None) -> tuple[float, int | None]:
     return WIDTHS[width or "column"]
 
 
-def paper(ax: Axes) -> str:
-    """Return the colour behind axes: their own, or the figure's where they are transparent."""
-    colors = need_extra("matplotlib.colors", "plot")
-    own = colors.to_rgba(ax.get_facecolor())
-    behind = colors.to_rgba(ax.figure.get_facecolor())
-    return str(colors.to_hex(own if own[3] > 0.5 else behind if behind[3] > 0.5 else "white"))
-
-
-def is_dark(ax: Axes) -> bool:
-    """Return whether axes are dark, as under ``plt.style.use("dark_background")``."""
-    red, green, blue = (int(paper(ax)[place : place + 2], 16) for place in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 128
-
-
-def ink(ax: Axes, what: str = "text") -> str:
-    """Return the colour of something of ``INKS`` on axes."""
-    return INKS[what][is_dark(ax)]
+def ink(ax: Axes) -> Any:
+    """Return the colour of text and lines on axes: that of their labels, which a dark style makes light."""
+    return ax.xaxis.label.get_color()
 
 
 def hiding(ax: Axes) -> dict[str, Any]:
     """Return the box behind text that hides the lines below it."""
-    return {"facecolor": paper(ax), "edgecolor": "none", "pad": 0.3}
+    return {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.3}
 
 
-def fill_on(colour: str, ax: Axes) -> str:
-    """Return a fill colour for axes: on dark ones, light grey replaces black."""
-    return LIGHT_INK if colour == BLACK and is_dark(ax) else colour
+def fill_on(colour: str, ax: Axes) -> Any:
+    """Return a fill colour for axes: on those of a dark style, black becomes light."""
+    return ink(ax) if colour == BLACK else colour
 
 
 def write(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float] | None = None, **how: Any) -> None:
@@ -100,13 +84,10 @@ def write(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, flo
 
 def tidy(ax: Axes) -> None:
     """Style axes with small text, thin lines and no spines at the top and right."""
-    ax.tick_params(labelsize=TEXT, width=0.5, length=2.5, color=ink(ax, "line"), labelcolor=ink(ax))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.label.set_color(ink(ax))
+    ax.tick_params(labelsize=TEXT, width=0.5, length=2.5)
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_linewidth(0.5)
-        spine.set_color(ink(ax, "line"))
 
 
 def legend_below(
@@ -121,7 +102,6 @@ def legend_below(
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
-        text.set_color(ink(ax))
 
 
 def figure_file(draw: Callable[[Place], Axes], kind: str, width: str | None = None) -> bytes:

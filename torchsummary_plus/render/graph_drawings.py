@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import count, pairwise
 from math import sqrt
 
 from markupsafe import Markup
@@ -155,10 +155,6 @@ class _Shape:
     left: float
     right: float
 
-    @property
-    def is_frame(self) -> bool:
-        return self.node.kind == "group"
-
 
 Lanes = dict[tuple[int, int], float]  # The x of the lines beside the boxes, by the two boxes that each one connects.
 
@@ -198,18 +194,19 @@ def _stacked(nodes: Sequence[GraphNode], colour_of: Mapping[str, str]) -> dict[i
             y += PAD
             continue
         title, result = title_of(node), structure_text(node.outputs)
-        count = f", {counted(node.num_params)}" if node.num_params else ""
-        texts = [title] if node.kind == "group" else [title, result + count]
+        params = f", {counted(node.num_params)}" if node.num_params else ""
+        is_frame = node.kind == "group"
+        texts = [title] if is_frame else [title, result + params]
         if node.kind in ("input", "output"):
             texts = [f"{title} {result}"]
         lines = [shortened(one_line(text), WIDEST) for text in texts]
         bottom = y + LINE * len(lines) + PAD
-        half = 0 if node.kind == "group" else max(map(len, lines)) * LETTER / 2 + PAD
+        half = 0 if is_frame else max(map(len, lines)) * LETTER / 2 + PAD
         colour = colour_of.get(kind_of(node), "")
         shape = shapes[node.index] = _Shape(node, lines, _tip(node), colour, y, bottom, -half, half)
-        if shape.is_frame:
+        if is_frame:
             frames.append(shape)
-        y = bottom + (0 if shape.is_frame else GAP)
+        y = bottom + (0 if is_frame else GAP)
     return shapes
 
 
@@ -218,7 +215,7 @@ def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[La
 
     A line runs to the right of everything in the innermost frame around both of its ends.
     """
-    boxes = [index for index, shape in shapes.items() if not shape.is_frame]
+    boxes = [index for index, shape in shapes.items() if shape.node.kind != "group"]
     following = dict(pairwise(boxes))
     trunks: defaultdict[int | None, defaultdict[int, list[GraphEdge]]] = defaultdict(lambda: defaultdict(list))
     for edge in edges:
@@ -232,14 +229,15 @@ def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[La
     right = 0.0
     for frame in [*(index for index in reversed(shapes) if index in inside), None]:
         right = max([shape.right for shape in inside[frame]], default=0)
-        taken: list[list[tuple[float, float]]] = []
+        taken: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
         spans = []
         for source_index, trunk in trunks[frame].items():
             ends = [shapes[source_index].bottom - SIDE, *(shapes[edge.target].top + SIDE for edge in trunk)]
             spans.append((min(ends), max(ends), trunk))
         for top, bottom, trunk in sorted(spans, key=lambda span: span[1] - span[0]):
-            x = right + LANE * _free_lane(taken, top, bottom)
-            lanes.update({(edge.source, edge.target): x for edge in trunk})
+            lane = next(n for n in count(1) if all(bottom < start or stop < top for start, stop in taken[n]))
+            taken[lane].append((top, bottom))
+            lanes.update({(edge.source, edge.target): right + LANE * lane for edge in trunk})
         right += LANE * len(taken)
         if frame is not None:
             outer = shapes[frame]
@@ -256,16 +254,6 @@ def _frames(index: int, shapes: Mapping[int, _Shape]) -> Iterator[int | None]:
         yield parent
         parent = shapes[parent].node.parent
     yield None
-
-
-def _free_lane(taken: list[list[tuple[float, float]]], top: float, bottom: float) -> int:
-    """Take the first lane that is free between two heights, and return its number, from 1."""
-    for number, lane in enumerate(taken, 1):
-        if all(bottom < start or stop < top for start, stop in lane):
-            lane.append((top, bottom))
-            return number
-    taken.append([(top, bottom)])
-    return len(taken)
 
 
 def _line(edge: GraphEdge, source: _Shape, target: _Shape, lane: float | None) -> dict[str, object]:

@@ -53,7 +53,7 @@ def draw_timeline(
         colors=[fig.fill_on(fig.LAYERS[kind], ax) for kind in kinds], labels=[kind.replace("_", " ") for kind in kinds],
     )  # fmt: skip
     outline = [levels[place] / size for place in (*positions, positions[-1])]
-    ax.plot(at, outline, drawstyle="steps-post", color=fig.ink(ax, "line"), linewidth=0.4)
+    ax.plot(at, outline, drawstyle="steps-post", color=fig.ink(ax), linewidth=0.4)
     top = max(levels) / size
     if memory is not None:
         top = _limit(ax, memory, estimate, top, size)
@@ -120,11 +120,10 @@ def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, 
     name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
     text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size
     far = level > FAR * top
-    colour = fig.ink(ax, "limit")
     if not far:
-        ax.axhline(level, color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
+        ax.axhline(level, color=fig.LIMIT, linewidth=0.9, linestyle=(0, (4, 2)))
     said = f"{text}, far above" if far else f"{text} (dashed)"
-    fig.write(ax, said, (0.02, 0.99), xycoords="axes fraction", va="top", color=colour, parse_math=False,
+    fig.write(ax, said, (0.02, 0.99), xycoords="axes fraction", va="top", color=fig.LIMIT, parse_math=False,
               bbox=fig.hiding(ax), zorder=4)  # fmt: skip
     return top if far else max(top, level)
 
@@ -137,11 +136,11 @@ def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: i
     whole = estimate.backend == "cuda" and point.total_bytes == estimate.peak_bytes
     reserved = f" (reserved {estimate.reserved_bytes / size:.2f})" if whole else ""
     where = fig.elided(point.module, 24) or point.operator.rpartition("::")[2]
-    ax.plot([place + 0.5], [level], "o", color=fig.ink(ax, "line"), markersize=3, clip_on=False)
+    ax.plot([place + 0.5], [level], "o", color=fig.ink(ax), markersize=3, clip_on=False)
     fig.write(
         ax, f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, height),
         textcoords="axes fraction", ha="right" if right else "left", va="top", parse_math=False, bbox=fig.hiding(ax),
-        arrowprops={"arrowstyle": "-", "color": fig.ink(ax, "line"), "linewidth": 0.4, "relpos": (0.5, 0)},
+        arrowprops={"arrowstyle": "-", "color": fig.ink(ax), "linewidth": 0.4, "relpos": (0.5, 0)},
     )  # fmt: skip
 
 
@@ -149,7 +148,7 @@ def _phases(ax: Axes, spans: Sequence[Span]) -> None:
     """Draw a line at the end of each phase, and the names of the phases that have room, longest phases first."""
     end = spans[-1].stop
     for span in spans[:-1]:
-        ax.axvline(span.stop, color=fig.ink(ax, "line"), linewidth=0.4, linestyle=(0, (1, 1)))
+        ax.axvline(span.stop, color=fig.ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
     several = spans[0].step != spans[-1].step
     ticks: dict[float, tuple[float, str]] = {}
     for span in sorted(spans, key=lambda span: span.start - span.stop):
