@@ -227,7 +227,7 @@ def test_a_tile_tells_whose_it_is_and_leads_to_its_row(report: WebDriver, resnet
     press(report, "Memory")
     assert resnet.memory is not None
     largest = max(resnet.memory.by_module[1:], key=lambda module: module.own_bytes)
-    tile = report.find_element(By.CSS_SELECTOR, f".tsp-tile[data-path='{largest.path}'] rect")
+    tile = report.find_element(By.CSS_SELECTOR, f".tsp-tile[data-path='{largest.path}']")
     ActionChains(report).move_to_element(tile).perform()
     tip = report.find_element(By.CSS_SELECTOR, ".tsp-tip").text.splitlines()
     assert tip[0] == largest.path and tip[1].startswith(f"{largest.own_bytes / 2**20:.2f} MiB")

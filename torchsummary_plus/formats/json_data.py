@@ -66,10 +66,11 @@ class Codec:
         self.names = dict(names)
         self.ways: dict[Any, Way] = {}
 
-    def hints(self, kind: type) -> dict[str, Any]:
-        """Return the types of a dataclass's fields, in order."""
+    def hints(self, kind: type, by_column: bool = False) -> dict[str, Any]:
+        """Return the types of a dataclass's fields, or of its columns, in order."""
         known = get_type_hints(kind, localns=self.names)
-        return {field.name: known[field.name] for field in fields(kind)}
+        hints = {field.name: known[field.name] for field in fields(kind)}
+        return {n: types.GenericAlias(tuple, (hint, ...)) for n, hint in hints.items()} if by_column else hints
 
     def way(self, kind: Any) -> Way:
         """Return the encoder and decoder of a type, cached."""
@@ -136,7 +137,7 @@ class Codec:
         return Way(outs, lambda data: tuple([way.back(item) for item in _array(data)]))
 
     def _columns(self, kind: type) -> Way:
-        ways = {name: self.way(tuple[hint, ...]) for name, hint in self.hints(kind).items()}
+        ways = {name: self.way(hint) for name, hint in self.hints(kind, by_column=True).items()}
 
         def out(values: Any) -> dict[str, Any]:
             return {name: way.out([getattr(value, name) for value in values]) for name, way in ways.items()}
@@ -197,8 +198,8 @@ class Codec:
             items = [self.schema(item, definitions) for item in inner]
             return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
         if inner[0] in BY_COLUMN:
-            hints = self.hints(inner[0]).items()
-            return _object({name: self.schema(tuple[hint, ...], definitions) for name, hint in hints})
+            hints = self.hints(inner[0], by_column=True).items()
+            return _object({name: self.schema(hint, definitions) for name, hint in hints})
         return {"type": "array", "items": self.schema(inner[0], definitions)}
 
 

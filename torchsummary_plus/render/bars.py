@@ -212,12 +212,14 @@ def wrapped(name: str, width: int) -> str:
     >>> wrapped("facebook/convnext-tiny-224", 14)
     'facebook/\\nconvnext-tiny-\\n224'
     """
-    parts = [
-        part[start : start + width]
-        for part in BREAKS.split(one_line(name))
-        for start in range(0, len(part.rstrip()) or 1, width)
-    ]
-    return "\n".join(filter(None, fig.packed(parts, width)))
+    lines = [""]
+    for part in BREAKS.split(one_line(name)):
+        for start in range(0, len(part.rstrip()) or 1, width):
+            piece = part[start : start + width]
+            if len(lines[-1]) + len(piece.rstrip()) > width and lines[-1]:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(line.strip() for line in lines if line.strip())
 
 
 def _panel(ax: Axes, panel: int, top: float, share: float, row: TableRow, numbers: Sequence[str], colour: str) -> None:

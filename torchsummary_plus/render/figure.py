@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -146,16 +146,6 @@ def _scale(most: float, base: int, names: Sequence[str]) -> tuple[int, str]:
     while most >= base and power < len(names) - 1:
         most, power = most / base, power + 1
     return base**power, names[power]
-
-
-def packed(parts: Iterable[str], room: int) -> list[str]:
-    """Return the parts of a name on lines of at most ``room`` characters; a longer part has a line of its own."""
-    lines = [""]
-    for part in parts:
-        if len(lines[-1]) + len(part.rstrip()) > room and lines[-1]:
-            lines.append("")
-        lines[-1] += part
-    return [line.strip() for line in lines]
 
 
 def elided(text: str, room: int) -> str:

@@ -1,12 +1,10 @@
-"""Results -> one self-contained HTML page with a tab per section; a step has drawings of its memory, as SVG data."""
+"""Results -> one self-contained HTML page with a tab per section; a step has drawings of its memory."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
-from itertools import product
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -16,17 +14,14 @@ from ..formats.html import ENVIRONMENT, figure_html, source, table_html
 from ..formats.table import Table
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
-from .figure import CLASSES, LAYERS, in_units, packed
+from .figure import CLASSES, LAYERS, in_units
 from .memory_tables import kind_label, place
 from .timeline import chosen_points, spans, thinned
-from .treemap import ROOT, Box, Tile, stages, treemap
+from .treemap import ROOT, treemap
 
 WIDTH, HEIGHT = 1000, 300  # The size of a drawing in SVG user units; the page scales it.
-NARROW = 380  # The width of the treemap on a narrow page, in its pixels.
 LEFT, TOP, BOTTOM = 62, 30, 8  # Margins: for the tick labels, for the phase names, and below the drawing.
 MOST_POINTS = 900  # Maximum number of points that a drawing of ``WIDTH`` can resolve.
-LETTER, BOLD = 7.1, 8.0  # Widths of a regular and a bold letter at font size 11.
-FONTS = (11, 9, 7)  # The font sizes of tiles, in the order in which they are tried.
 
 
 def timeline(estimate: Estimate) -> dict[str, Any]:
@@ -94,41 +89,15 @@ def ticks(highest: int) -> list[tuple[float, str]]:
     return [(count * step * size, f"{count * step:g} {unit}") for count in range(int(highest / size / step) + 1)]
 
 
-def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
-    """Return the template data of the peak's treemap: each tile has its colour, and its text where some fits."""
-    height, known = 420, stages(estimate, len(CLASSES))
-    colour_of = {stage: (f"stage{number}", CLASSES[number]) for number, stage in enumerate(known)}
-    tiles: list[dict[str, Any]] = []
-    for tile in treemap(estimate, Box(0, 0, width, height), known):
-        kind, colour = ("frame", "") if tile.stage is None else colour_of.get(tile.stage, ("other", ""))
-        text, font = _fitted(tile)
-        lines = [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(text)]
-        box = Box(*(round(side, 1) for side in astuple(tile.box)))
-        tip = Markup("\n").join(map(one_line, tile.tip))
-        look = {"colour": colour, "kind": kind, "lines": lines, "font": font}
-        tiles.append({"box": box, "path": tile.path, "tip": tip, **look})
-    present = {tile["kind"] for tile in tiles}
-    legend = [(kind, stage or ROOT, colour) for stage, (kind, colour) in colour_of.items() if kind in present]
-    if "other" in present:
-        legend.append(("other", "other parts, and outside modules", ""))
-    return {"width": width, "height": height, "tiles": tiles, "legend": legend}
-
-
-def _fitted(tile: Tile) -> tuple[list[str], int]:
-    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, else none."""
-    parts = tile.label.split(".")
-    names = [".".join(parts[start:]) for start in range(len(parts))]
-    if tile.stage is None:
-        room = int((tile.box.width - 6) / BOLD)
-        return [text for text in (f"{tile.label} {tile.size}", *names) if len(text) <= room][:1], FONTS[0]
-    for name, font in product(names, FONTS):
-        room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
-        deep = int((tile.box.height - 2) / (1.18 * font))
-        lines = packed(re.split(r"(?<=[._ ])", name), room)
-        if len(lines) <= deep and max(map(len, lines)) <= room:
-            with_size = len(tile.size) <= room and len(lines) < deep
-            return [*lines, *([tile.size] if with_size else [])], font
-    return [], FONTS[0]
+def peak_tiles(estimate: Estimate) -> dict[str, Any]:
+    """Return the template data of the peak's treemap: tiles in tiles, and the colours of the largest parts."""
+    tiles = treemap(estimate)
+    top = tiles[0].inside or tiles if len(tiles) == 1 else tiles  # A wrapper has the colours of its parts.
+    named = [tile for tile in top if tile.path or tile.label == ROOT]
+    largest = sorted(named, key=lambda tile: -tile.nbytes)[: len(CLASSES)]
+    names = dict.fromkeys(tile.name for tile in named if tile in largest)
+    looks = ((f"stage{number}", colour) for number, colour in enumerate(CLASSES))
+    return {"tiles": tiles, "stages": dict(zip(names, looks))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +117,7 @@ def tables_section(title: str, tables: Iterable[Table], drawing: str = "") -> Se
 def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:
     """Return the section of a step's memory: whether it fits, over time, and at its peak by module."""
     drawn = ENVIRONMENT.get_template("memory.html.jinja").render(
-        line=timeline(estimate), maps=[peak_tiles(estimate), peak_tiles(estimate, NARROW)]
+        line=timeline(estimate), map=peak_tiles(estimate)
     )
     kinds = replace(answer, title="By kind, at the peak")
     modules = replace(by_module, title="By module", answer="", notes=())

@@ -49,17 +49,6 @@ def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
     return [(entry["time_us"] * 1000, entry["addr"], sign * entry["size"]) for sign, entry in signed]
 
 
-def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """Return address -> bytes of every block in use in a snapshot's segments.
-
-    >>> held = {"address": 64, "size": 512, "state": "active_allocated"}
-    >>> blocks([{"blocks": [held, {"address": 576, "size": 1536, "state": "inactive"}]}])
-    {64: 512}
-    """
-    every = (block for segment in segments for block in segment["blocks"])
-    return {block["address"]: block["size"] for block in every if block["state"] == "active_allocated"}
-
-
 class AllocatorHistory:
     """Records the history of a CUDA device's allocator while open; on other devices, does nothing.
 
@@ -82,7 +71,8 @@ class AllocatorHistory:
             if self._is_ours:
                 compat.record_history("all", context=None, stacks="python", device=self.device, clear_history=True)
             snapshot = compat.allocator_snapshot(self.device)
-            self.blocks = blocks(snapshot["segments"])
+            blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+            self.blocks = {b["address"]: b["size"] for b in blocks if b["state"] == "active_allocated"}
             self._before = len(snapshot["device_traces"][index_of(self.device)])
             self._start_bytes = torch.cuda.memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)

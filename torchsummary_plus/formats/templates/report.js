@@ -119,19 +119,27 @@
     });
   }
 
-  /* A tile has a tooltip with its owner; a click leads to the module's row. */
-  for (const svg of document.querySelectorAll(".tsp-treemap")) {
+  /* A tile has a tooltip with its owner, and its name where that has room; a click leads to the module's row. */
+  for (const map of document.querySelectorAll(".tsp-treemap")) {
     const tips = new Map();
-    for (const title of svg.querySelectorAll("title")) {
-      tips.set(title.parentNode, title.textContent);
-      title.remove();
+    for (const tile of map.querySelectorAll("[title]")) {
+      tips.set(tile, tile.title);
+      tile.removeAttribute("title");
     }
-    const section = svg.closest(".tsp-section");
-    svg.addEventListener("pointermove", (event) => {
-      showTip(tips.get(event.target.closest("g")) || "", event.clientX, event.clientY);
+    const names = [...map.querySelectorAll("span")].reverse(); // A size before the name that it is in.
+    new ResizeObserver(() => {
+      for (const name of names) name.hidden = false;
+      for (const name of names) {
+        const [box, text] = [name.closest("[data-path]").getBoundingClientRect(), name.getBoundingClientRect()];
+        name.hidden = text.right > box.right || text.bottom > box.bottom;
+      }
+    }).observe(map);
+    const section = map.closest(".tsp-section");
+    map.addEventListener("pointermove", (event) => {
+      showTip(tips.get(event.target.closest("[data-path]")) || "", event.clientX, event.clientY);
     });
-    svg.addEventListener("pointerleave", () => showTip(""));
-    svg.addEventListener("click", (event) => {
+    map.addEventListener("pointerleave", () => showTip(""));
+    map.addEventListener("click", (event) => {
       const tile = event.target.closest(".tsp-tile");
       if (!tile || !tile.dataset.path) return;
       for (const table of section.querySelectorAll("table")) if (table.reveal && table.reveal(tile.dataset.path)) break;
