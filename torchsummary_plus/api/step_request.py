@@ -141,6 +141,7 @@ class Ticks(Listener):
         self.tick = partial(tick, f"trying a batch of {batch:,}")
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Say which batch is being tried."""
         self.tick()
 
 
