@@ -9,7 +9,7 @@ from torch import nn
 from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.attribution import run_log
-from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route, strided
+from torchsummary_plus.ops.scratch.cuda.convolution import Convolution, Route, route, strided
 from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
 

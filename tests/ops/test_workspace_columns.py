@@ -30,7 +30,14 @@ FORWARD = {
     "transposed plane": [131072, 147456, 8192],
     "transposed volume": [32768, 131072, -32768, 221184, 8192],
 }
-ONLY_BOUNDED = ("transposed volume",)
+ONLY_BOUNDED = {
+    *(
+        (case, name)
+        for case in ("groups", "volume", "transposed volume")
+        for name in ("convolution", "convolution_backward")
+    ),
+    ("transposed plane", "convolution_backward"),
+}
 GROUP = [16384, 32768, 16384, 32768, 147456, 8, 576, -147456, -16384, -32768, -16384]
 """A group's gradients from a channels-last one, which is copied twice."""
 BACKWARD = {
@@ -80,7 +87,7 @@ def test_columns_are_allocated_as_aten_does(case: str, monkeypatch: pytest.Monke
     of_grad = (grad, x, weight, [8], *how, [True] * 3)
     calls.append(("aten::convolution_backward", [x, weight, bias], of_grad, BACKWARD[case]))
     for name, results, args, allocated in calls:
-        if case in ONLY_BOUNDED:
+        if (case, name.removeprefix("aten::")) in ONLY_BOUNDED:
             spaces = Workspaces("cuda")
             assert spaces.scratch(name, args, {}, results[0]) == () and spaces.unknown == {name: 1}
             most = max(accumulate(allocated)) - sum(result.nbytes for result in results)
@@ -122,4 +129,5 @@ def test_without_cudnn_results_are_row_major(monkeypatch: pytest.MonkeyPatch, is
     x = torch.ones(4, 8, 64, 64, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     how: Any = {"input_data": x, "steps": 1, "optimizer": None, "loss": lambda y: y.float().sum(), "progress": False}
     estimate = estimate_memory(model.to(memory_format=torch.channels_last), gpu="T4", **how)
-    assert estimate.peak_bytes == nbytes
+    low, high = estimate.peak_range
+    assert low <= nbytes <= high and list(dict(estimate.unknown)) == ["aten::convolution_backward"]

@@ -8,13 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchsummary_plus.api.memory import estimate_memory
-from torchsummary_plus.data.capability import AMPERE, Capability
+from torchsummary_plus.data.capability import AMPERE, Capability, Chip
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.versions import parsed, since
 from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
-from torchsummary_plus.ops.scratch.cuda.chips import Chip
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
 from torchsummary_plus.step import fake_steps

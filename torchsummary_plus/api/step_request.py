@@ -22,7 +22,6 @@ from ..data.units import describe
 from ..live.structures import dtype_name
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
-from ..ops.scratch.cuda.chips import Chip
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..data.arguments import RULE
-from ..data.capability import AMPERE, Capability
+from ..data.capability import AMPERE, Capability, Chip
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.units import MIB, MIN_BLOCK, round_up
@@ -15,7 +15,6 @@ from ..live.structures import all_tensors, held_bytes
 from ..live.versions import since
 from ..ops.scratch.cuda import blas
 from ..ops.scratch.cuda import bounds as observers  # noqa: F401 - the modules register their rules
-from ..ops.scratch.cuda.chips import Chip
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (
     DOUBT,

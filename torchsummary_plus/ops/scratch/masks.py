@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .sizes import elements
+from .allocations import elements
 
 
 def _counted(masks: Sequence[Any]) -> int | None:

@@ -23,10 +23,10 @@ from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.backends import stands_for_cudnns
 from ...ops.dtypes import HALVES
+from ...ops.scratch.allocations import suggested
 from ...ops.scratch.cuda.attention import Attention, attention_kernel
 from ...ops.scratch.cuda.recurrent import SAVED, recurrence
 from ...ops.scratch.cuda.reductions import LAST_OFFSET
-from ...ops.scratch.sizes import suggested
 
 aten: Any = torch.ops.aten
 

@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
+from ....data.capability import Capability, Chip
 from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
+from ..allocations import buffers, nbytes, results
 from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, at_peak, reserve, scratch
-from ..sizes import nbytes
-from .allocations import buffers, results
-from .chips import LITTLE_SHARED_MEMORY, Chip
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
@@ -36,6 +34,8 @@ EFFICIENT = (
 CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; assumed to be that of flash attention"
 STATE = 256
 """Workspace bytes of a graph that do not depend on the shapes."""
+LITTLE_SHARED_MEMORY = frozenset({(8, 6), (8, 9), (12, 0), (12, 1)})
+"""Capabilities with 99 KiB of shared memory per block, less than that of data-centre GPUs of their generation."""
 
 
 def _is_turned(tensor: Any) -> bool:

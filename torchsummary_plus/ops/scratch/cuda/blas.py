@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from ....data.capability import Capability
+from ....data.capability import Capability, Chip
 from ....data.units import MIB, round_up
 from ....live.versions import since
 from ...shapes.registry import is_dense
+from ..allocations import nbytes
 from ..registry import Alloc, AtMost, Course, Result, lasting, scratch
-from ..sizes import nbytes
-from .chips import Chip
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"

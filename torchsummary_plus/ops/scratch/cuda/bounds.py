@@ -15,8 +15,8 @@ import torch
 
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
+from ..allocations import INT64, NATIVE, elements, itemsize, nbytes
 from ..registry import DOUBT, OLDEST, AtMost, Register, lasting, reserve, scratch
-from ..sizes import INT64, NATIVE, elements, itemsize, nbytes
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"

@@ -1,7 +1,9 @@
 """CUDA: scratch memory of convolutions, in the order of ATen's allocations.
 
-First come copies of tensors that are not in the kernels' memory format, then each kernel's own workspace; cuDNN's is
-from :mod:`.cudnn`. ATen/native/Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
+torch runs cuDNN's kernels, its own depthwise ones, or im2col and products: ``_select_conv_backend``,
+``ConvParams::use_cudnn`` and ``use_cudnn_depthwise`` in aten/src/ATen/native/Convolution.cpp, of builds with cuDNN 9.3
+or later. First come copies of tensors that are not in the kernels' memory format, then each kernel's own workspace;
+cuDNN's is from :mod:`.cudnn`. Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
 ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise convolutions; for those that
 cuDNN does not run, ConvolutionMM2d.cu, NaiveDilatedConvolution.cu (also every 3-d convolution), and
 NaiveConvolutionTranspose2d.cu. Groups run one after another and are then concatenated.
@@ -9,25 +11,141 @@ NaiveConvolutionTranspose2d.cu. Groups run one after another and are then concat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from math import prod
 from typing import Any
 
 import torch
 
-from ...backends import allows_tf32
+from ....data.capability import Capability, Chip
+from ...backends import allows_tf32, takes_cudnn
+from ...strides import channels_last, contiguous, suggests_channels_last
+from ..allocations import Allocations, buffers, joined, nbytes
 from ..registry import AtMost, Course, Result, Workspace, lasting, reserve, scratch
-from ..sizes import nbytes
-from .allocations import Allocations, buffers, joined
 from .blas import HANDLES, Kept, are_workspaces_kept, passing_bytes, workspace_bytes
-from .chips import Chip
 from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn
-from .cudnn.route import Convolution, Route, Strided, copied, goes_last, laid_out, route, strided
 from .cudnn.table import guess, trials_bytes
 from .reductions import sum_course
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
+
+
+MANY = 2**31
+"""Elements from which 32-bit indices overflow."""
+
+
+class Route(Enum):
+    """Implementations of a convolution."""
+
+    CUDNN = auto()
+    DEPTHWISE = auto()
+    COLUMNS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution's arguments other than its tensors; a single spatial axis has become two."""
+
+    dtype: torch.dtype
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def is_dilated(self) -> bool:
+        """Whether any dilation is not 1."""
+        return any(step != 1 for step in self.dilation)
+
+
+def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> Route:
+    """Return the implementation for an input and weights."""
+    cudnn = takes_cudnn(conv.dtype, conv.stride, conv.output_padding, capability)
+    channels = x.shape[1]
+    is_depthwise = not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
+    if not is_depthwise:
+        return Route.CUDNN if cudnn else Route.COLUMNS
+    if goes_last(conv, x, weight) and cudnn:
+        return Route.CUDNN
+    if max(prod(x.shape), prod(weight.shape)) >= MANY:
+        return Route.CUDNN
+    return Route.CUDNN if cudnn and _cudnn_is_faster(conv, x, weight, capability) else Route.DEPTHWISE
+
+
+def goes_last(conv: Convolution, first: Strided, second: Strided) -> bool:
+    """Whether cuDNN gets channels-last tensors (``cudnn_conv_suggest_memory_format``)."""
+    return conv.dtype is not torch.float64 and (first.suggests_last or second.suggests_last)
+
+
+def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> bool:
+    """``check_cudnn_depthwise_workload_with_filter``, for half-precision images."""
+    if conv.dtype is not torch.float16 or len(x.shape) != 4 or conv.is_dilated or capability < (7, 0):
+        return False
+    batch, channels, height, width = x.shape
+    step = conv.stride[1]
+    if channels < 32 or (conv.stride[0] != step and height != 1):
+        return False
+    if height == 1 and step == 1:
+        return True
+    size = weight.shape[3]
+    if weight.shape[2] != size or size not in (1, 3, 5) or width < 7 or step not in (1, 2):
+        return False
+    if step == 1:
+        return True
+    if size == 1:
+        return width <= 28 if batch == 1 else batch <= 16 and channels >= 128 and width <= 7
+    return batch == 1 or channels >= 512 or (channels >= 256 and width >= 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A batch of 2-d or 3-d images with channels."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a contiguous copy."""
+        return prod(self.shape) * self.itemsize
+
+    @property
+    def suggests_last(self) -> bool:
+        """Whether the strides suggest channels-last; not if both formats fit."""
+        return suggests_channels_last(self.shape, self.strides)
+
+    def is_contiguous(self, last: bool = False) -> bool:
+        """Whether the tensor is contiguous in channels-last (``last``) or row-major order."""
+        dense = (channels_last if last else contiguous)(self.shape)
+        return all(size == 1 or a == b for size, a, b in zip(self.shape, self.strides, dense))
+
+    def contiguous(self, last: bool = False) -> Strided:
+        """Return the tensor itself if contiguous in the format, else its copy."""
+        return self if self.is_contiguous(last) else laid_out(self, last)
+
+
+def strided(tensor: Any) -> Strided:
+    """Return a tensor's shape and strides; a single spatial axis becomes two, the first of length 1 (``view4d``)."""
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    if len(shape) == 3:
+        shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
+    return Strided(shape, strides, tensor.element_size())
+
+
+def laid_out(tensor: Strided, last: bool) -> Strided:
+    """Return a new contiguous tensor of the same shape."""
+    return Strided(tensor.shape, (channels_last if last else contiguous)(tensor.shape), tensor.itemsize)
+
+
+def copied(before: Strided, after: Strided) -> int:
+    """Return the bytes of turning one tensor into the other: 0 if it is the same."""
+    return 0 if after == before else after.nbytes
 
 
 @scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
@@ -54,12 +172,7 @@ def convolution(chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: A
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
     if conv.transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
-    later: list[Kind] = []  # Those of the backward.
-    if torch.is_grad_enabled() and x.requires_grad:
-        later.append(Kind.FORWARD if conv.transposed else Kind.BACKWARD_DATA)
-    if torch.is_grad_enabled() and weight.requires_grad:
-        later.append(Kind.BACKWARD_FILTER)
-    return *course, *workspaces(conv, cudnn, chip, kind, last, first, kernel, second, later)
+    return *course, *workspaces(conv, cudnn, chip, kind, last, first, kernel, second)
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE)
@@ -166,16 +279,15 @@ def for_weights(
 
 def workspaces(
     conv: Convolution, cudnn: Cudnn, chip: Chip, kind: Kind, last: bool, x: tuple[int, ...],
-    weight: Strided, y: tuple[int, ...], later: Sequence[Kind] = (),
+    weight: Strided, y: tuple[int, ...],
 ) -> tuple[Workspace, ...]:  # fmt: skip
-    """Return the workspaces of one cuDNN kernel; its gradients' kernels come ``later``.
+    """Return the workspaces of one cuDNN kernel.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
     (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown, and without cuDNN, so is the largest.
     """
     dtype = str(conv.dtype).removeprefix("torch.")
     question = Question(kind, dtype, last, x, weight.shape, y, conv.padding, conv.stride, conv.dilation)
-    cudnn.expect(question, kind, *later)
     plans = cudnn.plans(question)
     if plans is None:
         size, low, high = guess(question, chip, conv.dtype is not torch.float32 or allows_tf32())
@@ -184,7 +296,7 @@ def workspaces(
         largest, most = high, cudnn.within_memory(max(high, trials_bytes(question)))
     else:
         tried, largest, most = plans.tried, plans.largest, plans.largest
-        low, high = cudnn.doubted(question, tried[0])
+        low, high = cudnn.split(tried[0], tried[0])
     trials: tuple[Workspace, ...] = ()
     if torch.backends.cudnn.benchmark:
         low, high = 0, most
@@ -234,9 +346,6 @@ def described(
 
 # Convolutions that cuDNN does not run, which unfold image by image into the columns of a matrix product.
 
-Take = Callable[[int], object]
-"""Allocates the result at a place, or a group's part of it, which lives to the end."""
-
 
 def _columns(conv: Convolution, x: Strided, weight: Strided, y: Sequence[int]) -> int:
     """Return the bytes of one image's columns: a transposed convolution unfolds its output, others their input."""
@@ -245,9 +354,9 @@ def _columns(conv: Convolution, x: Strided, weight: Strided, y: Sequence[int]) -
 
 
 def _bound(conv: Convolution, x: Strided, weight: Strided, y: Sequence[int], workspace: int) -> AtMost:
-    """Return the bound of a transposed volume: columns, and each tensor copied, in parts and as parts."""
+    """Return the bound of a rare one: columns, and each tensor copied, in parts and as parts."""
     tensors = x.nbytes + weight.nbytes + prod(y) * x.itemsize
-    return AtMost(3 * tensors + 2 * _columns(conv, x, weight, y) + workspace)
+    return AtMost(3 * tensors + _columns(conv, x, weight, y) + workspace)
 
 
 def _is_plain_2d(conv: Convolution, x: Strided) -> bool:
@@ -258,29 +367,21 @@ def _is_plain_2d(conv: Convolution, x: Strided) -> bool:
 def forward_course(
     conv: Convolution, before: int, x: Strided, weight: Strided, y: Sequence[int], biased: bool, workspace: int
 ) -> Course | AtMost:
-    """Return the allocations of the forward, after ``before`` bytes of a copied line.
+    """Return the allocations of the forward, after ``before`` bytes of a copied line; groups and volumes have a bound.
 
     ``y`` is the output's shape, ``workspace`` the bytes that each product allocates and frees.
     """
-    if conv.transposed and len(y) == 5:
+    if conv.groups > 1 or len(y) == 5:
         return _bound(conv, x, weight, y, workspace)
-    steps, groups = Allocations(), conv.groups
+    steps = Allocations()
     steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
-    part = x.contiguous().part(1, groups)
     is_moved = any(step != 1 for step in conv.stride) or any(conv.padding)
     is_image = _is_plain_2d(conv, x) and not is_moved and prod(weight.shape[2:]) == 1  # Multiplied as it is.
-    for _ in range(groups):
-        read = steps.buffer(copied(part, part.contiguous()))
-        if groups == 1:
-            steps.result(0)
-        else:
-            steps.buffer(prod(y) // groups * x.itemsize)
-        unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
-        ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
-        steps.multiply(workspace)
-        steps.free(ones, unfolded, read)
-    if groups > 1:
-        steps.result(0)
+    steps.result(0)
+    unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
+    ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
+    steps.multiply(workspace)
+    steps.free(ones, unfolded)
     return steps.course()
 
 
@@ -288,81 +389,24 @@ def backward_course(
     conv: Convolution, chip: Chip, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool],
     workspace: int,
 ) -> Course | AtMost:  # fmt: skip
-    """Return the allocations of the gradients of input, weight and bias, as :func:`forward_course` does."""
-    if conv.transposed and len(grad.shape) == 5:
+    """Return the allocations of the gradients of input, weight and bias; others than plain images' have a bound."""
+    if conv.groups > 1 or not _is_plain_2d(conv, x):
         return _bound(conv, x, weight, grad.shape, workspace)
-    steps, groups = Allocations(), conv.groups
-    steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
-    if groups == 1:
-        _backward(steps, steps.result, conv, chip, x, weight, grad, wanted, workspace)
-        return steps.course()
-    part, slope = x.contiguous().part(1, groups), grad.part(1, groups)
-    ready = slope.contiguous(slope.suggests_last)
-    sizes = part.nbytes, weight.nbytes // groups, slope.shape[1] * x.itemsize
-    parts = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
-    for _ in range(groups):
-        read = steps.buffer(copied(slope, ready)), steps.buffer(copied(part, part.contiguous()))
-        take: Take = lambda place: steps.buffer(parts[place])  # noqa: E731
-        _backward(steps, take, conv, chip, x, weight, ready, wanted, workspace)
-        steps.free(*reversed(read))
-    steps.result(*range(sum(wanted)))
-    return steps.course()
-
-
-def _backward(
-    steps: Allocations, take: Take, conv: Convolution, chip: Chip, x: Strided, weight: Strided, grad: Strided,
-    wanted: Sequence[bool], workspace: int,
-) -> None:  # fmt: skip
-    """Allocate the gradients, as far as ``wanted``, of a group."""
     for_input, for_weight, for_bias = wanted
-    of_weight, of_bias = int(for_input), int(for_input) + int(for_weight)
-    slope, columns = copied(grad, grad.contiguous()), _columns(conv, x, weight, grad.shape)
-
-    axes = tuple(range(2, len(grad.shape)))
-    if conv.transposed:  # Two kernels, each of which copies the gradient.
-        if for_input:
-            ready = steps.buffer(slope)
-            take(0)
-            unfolded = steps.buffer(columns)
-            steps.multiply(workspace)
-            steps.free(unfolded, ready)
-        for place in range(of_weight, sum(wanted)):
-            take(place)
-        if for_weight:
-            ready, unfolded = steps.buffer(slope), steps.buffer(columns)
-            steps.multiply(workspace)
-        if for_bias:
-            steps.append(_sum(conv, chip, grad.shape, (0, *axes)))
-        if for_weight:
-            steps.free(unfolded, ready)
-        return
-    ready = steps.buffer(slope)
+    columns, steps = _columns(conv, x, weight, grad.shape), Allocations()
+    steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
+    ready = steps.buffer(copied(grad, grad.contiguous()))
     if for_input:
-        take(0)
-    if _is_plain_2d(conv, x):
-        unfolded = steps.buffer(columns if for_input else 0)
-        if for_input:
-            steps.multiply(workspace)
-        if for_bias:
-            take(of_bias)
-            steps.append(_sum(conv, chip, grad.shape, (0, *axes)))
-        if for_weight:
-            take(of_weight)
-            unfolded = unfolded if for_input else steps.buffer(columns)
-            steps.multiply(workspace)
-    else:
-        for place in range(of_weight, sum(wanted)):
-            take(place)
-        unfolded = steps.buffer(columns if for_input or for_weight else 0)
-        if for_input or for_weight:
-            steps.multiply(workspace)
-        if for_bias:
-            total = steps.buffer(grad.shape[1] * x.itemsize)
-            steps.append(_sum(conv, chip, (1, *grad.shape[1:]), axes))
-            steps.free(total)
+        steps.result(0)
+    unfolded = steps.buffer(columns if for_input else 0)
+    if for_input:
+        steps.multiply(workspace)
+    if for_bias:  # The sum of a contiguous gradient over all axes but the channels'.
+        steps.result(int(for_input) + int(for_weight))
+        steps.append(sum_course(chip, torch.empty(*grad.shape, dtype=conv.dtype, device="meta"), (0, 2, 3)))
+    if for_weight:
+        steps.result(int(for_input))
+        unfolded = unfolded if for_input else steps.buffer(columns)
+        steps.multiply(workspace)
     steps.free(unfolded, ready)
-
-
-def _sum(conv: Convolution, chip: Chip, shape: Sequence[int], axes: tuple[int, ...]) -> Course:
-    """Return the staging buffers of the sum of a contiguous gradient over all axes but the channels'."""
-    return sum_course(chip, torch.empty(*shape, dtype=conv.dtype, device="meta"), axes)
+    return steps.course()

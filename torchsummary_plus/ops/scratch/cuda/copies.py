@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from ...shapes.registry import is_dense
+from ..allocations import INT64, Allocations, buffers, copied, copies, elements, itemsize, nbytes, results, suggested
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
-from ..sizes import INT64, copied, elements, itemsize, nbytes, suggested
-from .allocations import Allocations, buffers, copies, results
 from .sorting import scan_of_row
 
 SOURCE = "aten/src/ATen/native/cuda/"

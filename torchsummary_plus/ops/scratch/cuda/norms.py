@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
 from ....live.versions import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
 from ...shapes.registry import is_dense
 from ...strides import strides_of_copy
+from ..allocations import Allocations, buffers, copied, copies, elements, itemsize, joined, nbytes, results, suggested
 from ..registry import Alloc, Course, Free, Result, scratch
-from ..sizes import copied, elements, itemsize, nbytes, suggested
-from .allocations import Allocations, buffers, copies, joined, results
-from .chips import Chip
 from .reductions import Reduction, course, extreme, staged, summing, welford
 
 LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"

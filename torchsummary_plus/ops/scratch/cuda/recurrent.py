@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ....data.capability import Chip
 from ....data.units import MIB, round_up
+from ..allocations import copies
 from ..registry import Alloc, Course, Result, lasting, reserve, scratch
-from .allocations import copies
-from .chips import Chip
 
 CUDNN_RNN = (
     "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"

@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
 from ...dtypes import HALVES, result_type
 from ...strides import order_of_axes, strides_of_copy
+from ..allocations import Allocations, copies, itemsize, joined, nbytes, results
 from ..registry import Alloc, AtMost, Course, Result, reserve, scratch
-from ..sizes import itemsize, nbytes
-from .allocations import Allocations, copies, joined, results
-from .chips import Chip
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32

@@ -18,15 +18,14 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Chip
 from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...backends import MAX
 from ...shapes.registry import is_dense
+from ..allocations import INT64, Allocations, buffers, copied, copies, elements, flattened, itemsize, joined, nbytes
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
 from ..registry import DOUBT, Alloc, AtMost, Course, Free, Result, reserve, scratch
-from ..sizes import INT64, copied, elements, flattened, itemsize, nbytes
-from .allocations import Allocations, buffers, copies, joined
-from .chips import Chip
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 SMALL = 4096

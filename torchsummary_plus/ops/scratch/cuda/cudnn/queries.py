@@ -1,8 +1,9 @@
 """cuDNN as the convolution rules use it: queried where possible, with what the estimate then assumes.
 
 Without a driver it is queried in a subprocess, where stand-ins for CUDA's libraries let it offer the engines that need
-one. The first query for a GPU starts its subprocess, which imports no torch, uses no GPU and ends with this process.
-Each GPU has its own: some of cuDNN's heuristics keep the properties of the first device that a process asks about.
+one; on platforms without stand-ins it is not queried. The first query for a GPU starts its subprocess, which imports no
+torch, uses no GPU and ends with this process. Each GPU has its own: some of cuDNN's heuristics keep the properties of
+the first device that a process asks about.
 """
 
 from __future__ import annotations
@@ -12,12 +13,10 @@ import json
 import os
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import cache, lru_cache
-from math import prod
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -30,10 +29,9 @@ from .....data.units import MIB
 from .....live.cuda_guard import capability_of
 from ....backends import allows_tf32
 from . import backend
-from .backend import CudnnError, Kind, Question, cudnn_library, missing_kernels, version_text, workspaces
+from .backend import CudnnError, Question, cudnn_library, missing_kernels, version_text, workspaces
 from .cards import Card
-from .stand_ins import is_possible
-from .table import tensor_bytes
+from .worker import is_possible
 
 CLUSTERS = (9, 0)
 """The first compute capability with thread-block clusters."""
@@ -66,11 +64,10 @@ class Cudnn:
                 cudnn_library()
             except CudnnError as error:
                 self.why = str(error)
-        has_driver = capability_of(0) is not None
-        self.has_worker = not (self.why or card is None or has_driver) and _worker(card) is not None
+        self.has_worker = not self.why and capability_of(0) is None
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
-        self.has_all = not self.why and (has_driver or self.has_worker)
-        """Whether cuDNN offers the engines that need a driver."""
+        if self.has_worker and card is not None and worker_of(os.getpid(), device_text(card)) is None:
+            self.why = "without a driver cuDNN can be queried in a subprocess on Linux alone, and none could be started"
         self.missing = "" if self.why or card is None else missing_kernels(card.capability)
         """Why cuDNN's answers do not hold for this GPU; "" if they do."""
         if how == ASK and (self.why or self.missing):
@@ -85,20 +82,6 @@ class Cudnn:
         is_new = (self.in_engine, question) not in self.questions
         self.questions.add((self.in_engine, question))
         return is_new
-
-    def doubted(self, question: Question, nbytes: int) -> tuple[int, int]:
-        """Return the least and the most bytes that the first plan may take instead of ``nbytes``.
-
-        Without a driver or stand-ins, cuDNN omits some engines. It was observed to prefer these for 1 x 1 kernels, with
-        less workspace, and for fp32 without tensor cores, with up to three times the tensors' bytes.
-        """
-        if self.has_all:
-            return self.split(nbytes, nbytes)
-        has_cores = self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
-        is_plain = question.dtype == "float64" or (question.dtype == "float32" and not has_cores)
-        most = 3 * sum(tensor_bytes(question, 1)) if is_plain else nbytes
-        is_product = prod(question.w[2:]) == 1 and set(question.stride) == {1} and not any(question.padding)
-        return self.split(0 if is_product else nbytes, max(nbytes, most))
 
     def split(self, low: int, high: int) -> tuple[int, int]:
         """Return a plan's least and most bytes with the partial sums that are known only with a handle of the GPU.
@@ -116,12 +99,6 @@ class Cudnn:
     def within_memory(self, nbytes: int) -> int:
         """Return a bound of a workspace: a plan that does not fit in the GPU's memory does not run."""
         return nbytes if self.card is None else min(nbytes, self.card.memory_mib * MIB)
-
-    def expect(self, question: Question, *kinds: Kind) -> None:
-        """Have the subprocess, if there is one, look up the plans of these kinds while the trace goes on."""
-        if self.has_worker and self.card is not None and not self.missing:
-            for kind in kinds:
-                expect(replace(question, kind=kind), self.card, Settings.of_torch(question.dtype))
 
     def plans(self, question: Question) -> Plans | None:
         """Return the plans for a convolution, or None if cuDNN cannot provide them."""
@@ -157,10 +134,6 @@ class Cudnn:
                 f"convolution on the GPU may take up to {most:,.1f} MiB more, or {most / 4:,.1f} MiB less"
             )
         return tuple(lines)
-
-
-def _worker(card: Card) -> Worker | None:
-    return worker_of(os.getpid(), device_text(card))
 
 
 REMEMBERED = 4096
@@ -242,14 +215,6 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
     return Plans(listed, fallback)
 
 
-@lru_cache(REMEMBERED)
-def expect(question: Question, card: Card, settings: Settings) -> None:
-    """Have the cuDNN subprocess begin to answer what :func:`plans` will ask it."""
-    worker = _worker(card)
-    if worker is not None:
-        worker.expect(question, device_text(card), settings.mode, settings.refused, settings.benchmark)
-
-
 @cache
 def device_text(card: Card) -> str:
     """Return a GPU's properties as cuDNN reads them."""
@@ -259,8 +224,6 @@ def device_text(card: Card) -> str:
 # A subprocess, where stand-ins for CUDA's libraries let cuDNN offer the engines that need a driver
 
 SCRIPT = Path(__file__).with_name("worker.py")
-UNREAD = 64
-"""Most queries sent ahead: they and their answers fit in the pipes, so that neither side waits for the other."""
 
 
 class Worker:
@@ -268,10 +231,6 @@ class Worker:
 
     def __init__(self, cudnn: Path, cuda: str) -> None:
         self.lock = Lock()
-        self.sent: deque[str] = deque()
-        """The queries whose answers are still to be read, in order."""
-        self.answers: dict[str, str] = {}
-        """By query sent ahead: its answer, until it is requested."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(SCRIPT), str(cudnn), cuda],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
@@ -280,42 +239,24 @@ class Worker:
         self.input, self.output = self.process.stdin, self.process.stdout
         atexit.register(self.close)
 
-    def workspaces(self, *query: Any) -> list[int]:
+    def workspaces(
+        self, question: Question, device: str, mode: int, refused: frozenset[int], every: bool = False
+    ) -> list[int]:
         """Return what :func:`.backend.workspaces` yields there. Raises :class:`CudnnError` if it has no answer."""
-        text = _text(*query)
-        with self.lock:
-            if text not in self.answers and text not in self.sent:
-                self._send(text)
-            while text not in self.answers:
-                self.answers[self.sent.popleft()] = self.output.readline()
-            line = self.answers.pop(text)
+        line = ""
+        with self.lock, suppress(OSError):  # An exited subprocess answers nothing.
+            print(json.dumps([astuple(question), device, mode, sorted(refused), every]), file=self.input, flush=True)
+            line = self.output.readline()
         answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess exited"}
         if "error" in answered:
             raise CudnnError(answered["error"])
         sizes: list[int] = answered["workspaces"]
         return sizes
 
-    def expect(self, *query: Any) -> None:
-        """Send a query ahead, to be answered while this process does something else."""
-        text = _text(*query)
-        with self.lock:
-            if len(self.sent) < UNREAD and text not in self.answers and text not in self.sent:
-                self._send(text)
-
-    def _send(self, text: str) -> None:
-        self.sent.append(text)
-        with suppress(OSError):  # An exited subprocess is noticed when reading.
-            self.input.write(text + "\n")
-            self.input.flush()
-
     def close(self) -> None:
         """End the subprocess."""
         self.process.kill()
         self.process.wait()
-
-
-def _text(question: Question, device: str, mode: int, refused: frozenset[int], every: bool = False) -> str:
-    return json.dumps([astuple(question), device, mode, sorted(refused), every])
 
 
 def workspaces_of_worker(question: Question, device: str, *how: Any) -> Iterator[int]:
