@@ -1,4 +1,4 @@
-"""Rules for layers' operators: products, embeddings, norms, gates, attention, recurrent layers, decompositions.
+"""Rules for layers' operators: products, embeddings, norms, dropout, attention, recurrent layers.
 
 And for those that resize batches of images, signals and volumes: convolution, pooling, resampling, padding.
 """
@@ -27,7 +27,6 @@ from .registry import (
     Sizes,
     axis_of,
     channels_last,
-    dense_strides,
     each,
     floats_of,
     fresh,
@@ -91,20 +90,6 @@ def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
     """One row of the weight per index."""
     sure(weight.dim() == 2 and indices.dtype in INDICES)
     return fresh((*indices.shape, weight.shape[1]), weight.dtype)
-
-
-@rule("_embedding_bag")
-def embedding_bag(
-    weight: Tensor, indices: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = backends.SUM,
-    sparse: bool = False, weights: Tensor | None = None, has_last: bool = False, padding: int = -1,
-) -> Outs:  # fmt: skip
-    """On the CPU, the rows, each index's bag unless FBGEMM sums them, the bag sizes, and the indices of the maxima."""
-    sure(weight.device.type == "cpu" and weight.dim() == 2 and indices.dim() == 1 == offsets.dim())
-    bags, width = offsets.shape[0] - int(has_last), weight.shape[1]
-    places = 0 if mode == backends.SUM and backends.takes_fbgemm(weight, weights, padding) else indices.shape[0]
-    greatest = (bags, width) if mode == backends.MAX else (0,)
-    sizes = [(places,), tuple(offsets.shape), greatest]
-    return [fresh((bags, width), weight.dtype), *(fresh(size, indices.dtype) for size in sizes)]
 
 
 # Normalisations: native/Normalization.cpp, group_norm.cpp, layer_norm.cpp, cudnn/BatchNorm.cpp and WeightNorm.cpp
@@ -304,15 +289,6 @@ def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out,
     return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
 
 
-@rule("_weight_norm_interface")
-def weight_norm(x: Tensor, scale: Tensor, dim: int = 0) -> Outs:
-    """The weight, and its norms in float32 at least."""
-    sure(x.dim() and dim in (0, x.dim() - 1) and x.dtype is scale.dtype and x.dtype in FLOATS)
-    sure(is_contiguous(x) and is_contiguous(scale) and numel(x.shape))
-    sure(scale.shape == tuple(size if axis == dim else 1 for axis, size in enumerate(x.shape)))
-    return [fresh(x.shape, x.dtype), fresh(scale.shape, statistics_of(x))]
-
-
 @rule("_softmax", "_log_softmax")
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
     """A row-major tensor like the input."""
@@ -321,26 +297,7 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
     return fresh(x.shape, x.dtype)
 
 
-@rule("_safe_softmax")
-def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
-    """A row-major tensor like the input, with rows of -inf as zeros."""
-    sure(dtype in (None, x.dtype))
-    return softmax(x, dim, False)
-
-
-# Gates and dropout
-
-
-@rule("glu")
-def glu(x: Tensor, dim: int = -1) -> Out:
-    """The input with an axis halved, row-major or in the input's order of axes."""
-    axis = axis_of(dim, x.dim())
-    sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
-    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
-    if is_contiguous(x):
-        return fresh(shape, x.dtype)
-    sure(numel(shape))
-    return shape, dense_strides(shape, [x.stride()]), x.dtype
+# Dropout
 
 
 @rule("native_dropout")
@@ -385,17 +342,6 @@ def encoder_layer(source: Tensor, *_: object) -> Out:
     """The source's shape, in its layout."""
     sure(source.dim() == 3 and numel(source.shape) and source.dtype in FLOATS)
     return source.shape, preserved_strides(source), source.dtype
-
-
-@rule("mkldnn_rnn_layer")
-def mkldnn_rnn_layer(
-    x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, hx: Tensor, cx: Tensor, *settings: Any
-) -> Outs:
-    """The output, both final states, and an empty workspace, whose size is a reserve rule."""
-    size = settings[3]
-    sure(x.dim() == 3 and x.dtype in FLOATS)
-    out = fresh((*x.shape[:2], size), x.dtype)
-    return [out, fresh(hx.shape, hx.dtype), fresh(cx.shape, cx.dtype), fresh((0,), torch.uint8)]
 
 
 @rule("mkldnn_rnn_layer_backward")
@@ -449,41 +395,12 @@ def fused_gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> 
     return [of_gates, of_gates, fresh(grad.shape, grad.dtype), of_bias, of_bias]
 
 
-_REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-_COMPLEX = {real: kind for kind, real in _REALS.items()}
-
-
-def column_major(shape: Sequence[int], dtype: torch.dtype) -> Out:
-    """A new batch of matrices, each of which is column-major."""
-    return tuple(shape), (*contiguous(shape)[:-2], 1, shape[-2]), dtype
-
-
-@rule("_linalg_svd")
-def svd(x: Tensor, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None) -> Outs:
-    """Both bases column-major, and the singular values."""
-    sure(x.device.type == "cpu" and compute_uv and x.dim() > 1 and numel(x.shape))
-    sure(x.dtype in _REALS or x.dtype in _COMPLEX)
-    *batch, rows, columns = x.shape
-    rank = min(rows, columns)
-    left, right = (rows, columns) if full_matrices else (rank, rank)
-    values = fresh((*batch, rank), _REALS.get(x.dtype, x.dtype))
-    return [column_major((*batch, rows, left), x.dtype), values, column_major((*batch, right, columns), x.dtype)]
-
-
-@rule("linalg_eig")
-def eig(x: Tensor) -> Outs:
-    """The eigenvalues, and the eigenvectors column-major."""
-    sure(x.device.type == "cpu" and x.dim() > 1 and numel(x.shape) and x.shape[-1] == x.shape[-2])
-    sure(x.dtype in _REALS or x.dtype in _COMPLEX)
-    dtype = _COMPLEX.get(x.dtype, x.dtype)
-    return [fresh(x.shape[:-1], dtype), column_major(x.shape, dtype)]
-
-
 @rule("geqrf")
 def reflections(x: Tensor) -> Outs:
     """The reflections, column-major, and their factors; torch has no meta kernel."""
     sure(x.dim() >= 2 and (x.is_floating_point() or x.is_complex()))
-    return [column_major(x.shape, x.dtype), fresh((*x.shape[:-2], min(x.shape[-2:])), x.dtype)]
+    strides = (*contiguous(x.shape)[:-2], 1, x.shape[-2])
+    return [(x.shape, strides, x.dtype), fresh((*x.shape[:-2], min(x.shape[-2:])), x.dtype)]
 
 
 # Pooling
@@ -552,14 +469,6 @@ def adaptive_avg_pool(x: Tensor, size: Sizes) -> Out:
     return _image_in_format(x, _resized(x, size))
 
 
-@rule("adaptive_max_pool2d")
-def adaptive_max_pool(x: Tensor, size: Sizes) -> Outs:
-    """The images at the given size, with the indices of the maxima."""
-    shape = _resized(x, size)
-    sure(x.dim() == 4)
-    return [in_format_of(x, shape, x.dtype), in_format_of(x, shape, torch.int64)]
-
-
 def _resized(x: Tensor, size: Sizes) -> Shape:
     _axes_of(x, size)
     sure(min(size) > 0)
@@ -599,13 +508,6 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Out:
 def _keeps_format(x: Tensor) -> bool:
     """Whether the result is sure to keep the memory format: for channels-last on the CPU alone."""
     return x.device.type != "cuda" or not is_channels_last(x)
-
-
-@rule("constant_pad_nd")
-def constant_pad(x: Tensor, padding: Sizes, *_: object) -> Out:
-    """The padded tensor in its memory format; no rule for cropping."""
-    sure(any(padding) and min(padding) >= 0)
-    return in_format_of(x, _padded(x, padding), x.dtype)
 
 
 @rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")

@@ -183,12 +183,6 @@ _elementwise("lerp", ".Tensor", 3, _floating, casts=False)
 _elementwise("addcmul addcdiv", "default", 3, _floating, casts=False)
 
 
-@rule("div.Tensor_mode", "div.Scalar_mode")
-def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
-    """The quotient; floating-point unless a rounding mode is given."""
-    return result((x, other), (_to_float if rounding_mode is None else _not_bool)(promoted((x, other))))
-
-
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(base: Operand, exponent: Operand) -> Out:
     """The power, of a number row-major; no rule for negative exponents of integers."""
@@ -426,13 +420,6 @@ _reduction("argmax argmin", _place)
 _reduction("any any.dim all all.dim", _truth)
 
 
-@rule("any.dims", "all.dims")
-def all_or_any(x: Tensor, dims: Sizes | None = None, keepdim: bool = False) -> Out:
-    """No rule for no axes."""
-    sure(dims != [])
-    return fresh(_reduced(x, dims, keepdim), _truth(x, None))
-
-
 @rule("linalg_vector_norm")
 def vector_norm(
     x: Tensor, ord: float = 2, dims: Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
@@ -514,26 +501,6 @@ def loss_backward(grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Out:
     """The gradient, written into row-major zeros of the input's shape (``Loss.cpp``)."""
     sure(broadcast([x.shape, target.shape, grad.shape]) == x.shape)
     return fresh(x.shape, floats_of(x, target, grad))
-
-
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
-def binary_cross_entropy(x: Tensor, target: Tensor, *settings: Any) -> Out:
-    """The mean or sum of the losses of probabilities or logits, with weights that broadcast."""
-    weights = [value for value in settings if isinstance(value, Tensor)]
-    sure(x.shape == target.shape and not any(value == NONE for value in settings if isinstance(value, int)))
-    sure(all(broadcast([x.shape, weight.shape]) == x.shape for weight in weights))
-    return fresh((), floats_of(x, target, *weights))
-
-
-@rule("binary_cross_entropy_backward")
-def binary_cross_entropy_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
-) -> Out:
-    """The gradient of the probabilities, all row-major."""
-    sure(grad.shape == (x.shape if reduction == NONE else ()) and x.shape == target.shape and numel(x.shape))
-    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
-    sure(all(map(is_contiguous, (grad, x, target))))
-    return fresh(x.shape, floats_of(x, target, grad, weight))
 
 
 @rule("multi_margin_loss_backward", "multilabel_margin_loss_backward")

@@ -21,7 +21,6 @@ import torch
 from ....data.capability import Chip
 from ....data.units import ceil_div, round_up
 from ....live.versions import since
-from ...backends import MAX
 from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, elements, flattened, itemsize, joined, nbytes
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
@@ -315,6 +314,8 @@ COMMON = 30
 SMALL_TABLE = 4
 """Rows of a small table, fewer than this many for each multiprocessor."""
 FP32 = 4
+MAX = 2
+"""The mode of a bag that keeps the largest elements."""
 SCAN_BYTES = 1279
 """Bytes of CUB's scans of counts by index, for up to a few thousand indices."""
 
