@@ -1,4 +1,4 @@
-"""Rules for layers' operators: products, embeddings, norms, dropout, attention, recurrent layers.
+"""Rules for layers' operators: products, embeddings, norms, gates, attention, recurrent layers.
 
 And for those that resize batches of images, signals and volumes: convolution, pooling, resampling, padding.
 """
@@ -27,6 +27,7 @@ from .registry import (
     Sizes,
     axis_of,
     channels_last,
+    dense_strides,
     each,
     floats_of,
     fresh,
@@ -289,6 +290,15 @@ def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out,
     return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
 
 
+@rule("_weight_norm_interface")
+def weight_norm(x: Tensor, scale: Tensor, dim: int = 0) -> Outs:
+    """The weight, and its norms in float32 at least."""
+    sure(x.dim() and dim in (0, x.dim() - 1) and x.dtype is scale.dtype and x.dtype in FLOATS)
+    sure(is_contiguous(x) and is_contiguous(scale) and numel(x.shape))
+    sure(scale.shape == tuple(size if axis == dim else 1 for axis, size in enumerate(x.shape)))
+    return [fresh(x.shape, x.dtype), fresh(scale.shape, statistics_of(x))]
+
+
 @rule("_softmax", "_log_softmax")
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
     """A row-major tensor like the input."""
@@ -297,7 +307,19 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
     return fresh(x.shape, x.dtype)
 
 
-# Dropout
+# Gates and dropout
+
+
+@rule("glu")
+def glu(x: Tensor, dim: int = -1) -> Out:
+    """The input with an axis halved, row-major or in the input's order of axes."""
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
+    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
+    if is_contiguous(x):
+        return fresh(shape, x.dtype)
+    sure(numel(shape))
+    return shape, dense_strides(shape, [x.stride()]), x.dtype
 
 
 @rule("native_dropout")
