@@ -2,7 +2,7 @@
 
 Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cublas``, and Blas.cpp,
 ``prepare_batch_matrix_for_cublas``; GroupedBlas.cpp, ``_grouped_mm_cuda``, and for the one kernel of CUTLASS that
-Hopper runs GroupMM.cu and ScaledGroupMM.cu; ../GroupedMMUtils.h, ``_grouped_mm_fallback``, for other GPUs.
+Hopper runs GroupMM.cu; ../GroupedMMUtils.h, ``_grouped_mm_fallback``, for other GPUs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ONE_PRODUCT = frozenset(
     f"aten::{name}"
     for name in (
         *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
-        *("dot", "vdot", "linear", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm"),
+        *("dot", "vdot", "linear", "_grouped_mm"),
         *INTO_ANOTHER_DTYPE,
     )
 )
@@ -92,23 +92,6 @@ def cublas(chip: Capability, out: Any, *args: Any, **__: Any) -> Kept:
 def cublas_of_a_batch(chip: Capability, out: Any, a: Any, b: Any, **__: Any) -> Kept:
     """As :func:`cublas`, unless Triton multiplies."""
     return () if is_outer_product(a, b) else cublas(chip, out, a, b)
-
-
-@lasting("cuda", "aten::_scaled_mm", "aten::_scaled_mm_v2", source=HANDLES)
-def cublas_of_a_scaled(chip: Capability, out: Any, a: Any, b: Any, *options: Any, **__: Any) -> Kept:
-    """As :func:`cublas`, unless CUTLASS multiplies."""
-    return () if is_by_cutlass(chip, *options) else cublas(chip, out, a, b)
-
-
-def is_by_cutlass(chip: Capability, *options: Any) -> bool:
-    """Whether rows and columns have float32 scales of their own, which cuBLAS multiplies on Hopper alone.
-
-    The first four ``options`` hold both scales, each alone or in a list. Source: ``_scaled_rowwise_rowwise`` in
-    aten/src/ATen/native/cuda/ScaledBlas.cpp.
-    """
-    values = [value for option in options[:4] for value in (option if isinstance(option, (list, tuple)) else [option])]
-    scales = [value for value in values if isinstance(value, torch.Tensor) and value.dtype is torch.float32]
-    return chip[0] != 9 and any(scale.numel() > 1 for scale in scales)
 
 
 def is_outer_product(a: Any, b: Any) -> bool:
@@ -187,18 +170,6 @@ def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
     return [operand for operand in operands if isinstance(operand, torch.Tensor)]
 
 
-ROWS = "aten/src/ATen/native/cuda/RowwiseScaledMM.cu; cutlass/gemm/threadblock/threadblock_swizzle_streamk.h"
-TILE = 4 * 128 * 128
-"""Bytes of the largest tile of sums that a block hands over to another one."""
-
-
-@scratch("cuda", "aten::_scaled_mm", "aten::_scaled_mm_v2", source=ROWS)
-def scaled_product(chip: Chip, out: Any, a: Any, b: Any, *options: Any, **__: Any) -> Course | AtMost:
-    """CUTLASS's tiles, which depend on the blocks that a multiprocessor has room for, at most two."""
-    is_bounded = is_by_cutlass(chip, *options) and a.numel() and b.numel()
-    return AtMost(2 * chip.multiprocessors * TILE) if is_bounded else ()
-
-
 def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Course:
     if not all(tensor.numel() for tensor in tensors):
         return ()
@@ -234,7 +205,7 @@ def _is_batch_multiplied_in_place(out: Any, matrices: Any) -> bool:
     return not (matrices.is_conj() and (has_columns if is_by_columns else has_rows))
 
 
-GROUPED = "aten/src/ATen/native/cuda/GroupedBlas.cpp, GroupMM.cu and ScaledGroupMM.cu; GroupedMMUtils.h"
+GROUPED = "aten/src/ATen/native/cuda/GroupedBlas.cpp, GroupMM.cu; GroupedMMUtils.h"
 HOPPER, BLACKWELL = (9, 0), (10, 0)
 """The GPUs whose groups one kernel multiplies: measured, and assumed to need at most a few times as much."""
 POINTER, STRIDES, SIZES = 8, 3 * 8, 3 * 4
@@ -245,30 +216,20 @@ MAPS = 4 * 128
 
 @scratch("cuda", "aten::_grouped_mm", source=GROUPED)
 def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Course | AtMost:
-    """In one kernel, what :func:`_of_kernel` says; otherwise one product after another into the result."""
-    return _of_kernel(chip, a, b, offs, tensors=3) if _is_one_kernel(chip, a, b) else ()
+    """In one kernel, its arguments for each group, then descriptors for each multiprocessor; else product by product.
 
-
-@scratch("cuda", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2", source=GROUPED)
-def scaled(chip: Chip, out: Any, a: Any, b: Any, *others: Any, offs: Any = None, **_: Any) -> Course | AtMost:
-    """As :func:`grouped` in one kernel, with the addresses of two scales."""
-    given = next((value for value in others if isinstance(value, torch.Tensor) and value.dtype is torch.int32), offs)
-    return _of_kernel(chip, a, b, given, tensors=5)
+    Two addresses of a tensor are aligned together.
+    """
+    if not _is_one_kernel(chip, a, b):
+        return ()
+    groups = next((len(factor) for factor in (a, b) if factor.dim() == 3), 0) or len(offs)
+    arguments = 3 * POINTER * round_up(groups, 2) + (STRIDES + SIZES) * groups
+    course = Result(0), Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
+    return course if chip == HOPPER else AtMost(3 * course[2].nbytes, course)
 
 
 def _is_one_kernel(chip: Chip, a: Any, b: Any) -> bool:
     return chip in (HOPPER, BLACKWELL) and a.dtype is b.dtype is torch.bfloat16
-
-
-def _of_kernel(chip: Chip, a: Any, b: Any, offs: Any, tensors: int) -> Course | AtMost:
-    """Return the kernel's arguments for each group, then descriptors for each multiprocessor.
-
-    Two addresses of a tensor are aligned together.
-    """
-    groups = next((len(factor) for factor in (a, b) if factor.dim() == 3), 0) or len(offs)
-    arguments = tensors * POINTER * round_up(groups, 2) + (STRIDES + SIZES) * groups
-    course = Result(0), Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
-    return course if chip == HOPPER else AtMost(3 * course[2].nbytes, course)
 
 
 @lasting("cuda", "aten::_grouped_mm", source=GROUPED)

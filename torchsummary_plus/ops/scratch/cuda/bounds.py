@@ -23,6 +23,8 @@ SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's st
 UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
 SORT = 8 * MIB
 """The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
+SCALED = 32 * MIB
+"""More than CUTLASS's tiles of 64 KiB for two blocks of each multiprocessor, by which it multiplies float8."""
 SOLVER = 32 * MIB
 """What cuSOLVER is granted besides for matrices of any size; on an H200 it took 3 MiB for small ones."""
 
@@ -67,6 +69,11 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("_flash_attention_forward", "_flash_attention_backward"),
         *("_efficient_attention_forward", "_efficient_attention_backward"),
     ),
+    Bound(1, least=SCALED, multiplies=True): (
+        *("_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
+    ),
+    Bound(6, least=SORT): ("randperm",),
+    Bound(4, least=SORT): ("multinomial",),
     Bound(DOUBT): ("renorm",),
     Bound(3, indices=3, least=SORT): (
         *("median", "nanmedian", "mode", "_unique", "_unique2", "unique_consecutive", "unique_dim"),
@@ -89,7 +96,7 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
     ),
     Bound(1): (
         *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static"),
-        *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward"),
+        *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward", "huber_loss"),
         *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
         *("histc", "index_reduce", "index_reduce_"),
         *("logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"),

@@ -101,6 +101,17 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain(0, 1, 2), "NLLLoss.cu", ("nll_loss_forward",)),
     (_plain(2, 1, 3, 0), "NLLLoss.cu", ("nll_loss_backward",)),
+    # Weights that are not contiguous, and input and target for a mean or sum.
+    (lambda out, x, target, weight, reduction, *_: (
+        *results(out), *copies(*((x, weight, target) if reduction else (weight,)))),
+     "NLLLoss2d.cu", ("nll_loss2d_forward",)),
+    (lambda out, grad, x, target, weight, reduction, *_: (
+        Result(0), *copies(*((target, weight) if reduction else (weight,)))),
+     "NLLLoss2d.cu", ("nll_loss2d_backward",)),
+    # A grid that is not contiguous, and expanded images and gradients, ahead of the results.
+    (lambda out, x, grid, *grad: (
+        *copies(*(t for t in (x, grid, *grad) if t is grid or 0 in t.stride())), *results(out)),
+     "GridSampler.cpp", ("cudnn_grid_sampler", "cudnn_grid_sampler_backward")),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp, FractionalMaxPool2d.cu",
      ("median.dim", "nanmedian.dim", "kthvalue", "fractional_max_pool2d_backward")),
     # Gradient and indices in the input's format.
@@ -123,6 +134,10 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
      ("_thnn_fused_gru_cell", "_thnn_fused_lstm_cell")),
     (lambda out, *_: (Result(2), Result(1), Result(0), Result(3)), "EmbeddingBag.cu",
      ("_embedding_bag", "_embedding_bag_forward_only")),
+    # A mean also counts: the counts, ones for the source, and a mask of counts of 0.
+    (lambda out, x, dim, index, src, reduce, **_: () if reduce != "mean" else (
+        Alloc(nbytes(out)), Alloc(nbytes(src)), Alloc(elements(out))),
+     "TensorAdvancedIndexing.cpp", ("scatter_reduce.two", "scatter_reduce_.two")),
     # The result starts with the input's bytes and is allocated anew if they are too few.
     (lambda out, x, *_: (Result(0), *copies(x)) if nbytes(out) <= nbytes(x) else (
         Alloc(nbytes(x)), *copies(x), Result(0)), "Im2Col.cu, Col2Im.cu", ("im2col", "col2im")),
@@ -135,13 +150,6 @@ for _formula, _file, _names in _RULES:
 def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     """The result starts with the input's bytes; where they are enough, its storage keeps them."""
     return (max(nbytes(x), nbytes(out)),)
-
-
-@scratch("cuda", "aten::cudnn_grid_sampler", "aten::cudnn_grid_sampler_backward", source="native/cudnn/GridSampler.cpp")
-def sampled(out: Any, x: Any, grid: Any, grad: Any = None) -> Course:
-    """Contiguous copies of a grid that is not, and of expanded images and gradients, ahead of the results."""
-    read = [tensor for tensor in (x, grid, grad) if tensor is not None]
-    return *copies(*(tensor for tensor in read if tensor is grid or 0 in tensor.stride())), *results(out)
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh")

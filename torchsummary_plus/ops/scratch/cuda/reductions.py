@@ -22,7 +22,7 @@ from ....data.units import ceil_div, power_of_two_below
 from ...dtypes import HALVES, result_type
 from ...strides import order_of_axes, strides_of_copy
 from ..allocations import Allocations, copies, itemsize, joined, nbytes, results
-from ..registry import Alloc, AtMost, Course, Result, reserve, scratch
+from ..registry import Alloc, AtMost, Course, reserve, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32
@@ -198,9 +198,6 @@ def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: 
 LOSS = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
 MEAN = 1
 """``Reduction::Mean``; 0 is none, 2 sum."""
-LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
-
-
 def pairs(x: Any, other: Any) -> int:
     """Return the number of pairs of elements, one tensor broadcast to the other."""
     return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
@@ -225,14 +222,6 @@ def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEA
         return ()
     count = pairs(x, target)
     return joined((Alloc(count * itemsize(out)),), _reduced(chip, out, count))
-
-
-@scratch("cuda", "aten::huber_loss", source=LOSS)
-def huber_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
-    """A loss per element, ahead of the result."""
-    if not reduction:
-        return ()
-    return joined((Alloc(nbytes(x)), Result(0)), _reduced(chip, out, x.numel()))
 
 
 @reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)
@@ -265,18 +254,6 @@ def cross_entropy_with_logits(
     if reduction:
         steps.append(_reduced(chip, out, x.numel()))
     return steps.course()
-
-
-@scratch("cuda", "aten::nll_loss2d_forward", source=LIKELIHOOD_2D)
-def pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
-    """A contiguous copy of the weights, and of input and target for a mean or sum."""
-    return Result(0), Result(1), *copies(*((x, weight, target) if reduction else (weight,)))
-
-
-@scratch("cuda", "aten::nll_loss2d_backward", source=LIKELIHOOD_2D)
-def pixel_likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
-    """A contiguous copy of the weights, and of the target for a mean or sum."""
-    return Result(0), *copies(*((target, weight) if reduction else (weight,)))
 
 
 @reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp")

@@ -1,26 +1,24 @@
-"""CUDA: sorts, draws, the largest elements, positions that masks become, writing at indices, and CUB's storage below.
+"""CUDA: sorts, the largest elements, positions that masks become, writing at indices, and CUB's storage below.
 
-Source: aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu and Randperm.cu; TensorTopK.cu (``mbtopk``), by which several
-thread blocks search if slices are long or many, and TensorTopK.cpp; MultinomialKernel.cu and Distributions.cpp, whose
-draws without replacement look for the largest too. CUB: cub/device/dispatch/dispatch_radix_sort.cuh, dispatch_scan.cuh,
-dispatch_select_if.cuh, dispatch_reduce.cuh and agent/single_pass_scan_operators.cuh. Every part of its storage is
-rounded up to 256 bytes; 255 more align the whole. The numbers of items per tile are those of the policies that CUB
-tunes by compute capability, read off torch's own requests. Nonzero.cu, Indexing.cu (``index_put_with_sort_kernel``),
-IndexKernel.cpp, MaskedScatter, Embedding.cu, EmbeddingBag.cu and EmbeddingBackwardKernel.cu;
-aten/src/ATen/native/IndexingUtils.h (``expandTensors``) and TensorAdvancedIndexing.cpp.
+Source: aten/src/ATen/native/cuda/Sort.cpp and SortStable.cu; TensorTopK.cu (``mbtopk``), by which several thread blocks
+search if slices are long or many, and TensorTopK.cpp. CUB: cub/device/dispatch/dispatch_radix_sort.cuh,
+dispatch_scan.cuh, dispatch_select_if.cuh, dispatch_reduce.cuh and agent/single_pass_scan_operators.cuh. Every part of
+its storage is rounded up to 256 bytes; 255 more align the whole. The numbers of items per tile are those of the
+policies that CUB tunes by compute capability, read off torch's own requests. Nonzero.cu, Indexing.cu
+(``index_put_with_sort_kernel``), IndexKernel.cpp, MaskedScatter, Embedding.cu, EmbeddingBag.cu and
+EmbeddingBackwardKernel.cu; aten/src/ATen/native/IndexingUtils.h (``expandTensors``) and TensorAdvancedIndexing.cpp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, log, log2, prod
+from math import prod
 from typing import Any
 
 import torch
 
 from ....data.capability import Chip
 from ....data.units import ceil_div, round_up
-from ....live.versions import since
 from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, elements, flattened, itemsize, joined, nbytes
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
@@ -73,18 +71,6 @@ def sorted_apart(chip: Chip, x: Any, dim: int) -> Course:
     return steps.course()
 
 
-@scratch("cuda", "aten::randperm", source="aten/src/ATen/native/cuda/Randperm.cu")
-def randperm(chip: Chip, out: Any, n: int, *_: Any, **__: Any) -> Course:
-    """The numbers in order, and random keys before and after they are sorted."""
-    if n <= 1:
-        return ()
-    bits = min(64, ceil(log2(n - (6 * n * n + 1) / (12 * log(0.9)))))
-    key = 4 if bits <= 32 else 8
-    keys = Alloc(key * n)
-    numbers = Alloc(itemsize(out) * n)
-    return Result(0), numbers, keys, keys, Alloc(radix_sort(chip, n, key, itemsize(out), bits))
-
-
 SEVERAL = ((20, 20_000), (40, 10_000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 """So many slices are searched by several blocks each from this length on; more slices from ``SHORTEST`` on."""
 SHORTEST = 400
@@ -132,31 +118,6 @@ def search(chip: Chip, count: int, length: int, item: int) -> Course:
         steps.temporary(pass_bytes(chip, blocks, SCAN_BY_KEY))
     steps.free(*reversed(numbers))
     return steps.course()
-
-
-EXTREMES_SINCE = "2.13"
-"""The first release whose draws keep the least and greatest weight during the draw; measured, 2.11 did not."""
-
-FEWER_WEIGHTS_SINCE = "2.15"
-"""The first release whose draws with replacement hold the weights twice instead of three times; measured."""
-
-
-@scratch("cuda", "aten::multinomial", source="aten/src/ATen/native/Distributions.cpp")
-def multinomial(chip: Chip, out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> Course:
-    """Without replacement the numbers of the checks and an exponential per weight; else copies of the weights, summed.
-
-    Exponentials have the weights' strides; several of the largest are found as by ``topk``.
-    """
-    weights = Alloc(nbytes(p))
-    if replacement and samples > 1:
-        copies_of_weights = 2 if since(FEWER_WEIGHTS_SINCE) else 3
-        return Result(0), *[weights] * copies_of_weights, *buffers(scan_of_row(p, p, -1))
-    extremes = (Alloc(itemsize(p)), Alloc(itemsize(p))) if since(EXTREMES_SINCE) else ()
-    course = (Result(0), *extremes, Alloc(1), Alloc(1), weights)
-    if samples == 1:
-        return course
-    drawn = (Alloc(elements(out) * itemsize(p)), *(copies(p) if is_dense(p) else ()))
-    return joined(course, drawn, search(chip, elements(p), int(p.shape[-1]), itemsize(p)))
 
 
 NONZERO = "aten/src/ATen/native/cuda/Nonzero.cu"
@@ -289,17 +250,6 @@ def masked_scatter_backward(chip: Chip, out: Any, grad: Any, mask: Any, sizes: S
     With fewer, there are fewer positions, but zeros beside the result: in half precision with three axes, 1/12 of them.
     """
     return _selected(chip, out, grad, mask)
-
-
-@scratch(
-    "cuda",
-    "aten::scatter_reduce.two",
-    "aten::scatter_reduce_.two",
-    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
-)
-def scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> Course:
-    """A mean also counts: the counts, ones for the source, and a mask of counts of 0."""
-    return (Alloc(nbytes(out)), Alloc(nbytes(src)), Alloc(elements(out))) if reduce == "mean" else ()
 
 
 # Gradients of embeddings and of bags of them, which sort the indices
