@@ -31,12 +31,7 @@ FORWARD = {
     "transposed volume": [32768, 131072, -32768, 221184, 8192],
 }
 ONLY_BOUNDED = {
-    *(
-        (case, name)
-        for case in ("groups", "volume", "transposed volume")
-        for name in ("convolution", "convolution_backward")
-    ),
-    ("transposed plane", "convolution_backward"),
+    *((case, name) for case in ("volume", "transposed volume") for name in ("convolution", "convolution_backward")),
 }
 GROUP = [16384, 32768, 16384, 32768, 147456, 8, 576, -147456, -16384, -32768, -16384]
 """A group's gradients from a channels-last one, which is copied twice."""
@@ -129,5 +124,4 @@ def test_without_cudnn_results_are_row_major(monkeypatch: pytest.MonkeyPatch, is
     x = torch.ones(4, 8, 64, 64, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     how: Any = {"input_data": x, "steps": 1, "optimizer": None, "loss": lambda y: y.float().sum(), "progress": False}
     estimate = estimate_memory(model.to(memory_format=torch.channels_last), gpu="T4", **how)
-    low, high = estimate.peak_range
-    assert low <= nbytes <= high and list(dict(estimate.unknown)) == ["aten::convolution_backward"]
+    assert estimate.peak_bytes == nbytes

@@ -137,8 +137,8 @@ class FakeKernels(Access):
             return False
         if most > MASK and (func._schema.is_mutable or func._schema.name in _COUNTS):
             return True
-        if not any("Tensor" in str(value.type) for value in func._schema.returns):
-            return True
+        if not any("Tensor" in str(value.type) and value.alias_info is None for value in func._schema.returns):
+            return True  # It returns no new tensor.
         rule = ruled(func, args, kwargs)
         outs = rule if isinstance(rule, list) else [rule]
         return rule is not None and all(isinstance(out, int) or prod(out[0]) <= most for out in outs if out is not None)

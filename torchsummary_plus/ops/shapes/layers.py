@@ -307,6 +307,13 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
     return fresh(x.shape, x.dtype)
 
 
+@rule("_safe_softmax")
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
+    """A row-major tensor like the input, with rows of -inf as zeros."""
+    sure(dtype in (None, x.dtype))
+    return softmax(x, dim, False)
+
+
 # Gates and dropout
 
 

@@ -5,7 +5,7 @@ Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/Typ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -17,7 +17,6 @@ from ..dtypes import HALVES, result_type
 from ..strides import contiguous
 from .registry import (
     FLOATS,
-    INDICES,
     NUMBERS,
     Out,
     Outs,
@@ -203,56 +202,18 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
 def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
     """The input within one or two limits, numbers or tensors."""
-    bounds = _limits(limits, named)
-    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _not_bool(promoted((x, *bounds))))
-
-
-@rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
-def clamp_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
-    """The input, clamped in place."""
-    bounds = _limits(limits, named)
-    return written(x, bounds, _not_bool(promoted((x, *bounds))))
-
-
-def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
-    """Return the limits that are given; at least one is required."""
     bounds = [limit for limit in (*limits, *named.values()) if limit is not None]
     sure(bounds)
-    return bounds
+    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _not_bool(promoted((x, *bounds))))
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
     """A row-major clone of the broadcast input."""
-    _fits(x, mask, value)
-    shape, _, dtype = result((x, mask), x.dtype)
-    return fresh(shape, dtype)
-
-
-@rule("masked_fill_.Scalar", "masked_fill_.Tensor")
-def masked_fill_in_place(x: Tensor, mask: Tensor, value: Operand) -> int:
-    """The input, filled in place where the mask is set."""
-    _fits(x, mask, value)
-    return written(x, (mask,), x.dtype)
-
-
-def _fits(x: Tensor, mask: Tensor, value: Operand) -> None:
     sure(mask.dtype is torch.bool and torch.can_cast(promoted((x, value)), x.dtype))
     sure(not (isinstance(value, Tensor) and value.dim()))
-
-
-@rule("copy_")
-def copy_in_place(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
-    """The target, after copying the broadcast source into it."""
-    return written(x, (source,), x.dtype)
-
-
-@rule("fill_.Scalar", "fill_.Tensor", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
-def fill_in_place(x: Tensor, *values: Operand, generator: object = None) -> int:
-    """The target, filled with numbers, a 0-d tensor or random values; no rule for floats into integers."""
-    sure(x.dtype in FLOATS or not any(isinstance(value, float) for value in values))
-    sure(not any(isinstance(value, Tensor) and value.dim() for value in values))
-    return written(x, (), x.dtype)
+    shape, _, dtype = result((x, mask), x.dtype)
+    return fresh(shape, dtype)
 
 
 def _backward(names: str, *positions: int) -> None:
@@ -503,6 +464,26 @@ def loss_backward(grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Out:
     return fresh(x.shape, floats_of(x, target, grad))
 
 
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
+def binary_cross_entropy(x: Tensor, target: Tensor, *settings: Any) -> Out:
+    """The mean or sum of the losses of probabilities or logits, with weights that broadcast."""
+    weights = [value for value in settings if isinstance(value, Tensor)]
+    sure(x.shape == target.shape and not any(value == NONE for value in settings if isinstance(value, int)))
+    sure(all(broadcast([x.shape, weight.shape]) == x.shape for weight in weights))
+    return fresh((), floats_of(x, target, *weights))
+
+
+@rule("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Out:
+    """The gradient of the probabilities, all row-major."""
+    sure(grad.shape == (x.shape if reduction == NONE else ()) and x.shape == target.shape and numel(x.shape))
+    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
+    sure(all(map(is_contiguous, (grad, x, target))))
+    return fresh(x.shape, floats_of(x, target, grad, weight))
+
+
 @rule("multi_margin_loss_backward", "multilabel_margin_loss_backward")
 def margin_backward(grad: Tensor, x: Tensor, *_: Any) -> Out:
     """The gradient of the scores, row-major; torch has no meta kernels, and none in half precision on the CPU."""
@@ -516,10 +497,3 @@ def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) ->
     """The gradient of the scores, row-major."""
     sure(grad.shape == out.shape and floats_of(grad, out) is dtype and -out.dim() <= dim < out.dim())
     return fresh(grad.shape, dtype)
-
-
-@rule("embedding_dense_backward")
-def embedding_backward(grad: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Out:
-    """The gradient of a table of vectors."""
-    sure(indices.dtype in INDICES and grad.dtype in FLOATS and grad.dim() and grad.shape[:-1] == indices.shape)
-    return fresh((rows, grad.shape[-1]), grad.dtype)

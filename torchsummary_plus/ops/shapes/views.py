@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..dtypes import dtype_of_number
 from ..strides import contiguous
-from .pointwise import broadcast, is_real, promoted
+from .pointwise import broadcast, promoted
 from .registry import (
     FLOATS,
     INDICES,
@@ -28,7 +27,6 @@ from .registry import (
     is_channels_last,
     is_contiguous,
     numel,
-    preserved_strides,
     rule,
     rule_in,
     said_by,
@@ -283,13 +281,6 @@ def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
     return in_format_of(x, x.shape, x.dtype) if all(cut) else fresh(x.shape, x.dtype)
 
 
-@rule("flip")
-def flip(x: Tensor, dims: Sizes) -> Out:
-    """A tensor like the input, in its layout."""
-    sure(len({axis_of(dim, x.dim()) for dim in dims}) == len(dims))
-    return x.shape, preserved_strides(x), x.dtype
-
-
 @rule("repeat")
 def repeat(x: Tensor, repeats: Sizes) -> Out:
     """The input repeated along each axis, row-major; ``repeats`` may add axes in front."""
@@ -339,31 +330,11 @@ def new(x: Tensor, size: Sizes, *_: float, dtype: torch.dtype | None = None, **o
     return fresh(size, dtype or x.dtype)
 
 
-@rule("zeros", "ones", "empty.memory_format", "rand", "randn")
-def new_tensor(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
-    """A row-major tensor of a size, by default with torch's default dtype."""
-    sure(options.get("layout") in (None, torch.strided) and options.get("memory_format") is None)
-    sure(all(length >= 0 for length in size))
-    return fresh(size, dtype or torch.get_default_dtype())
-
-
-@rule("full")
-def full(size: Sizes, value: float, *, dtype: torch.dtype | None = None, **options: Any) -> Out:
-    """A row-major tensor of a size, filled with a value that sets the default dtype."""
-    sure(dtype is not None or is_real(value))
-    return new_tensor(size, dtype=dtype or dtype_of_number(value), **options)
-
-
-@rule("scalar_tensor")
-def scalar_tensor(value: float, **options: Any) -> Out:
-    """A 0-d tensor."""
-    return new_tensor((), **options)
-
-
 @rule("arange", "arange.start", "arange.start_step")
 def arange(*numbers: int, dtype: torch.dtype | None = None, **options: Any) -> Out:
     """A vector of the integers in a range; no rule for floats."""
     sure(all(type(number) is int for number in numbers))
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     sure(step and (end - start) * step >= 0)
-    return new_tensor([-((start - end) // step)], dtype=dtype or torch.int64, **options)
+    sure(options.get("layout") in (None, torch.strided))
+    return fresh([-((start - end) // step)], dtype or torch.int64)

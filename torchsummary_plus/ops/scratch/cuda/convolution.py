@@ -11,7 +11,7 @@ NaiveConvolutionTranspose2d.cu. Groups run one after another and are then concat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import prod
@@ -128,6 +128,10 @@ class Strided:
     def contiguous(self, last: bool = False) -> Strided:
         """Return the tensor itself if contiguous in the format, else its copy."""
         return self if self.is_contiguous(last) else laid_out(self, last)
+
+    def part(self, parts: int) -> Strided:
+        """Return one of ``parts`` equal parts of the channels, as a view."""
+        return Strided((self.shape[0], self.shape[1] // parts, *self.shape[2:]), self.strides, self.itemsize)
 
 
 def strided(tensor: Any) -> Strided:
@@ -346,6 +350,8 @@ def described(
 
 # Convolutions that cuDNN does not run, which unfold image by image into the columns of a matrix product.
 
+Take = Callable[[int], object]
+
 
 def _columns(conv: Convolution, x: Strided, weight: Strided, y: Sequence[int]) -> int:
     """Return the bytes of one image's columns: a transposed convolution unfolds its output, others their input."""
@@ -367,21 +373,29 @@ def _is_plain_2d(conv: Convolution, x: Strided) -> bool:
 def forward_course(
     conv: Convolution, before: int, x: Strided, weight: Strided, y: Sequence[int], biased: bool, workspace: int
 ) -> Course | AtMost:
-    """Return the allocations of the forward, after ``before`` bytes of a copied line; groups and volumes have a bound.
+    """Return the allocations of the forward, after ``before`` bytes of a copied line; volumes have a bound.
 
     ``y`` is the output's shape, ``workspace`` the bytes that each product allocates and frees.
     """
-    if conv.groups > 1 or len(y) == 5:
+    if len(y) == 5:
         return _bound(conv, x, weight, y, workspace)
-    steps = Allocations()
+    steps, groups = Allocations(), conv.groups
     steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
+    part = x.contiguous().part(groups)
     is_moved = any(step != 1 for step in conv.stride) or any(conv.padding)
     is_image = _is_plain_2d(conv, x) and not is_moved and prod(weight.shape[2:]) == 1  # Multiplied as it is.
-    steps.result(0)
-    unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
-    ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
-    steps.multiply(workspace)
-    steps.free(ones, unfolded)
+    for _ in range(groups):
+        read = steps.buffer(copied(part, part.contiguous()))
+        if groups == 1:
+            steps.result(0)
+        else:
+            steps.buffer(prod(y) // groups * x.itemsize)
+        unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
+        ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
+        steps.multiply(workspace)
+        steps.free(ones, unfolded, read)
+    if groups > 1:
+        steps.result(0)
     return steps.course()
 
 
@@ -389,24 +403,64 @@ def backward_course(
     conv: Convolution, chip: Chip, before: int, x: Strided, weight: Strided, grad: Strided, wanted: Sequence[bool],
     workspace: int,
 ) -> Course | AtMost:  # fmt: skip
-    """Return the allocations of the gradients of input, weight and bias; others than plain images' have a bound."""
-    if conv.groups > 1 or not _is_plain_2d(conv, x):
+    """Return the allocations of the gradients of input, weight and bias; volumes and dilated ones have a bound."""
+    if len(x.shape) == 5 or (conv.is_dilated and not conv.transposed):
         return _bound(conv, x, weight, grad.shape, workspace)
-    for_input, for_weight, for_bias = wanted
-    columns, steps = _columns(conv, x, weight, grad.shape), Allocations()
+    steps, groups = Allocations(), conv.groups
+    columns = _columns(conv, x, weight, grad.shape)
     steps.append(buffers(before, copied(x, x.contiguous()), copied(weight, weight.contiguous())))
-    ready = steps.buffer(copied(grad, grad.contiguous()))
+    if groups == 1:
+        _backward(steps, steps.result, conv, chip, columns, grad, wanted, workspace)
+        return steps.course()
+    part, slope = x.contiguous().part(groups), grad.part(groups)
+    ready = slope.contiguous(slope.suggests_last)
+    sizes = part.nbytes, weight.nbytes // groups, slope.shape[1] * x.itemsize
+    parts = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
+    for _ in range(groups):
+        read = steps.buffer(copied(slope, ready)), steps.buffer(copied(part, part.contiguous()))
+        take: Take = lambda place: steps.buffer(parts[place])  # noqa: E731
+        _backward(steps, take, conv, chip, columns, ready, wanted, workspace)
+        steps.free(*reversed(read))
+    steps.result(*range(sum(wanted)))
+    return steps.course()
+
+
+def _backward(
+    steps: Allocations, take: Take, conv: Convolution, chip: Chip, columns: int, grad: Strided, wanted: Sequence[bool],
+    workspace: int,
+) -> None:  # fmt: skip
+    """Allocate the gradients, as far as ``wanted``, of a group; ``take`` allocates the result at a place, or a part."""
+    for_input, for_weight, for_bias = wanted
+    of_weight, of_bias = int(for_input), int(for_input) + int(for_weight)
+    # The bias's is the sum of a contiguous gradient over all axes but the channels'.
+    summed = torch.empty(*grad.shape, dtype=conv.dtype, device="meta") if for_bias else None
+    slope = copied(grad, grad.contiguous())
+    if conv.transposed:  # Two kernels, each of which copies the gradient.
+        if for_input:
+            ready = steps.buffer(slope)
+            take(0)
+            unfolded = steps.buffer(columns)
+            steps.multiply(workspace)
+            steps.free(unfolded, ready)
+        for place in range(of_weight, sum(wanted)):
+            take(place)
+        copies = steps.append(buffers(slope, columns)) if for_weight else ()
+        if for_weight:
+            steps.multiply(workspace)
+        steps.append(() if summed is None else sum_course(chip, summed, (0, 2, 3)))
+        steps.free(*reversed(copies))
+        return
+    ready = steps.buffer(slope)
     if for_input:
-        steps.result(0)
+        take(0)
     unfolded = steps.buffer(columns if for_input else 0)
     if for_input:
         steps.multiply(workspace)
-    if for_bias:  # The sum of a contiguous gradient over all axes but the channels'.
-        steps.result(int(for_input) + int(for_weight))
-        steps.append(sum_course(chip, torch.empty(*grad.shape, dtype=conv.dtype, device="meta"), (0, 2, 3)))
+    if summed is not None:
+        take(of_bias)
+        steps.append(sum_course(chip, summed, (0, 2, 3)))
     if for_weight:
-        steps.result(int(for_input))
+        take(of_weight)
         unfolded = unfolded if for_input else steps.buffer(columns)
         steps.multiply(workspace)
     steps.free(unfolded, ready)
-    return steps.course()

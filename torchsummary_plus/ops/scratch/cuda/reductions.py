@@ -198,6 +198,8 @@ def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: 
 LOSS = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
 MEAN = 1
 """``Reduction::Mean``; 0 is none, 2 sum."""
+
+
 def pairs(x: Any, other: Any) -> int:
     """Return the number of pairs of elements, one tensor broadcast to the other."""
     return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
