@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from ...live.packed import opened
-from .registry import names, register_formula
+from .registry import Formula, names, register_formula
 
 
 def _convolved(elements: int, weight: Any) -> int | None:
@@ -48,11 +48,6 @@ def _convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> 
     return _convolved(result.numel(), weight)
 
 
-@register_formula("quantized::conv2d_add", "quantized::conv2d_add_relu")
-def _convolution_added(result: Tensor, x: Tensor, added: Tensor, weight: Any, *_: Any, **__: Any) -> int | None:
-    return _convolved(result.numel(), weight)
-
-
 @register_formula(
     *names("""
         aten:: conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose
@@ -82,12 +77,6 @@ def _convolution_backward(result: Any, grad: Tensor, x: Tensor, weight: Tensor, 
     return None if forward is None else forward * wanted
 
 
-@register_formula("aten::conv_tbc")
-def _conv_tbc(result: Tensor, x: Tensor, weight: Tensor, *_: Any, **__: Any) -> int:
-    """A convolution of time x batch x channels; its weight is kernel x input channels x output channels."""
-    return result.numel() * prod(weight.shape[:2])
-
-
 def _matrices(weights: Sequence[Tensor]) -> int:
     """Return the elements of the weight matrices, which each token or time step is multiplied with; biases are free."""
     return sum(weight.numel() for weight in weights if weight.dim() == 2)
@@ -106,19 +95,6 @@ def _scores(
     return prod(query.shape[:-1]) * key.shape[keys] * widths
 
 
-@register_formula(
-    *names("""
-        aten:: _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
-        _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
-        _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps
-        _triton_scaled_dot_attention
-        higher_order:: flex_attention
-    """)
-)
-def _attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int | None:
-    return _scores(query, key, value)
-
-
 @register_formula("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math")
 def _broadcast_attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int | None:
     """Batch axes of length 1 broadcast here; the output has them in full, and its rows are the queries."""
@@ -126,37 +102,6 @@ def _broadcast_attention(result: Any, query: Tensor, key: Tensor, value: Tensor,
     if query.is_nested or key.is_nested:
         return None
     return prod(output.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
-
-
-@register_formula(
-    *names("""
-        aten:: _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward
-        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
-        _scaled_dot_product_fused_attention_overrideable_backward
-    """)
-)
-def _attention_backward(
-    result: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
-) -> int | None:
-    """The scores are recomputed; then follow the gradients of query and key, of the scores, and of the value."""
-    return _scores(query, key, value, of_query=3, of_value=2)
-
-
-@register_formula("aten::_flash_attention_forward")
-def _flash_attention(
-    result: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, *_: Any, **kwargs: Any
-) -> int | None:
-    """Batch x length x heads x width. None for concatenated sequences or paged keys, whose lengths are values."""
-    is_packed = starts is not None or kwargs.get("block_table") is not None
-    return None if is_packed else _scores(query, key, value, keys=1)
-
-
-@register_formula("aten::_efficient_attention_forward")
-def _efficient_attention(
-    result: Any, query: Tensor, key: Tensor, value: Tensor, bias: Any, starts: Tensor | None, *_: Any, **__: Any
-) -> int | None:
-    """The same layout, with a bias before the sequence offsets."""
-    return None if starts is not None else _scores(query, key, value, keys=1)
 
 
 @register_formula("aten::_native_multi_head_attention", "aten::_triton_multi_head_attention")
@@ -189,34 +134,48 @@ def _steps(x: Tensor) -> int:
     return prod(x.shape[:-1])
 
 
+_FORMULAS: dict[str, Formula] = {
+    "quantized:: conv2d_add conv2d_add_relu":
+        lambda result, x, added, weight, *_, **__: _convolved(result.numel(), weight),
+    # A convolution of time x batch x channels; its weight is kernel x input channels x output channels.
+    "aten:: conv_tbc": lambda result, x, weight, *_, **__: result.numel() * prod(weight.shape[:2]),
+    """
+    aten:: _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps
+    _triton_scaled_dot_attention
+    higher_order:: flex_attention
+    """: lambda result, query, key, value, *_, **__: _scores(query, key, value),
+    # The scores are recomputed; then follow the gradients of query and key, of the scores, and of the value.
+    """
+    aten:: _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward
+    _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
+    _scaled_dot_product_fused_attention_overrideable_backward
+    """: lambda result, grad, query, key, value, *_, **__: _scores(query, key, value, of_query=3, of_value=2),
+    # Batch x length x heads x width; unknown for concatenated sequences or paged keys, whose lengths are values.
+    "aten:: _flash_attention_forward": lambda result, query, key, value, starts, *_, block_table=None, **__: (
+        None if starts is not None or block_table is not None else _scores(query, key, value, keys=1)),
+    "aten:: _efficient_attention_forward": lambda result, query, key, value, bias, starts, *_, **__: (
+        None if starts is not None else _scores(query, key, value, keys=1)),
+    "aten:: _cudnn_rnn miopen_rnn": lambda result, x, weights, *_, **__: _steps(x) * _matrices(weights),
+    # The gradients of the inputs always, those of the weights on request; each costs one forward.
+    "aten:: _cudnn_rnn_backward miopen_rnn_backward":
+        lambda result, x, weights, *rest, **_: _steps(x) * _matrices(weights) * (2 if rest[-1][3] else 1),
+    # One layer in one direction.
+    "aten:: mkldnn_rnn_layer":
+        lambda result, x, of_input, of_state, *_, **__: _steps(x) * _matrices([of_input, of_state]),
+    "aten:: mkldnn_rnn_layer_backward":
+        lambda result, x, of_input, of_state, *_, **__: 2 * _steps(x) * _matrices([of_input, of_state]),
+}  # fmt: skip
+for _words, _formula in _FORMULAS.items():
+    register_formula(*names(_words))(_formula)
+
+
 @register_formula(*names("aten:: lstm gru rnn_tanh rnn_relu _lstm_mps"))
 def _recurrent(result: Any, x: Tensor, *rest: Any, **_: Any) -> int:
     """The weights of all layers and directions are the last list of tensors, after the states."""
     weights = [value for value in rest if isinstance(value, (list, tuple))][-1]
     return _steps(x) * _matrices(weights)
-
-
-@register_formula("aten::_cudnn_rnn", "aten::miopen_rnn")
-def _recurrent_on_gpu(result: Any, x: Tensor, weights: Sequence[Tensor], *_: Any, **__: Any) -> int:
-    return _steps(x) * _matrices(weights)
-
-
-@register_formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
-def _recurrent_backward_on_gpu(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any, **_: Any) -> int:
-    """The gradients of the inputs always, those of the weights on request; each costs one forward."""
-    wanted = rest[-1]
-    return _steps(x) * _matrices(weights) * (2 if wanted[3] else 1)
-
-
-@register_formula("aten::mkldnn_rnn_layer")
-def _recurrent_layer(result: Any, x: Tensor, of_input: Tensor, of_state: Tensor, *_: Any, **__: Any) -> int:
-    """One layer in one direction."""
-    return _steps(x) * _matrices([of_input, of_state])
-
-
-@register_formula("aten::mkldnn_rnn_layer_backward")
-def _recurrent_layer_backward(result: Any, x: Tensor, of_input: Tensor, of_state: Tensor, *_: Any, **__: Any) -> int:
-    return 2 * _recurrent_layer(result, x, of_input, of_state)
 
 
 @register_formula(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .registry import names, register_formula
+from .registry import Formula, names, register_formula
 
 _SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _PAIR_OF_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -70,16 +70,6 @@ def _left_right(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any)
     return product(result, left, right)
 
 
-@register_formula(*names("aten:: addmm _addmm_activation baddbmm addmv _sparse_addmm sspaddmm"))
-def _added_left_right(result: Tensor, added: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int | None:
-    return product(result, left, right)
-
-
-@register_formula("aten::addbmm")
-def _addbmm(result: Tensor, added: Tensor, left: Tensor, right: Tensor, **_: Any) -> int:
-    return result.numel() * left.shape[0] * left.shape[2]
-
-
 @register_formula(
     *names("""
         aten:: _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
@@ -103,26 +93,30 @@ def _packed_right(result: Tensor | Sequence[Tensor], left: Tensor, *_: Any, **__
     return product.numel() * left.shape[-1]
 
 
-@register_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")
-def _affine_grid(result: Tensor, theta: Tensor, *_: Any, **__: Any) -> int:
-    """Every point of a regular grid, in homogeneous coordinates, times its image's matrix."""
-    return result.numel() * theta.shape[-1]
-
-
-@register_formula("aten::affine_grid_generator_backward", "aten::cudnn_affine_grid_generator_backward")
-def _affine_grid_backward(result: Tensor, grad: Tensor, *_: Any, **__: Any) -> int:
-    return grad.numel() * result.shape[-1]
-
-
-@register_formula("aten::inner")
-def _inner(result: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
-    return product(result, left, right) if left.dim() and right.dim() else 0
-
-
-@register_formula("aten::linalg_vecdot")
-def _vecdot(result: Tensor, x: Tensor, y: Tensor, **_: Any) -> int | None:
-    """A product of two vectors; batches are multiplied element by element and reduced, which is free."""
-    return product(result, x, y) if x.dim() == y.dim() == 1 else 0
+_FORMULAS: dict[str, Formula] = {
+    "aten:: addmm _addmm_activation baddbmm addmv _sparse_addmm sspaddmm":
+        lambda result, added, left, right, *_, **__: product(result, left, right),
+    "aten:: addbmm": lambda result, added, left, right, **_: result.numel() * left.shape[0] * left.shape[2],
+    # Every point of a regular grid, in homogeneous coordinates, times its image's matrix.
+    "aten:: affine_grid_generator cudnn_affine_grid_generator":
+        lambda result, theta, *_, **__: result.numel() * theta.shape[-1],
+    "aten:: affine_grid_generator_backward cudnn_affine_grid_generator_backward":
+        lambda result, grad, *_, **__: grad.numel() * result.shape[-1],
+    "aten:: inner": lambda result, left, right, **_: product(result, left, right) if left.dim() and right.dim() else 0,
+    # A product of two vectors; batches are multiplied element by element and reduced, which is free.
+    "aten:: linalg_vecdot": lambda result, x, y, **_: product(result, x, y) if x.dim() == y.dim() == 1 else 0,
+    "aten:: _foreach_mm":
+        lambda result, lefts, rights, **_: sum(out.numel() * left.shape[-1] for out, left in zip(result, lefts)),
+    "aten:: _sparse_mm_reduce_impl": lambda result, left, right, reduce: product(result[0], left, right),
+    "aten:: sparse_sampled_addmm": lambda result, mask, left, right, **_: _stored(mask, left.shape[-1]),
+    # The gradients of input and weight cost one forward each.
+    "aten:: linear_backward mkldnn_linear_backward":
+        lambda result, x, grad, weight, wanted, **_: grad.numel() * weight.shape[-1] * sum(wanted[:2]),
+    # Each weight meets one pair of elements per row: one multiply-add.
+    "aten:: bilinear": lambda result, x, y, weight, bias=None: prod(x.shape[:-1]) * weight.numel(),
+}  # fmt: skip
+for _words, _formula in _FORMULAS.items():
+    register_formula(*names(_words))(_formula)
 
 
 @register_formula("aten::tensordot")
@@ -141,36 +135,9 @@ def _grouped_mm(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any)
     return result.numel() * _inner_size(left)
 
 
-@register_formula("aten::_foreach_mm")
-def _foreach_mm(result: Sequence[Tensor], lefts: Sequence[Tensor], rights: Sequence[Tensor], **_: Any) -> int:
-    return sum(out.numel() * left.shape[-1] for out, left in zip(result, lefts))
-
-
-@register_formula("aten::_sparse_mm_reduce_impl")
-def _sparse_mm_reduce(result: Sequence[Tensor], left: Tensor, right: Tensor, reduce: str) -> int | None:
-    return product(result[0], left, right)
-
-
-@register_formula("aten::sparse_sampled_addmm")
-def _sparse_sampled_addmm(result: Tensor, mask: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
-    return _stored(mask, left.shape[-1])
-
-
-@register_formula("aten::linear_backward", "aten::mkldnn_linear_backward")
-def _linear_backward(result: Any, x: Tensor, grad: Tensor, weight: Tensor, wanted: Sequence[bool], **_: Any) -> int:
-    """The gradients of input and weight cost one forward each."""
-    return grad.numel() * weight.shape[-1] * sum(wanted[:2])
-
-
-@register_formula("aten::bilinear")
-def _bilinear(result: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> int:
-    """Each weight meets one pair of elements per row: one multiply-add."""
-    return prod(x.shape[:-1]) * weight.numel()
-
-
 @register_formula("aten::_trilinear")
 def _trilinear(result: Tensor, a: Tensor, b: Tensor, c: Tensor, *axes: Any, **_: Any) -> int:
-    """The building block of :func:`_bilinear` and its gradients: a sum of threefold products over the common shape."""
+    """The building block of bilinear forms and their gradients: a sum of threefold products over the common shape."""
     shapes = [list(tensor.shape) for tensor in (a, b, c)]
     for shape, missing in zip(shapes, axes):
         for axis in sorted(missing):
