@@ -222,14 +222,12 @@ def _product(result: Any, left: Tensor, right: Tensor, *_: Any, **__: Any) -> Wo
     return Work("matmul", rows, columns, left.shape[-1], dtype=left.dtype)
 
 
-@_kernels_of("aten:: addmm _addmm_activation baddbmm addmv")
-def _added(result: Any, added: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> Work:
-    return _product(result, left, right)
-
-
-@_kernels_of("aten:: linear")
-def _linear(result: Any, x: Tensor, weight: Tensor, *_: Any, **__: Any) -> Work:
-    return Work("matmul", prod(x.shape[:-1]), weight.shape[0], x.shape[-1], dtype=x.dtype)
+_kernels_of("aten:: addmm _addmm_activation baddbmm addmv")(
+    lambda result, added, left, right, *_, **__: _product(result, left, right)
+)
+_kernels_of("aten:: linear")(
+    lambda result, x, weight, *_, **__: Work("matmul", prod(x.shape[:-1]), weight.shape[0], x.shape[-1], dtype=x.dtype)
+)
 
 
 def _groups(weight: Tensor, groups: int, is_transposed: bool) -> tuple[KernelKind, int, int, int]:
@@ -324,16 +322,11 @@ def _batch_norm(result: Any, *args: Any, **__: Any) -> Work:
 _kernels_of("aten:: _batch_norm_with_update native_group_norm")(lambda *_, **__: Work("norm", passes=2))
 
 
-@_kernels_of("aten:: embedding")
-def _embedding(result: Tensor, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Work:
-    """Only the rows that are looked up are read; their number is that of tokens."""
-    return Work("copy", m=indices.numel(), n=weight.shape[-1], reads=(result,))
-
-
-@_kernels_of("aten:: index_select index gather take")
-def _lookup(result: Tensor, *args: Any, **__: Any) -> Work:
-    """Only the elements that are looked up are read."""
-    return Work("copy", reads=(result,))
+# Only what is looked up is read; of an embedding, the number of rows is that of tokens.
+_kernels_of("aten:: embedding")(
+    lambda result, weight, indices, *_, **__: Work("copy", m=indices.numel(), n=weight.shape[-1], reads=(result,))
+)
+_kernels_of("aten:: index_select index gather take")(lambda result, *_, **__: Work("copy", reads=(result,)))
 
 
 @_kernels_of("aten:: index_put index_copy index_add scatter scatter_add slice_scatter select_scatter")
