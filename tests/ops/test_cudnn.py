@@ -21,7 +21,7 @@ from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cuda.cudnn import queries, stand_ins
+from torchsummary_plus.ops.scratch.cuda.cudnn import queries, worker
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import (
     DOWN_CONVERT,
     NONDETERMINISTIC,
@@ -78,7 +78,7 @@ def test_the_workers_code_needs_no_torch() -> None:
     code = (
         "import runpy, sys; sys.modules['torch'] = None\n"
         "worker = runpy.run_path(sys.argv[1]); worker['make_packages']()\n"
-        "for name in ('backend', 'stand_ins'): __import__(f\"{worker['PACKAGE']}.{name}\")"
+        "__import__(f\"{worker['PACKAGE']}.backend\")"
     )
     subprocess.run([sys.executable, "-I", "-c", code, str(queries.SCRIPT)], check=True)
 
@@ -91,22 +91,15 @@ def test_the_worker_ends_with_an_error_and_not_with_the_process() -> None:
     assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), queries.workspaces_of_worker).tried
 
 
-IN_PROCESS = """
-from torch import nn
-from torchsummary_plus import estimate_memory
-from torchsummary_plus.ops.scratch.cuda.cudnn import queries
-queries.is_possible = lambda: False
-for gpu in ("T4", "A100 80GB", "T4"):
-    found = estimate_memory(nn.Conv2d(64, 64, 3), (64, 56, 56), 4, gpu=gpu, mode="eval", progress=False)
-    print(gpu, any("for another GPU" in said for said in found.assumptions), sep=":")
-"""
-
-
 @needs_cudnn
-def test_without_a_subprocess_only_the_first_gpu_is_queried() -> None:
-    """Some heuristics would answer for the second one with the properties of the first."""
-    run = subprocess.run([sys.executable, "-c", IN_PROCESS], check=True, capture_output=True, text=True)
-    assert run.stdout.split("\n")[:3] == ["T4:False", "A100 80GB:True", "T4:False"]
+@pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
+def test_without_a_driver_and_a_subprocess_cudnn_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process it would offer fewer engines."""
+    monkeypatch.setattr(queries, "worker_of", lambda *_: None)
+    found = estimate_memory(nn.Conv2d(64, 64, 3), (64, 56, 56), 4, gpu="T4", mode="eval", progress=False)
+    assert any("on Linux alone" in said for said in found.assumptions)
+    with pytest.raises(InputError, match="on Linux alone"):
+        estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, gpu="T4", cudnn="ask", progress=False)
 
 
 ECHO = """
@@ -116,33 +109,24 @@ for number, line in enumerate(sys.stdin):
 """
 
 
-def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And sent once; beyond what the pipes hold they are not sent."""
+def test_a_subprocess_answers_until_it_exits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "echo.py"
     script.write_text(ECHO)
     monkeypatch.setattr(queries, "SCRIPT", script)
-    worker = queries.Worker(Path("no cudnn"), "13.0")
-
-    def asked(mode: int) -> list[int]:
-        return worker.workspaces(ONE_BY_ONE, "", mode, frozenset())
-
-    most = queries.UNREAD
+    echo = queries.Worker(Path("no cudnn"), "13.0")
     try:
-        for mode in (*range(most + 10), 1):
-            worker.expect(ONE_BY_ONE, "", mode, frozenset())
-        assert len(worker.sent) == most
-        assert [asked(mode) for mode in (2, 0, 1, most + 5)] == [[2, 2], [0, 0], [1, 1], [most, most + 5]]
-        worker.process.kill()
+        assert [echo.workspaces(ONE_BY_ONE, "", mode, frozenset()) for mode in (2, 1)] == [[0, 2], [1, 1]]
+        echo.process.kill()
         with pytest.raises(CudnnError, match="exited"):
-            asked(-1)
+            echo.workspaces(ONE_BY_ONE, "", 0, frozenset())
     finally:
-        worker.close()
+        echo.close()
 
 
-@pytest.mark.skipif(not stand_ins.is_possible(), reason="no ELF for this platform")
+@pytest.mark.skipif(not worker.is_possible(), reason="no ELF for this platform")
 def test_a_shared_library_without_code_calls_python() -> None:
     answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
-    stand_ins.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
+    worker.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
     result = ctypes.CDLL("libof_a_test.so.7")
     assert result.one_more(41) == 42 and result.as_well(1) == 2
 

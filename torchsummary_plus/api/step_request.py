@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..compiled.estimate import as_compiled, is_known_release
-from ..data.capability import AMPERE
+from ..data.capability import AMPERE, Chip
 from ..data.collection import no_collection
 from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, SUMMED, TUNED, MemoryLog, StepInfo
