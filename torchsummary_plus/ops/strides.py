@@ -46,19 +46,6 @@ def suggests_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool
     return True
 
 
-def strides_of_copy(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the strides of a copy that keeps the layout: of a dense tensor its own, else dense in the same axis order.
-
-    >>> strides_of_copy((6, 8), (1, 6)), strides_of_copy((6, 8), (16, 2))
-    ([1, 6], [8, 1])
-    """
-    copy, step = [0] * len(shape), 1
-    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
-        copy[axis] = step
-        step *= max(1, shape[axis])
-    return copy
-
-
 def order_of_axes(shape: Sequence[int], operands: Sequence[Sequence[int]], reduced: Collection[int] = ()) -> list[int]:
     """Return the axes from the innermost, as ``TensorIterator`` orders them by its operands' strides, 0 where expanded.
 

@@ -18,8 +18,7 @@ from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
 from ....live.versions import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
-from ...shapes.registry import is_dense
-from ...strides import strides_of_copy
+from ...shapes.registry import is_dense, preserved_strides
 from ..allocations import Allocations, buffers, copied, copies, elements, itemsize, joined, nbytes, results, suggested
 from ..registry import Alloc, Course, Free, Result, scratch
 from .reductions import Reduction, course, extreme, staged, summing, welford
@@ -234,8 +233,7 @@ def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> C
     copied = copies(x)
     softmax: Course = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
     masks = Alloc(elements(x)), Alloc(elements(x) // x.shape[dim])
-    strides = strides_of_copy(tuple(x.shape), x.stride())
-    mask = torch.empty_strided(x.shape, strides, dtype=torch.bool, device="meta")
+    mask = torch.empty_strided(x.shape, preserved_strides(x), dtype=torch.bool, device="meta")
     stages = course(chip, mask, [dim], torch.bool, extreme(torch.bool))
     return joined(softmax, masks, stages, (Alloc(itemsize(out)),))
 

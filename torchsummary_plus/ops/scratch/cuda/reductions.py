@@ -20,7 +20,8 @@ import torch
 from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
 from ...dtypes import HALVES, result_type
-from ...strides import order_of_axes, strides_of_copy
+from ...shapes.registry import preserved_strides
+from ...strides import order_of_axes
 from ..allocations import Allocations, copies, itemsize, joined, nbytes, results
 from ..registry import Alloc, AtMost, Course, reserve, scratch
 
@@ -320,7 +321,7 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
     """
     shape = tuple(tensor.shape)
     reduced = {axis % len(shape) for axis in axes} if axes and shape else set(range(len(shape)))
-    strides = tensor.stride() if itemsize is None else strides_of_copy(shape, tensor.stride())
+    strides = tensor.stride() if itemsize is None else preserved_strides(tensor)
     itemsize = itemsize or tensor.element_size()
     inputs = [stride * itemsize for stride in strides]
     outputs, step = [0] * len(shape), out_itemsize
