@@ -61,17 +61,15 @@ class Cudnn:
             self.why = "no device properties are known for this GPU"
         else:
             try:
-                cudnn_library()
+                self.why = missing_kernels(card.capability)
             except CudnnError as error:
                 self.why = str(error)
         self.has_worker = not self.why and capability_of(0) is None
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         if self.has_worker and card is not None and worker_of(os.getpid(), device_text(card)) is None:
             self.why = "without a driver cuDNN can be queried in a subprocess on Linux alone, and none could be started"
-        self.missing = "" if self.why or card is None else missing_kernels(card.capability)
-        """Why cuDNN's answers do not hold for this GPU; "" if they do."""
-        if how == ASK and (self.why or self.missing):
-            raise InputError(f"cudnn is 'ask', but {self.why or self.missing}; accepted here: 'auto', 'rule'")
+        if how == ASK and self.why:
+            raise InputError(f"cudnn is 'ask', but {self.why}; accepted here: 'auto', 'rule'")
 
     def afresh(self) -> Cudnn:
         """Return a new object with the same settings, for a pass in which no convolution has run yet."""
@@ -106,8 +104,6 @@ class Cudnn:
             self.is_guessed = True
             return None
         try:
-            if self.missing:
-                raise CudnnError(self.missing)
             ask = workspaces_of_worker if self.has_worker else workspaces
             answered = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
