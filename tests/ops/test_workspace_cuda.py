@@ -8,18 +8,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.arguments import RULE
 from torchsummary_plus.data.capability import AMPERE, Capability, Chip
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.versions import parsed, since
 from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
 from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
 from torchsummary_plus.step import fake_steps
-from torchsummary_plus.step.fake_steps import Step, task_of
+from torchsummary_plus.step.fake_steps import Step, Task
 from torchsummary_plus.step.workspace import Workspaces
 from torchsummary_plus.table.inputs import make_example
+from torchsummary_plus.table.modules import ModuleTree
 
 VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
 CUDA = torch.device("cuda", 0)
@@ -35,7 +38,8 @@ def recorded(
 ) -> MemoryLog:
     example = make_example(size, 4, None, None)
     assert example is not None
-    return fake_steps.recorded(task_of(model, example, Step(mode), CUDA, capability))
+    task = Task(ModuleTree(model), example, Step(mode), CUDA, capability, Cudnn(how=RULE), (), for_cuda=True)
+    return fake_steps.recorded(task)
 
 
 class PlainAttention(nn.Module):

@@ -154,8 +154,18 @@ def adapted() -> nn.Module:
     return model
 
 
+@of_parts(lambda: {"embed": nn.Embedding(128, 8), "layers": nn.ModuleList(nn.Linear(8, 8) for _ in range(SHAPE.depth))})
+def Returning(self, tokens: Tensor) -> list[Tensor]:
+    """Returns every layer's output."""
+    outputs = [self.embed(tokens)]
+    for layer in self.layers:
+        outputs.append(layer(outputs[-1]))
+    return outputs
+
+
 @pytest.mark.parametrize(
-    ("make", "options"), [(short, {"gpu": "H100", "mode": "eval"}), (adapted, {"optimizer": "adamw"})]
+    ("make", "options"),
+    [(short, {"gpu": "H100", "mode": "eval"}), (adapted, {"optimizer": "adamw"}), (Returning, {"mode": "eval"})],
 )
 def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
     make: Callable[[], nn.Module], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

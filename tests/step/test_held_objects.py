@@ -86,17 +86,6 @@ REPLACED = {
         "def use(self, hidden):\n    self.kept.append(hidden); return hidden\nKeeper.use = use",
         end="model.kept = []",
     ),
-    **{
-        f"the graph of an earlier pass through {name}": Program(
-            f"def use(self, hidden):\n    made = {made}; self.kept = made.cos(); return made * self.kept\n"
-            f"model = Keeper(); Keeper.use = use; model(big())",
-            infers=infers,
-        )
-        for name, made, infers in (
-            ("operators", "hidden.exp().sigmoid()", False),
-            ("operators, in inference", "hidden.exp().sigmoid()", True),
-        )
-    },
     "a weight that a hook makes": Program("model = nn.utils.weight_norm(model)"),
 }
 """What a step replaces is freed when the program frees it."""

@@ -35,12 +35,12 @@ def Linearised(self, x: Tensor) -> Tensor:
 
 
 @needs_compiler
-def test_what_torch_compiles_itself_is_the_real_step_or_in_range() -> None:
+def test_what_torch_compiles_itself_is_measured_as_compiled_before() -> None:
     model, adam, x = Branching(), torch.optim.Adam, torch.randn(ROWS, WIDTH)
     estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, optimizer=adam)
     torch._dynamo.reset()
     first, again = (measure(model, (x,), "train", adam).peak_bytes for _ in range(2))
-    assert estimate.peak_bytes == again <= first <= estimate.peak_range[1]
+    assert estimate.peak_bytes == again <= first
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 
 

@@ -87,6 +87,22 @@ def test_a_real_step_tells_sizes_and_values(build: Callable[[], nn.Module]) -> N
     assert on_card.assumptions == estimate.assumptions
 
 
+class Doubling(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear.weight.data.mul_(2)
+        y = self.linear(x)
+        return y[y > 0]
+
+
+def test_a_real_forward_leaves_the_parameters_that_it_writes_to() -> None:
+    torch.manual_seed(0)
+    model, x = Doubling(), rows()
+    before = model.linear.weight.clone()
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    assert "taken from a real forward" in estimate.assumptions[0]
+    assert torch.equal(model.linear.weight, before)
+
+
 def test_the_experts_of_later_steps_are_those_of_changed_weights() -> None:
     torch.manual_seed(0)
     model, x = Experts(), rows()

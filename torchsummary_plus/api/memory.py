@@ -254,10 +254,10 @@ def largest_batch(
     request = next(world.requests(model, required(example), options))
 
     with progress_line(progress) as tick:
-        search = Search(partial(request.trace, tick=tick, highest_draw=True), *request.limits(memory))
+        search = Search(partial(request.trace, tick=tick, highest_draw=True, as_source=True), *request.limits(memory))
         batch = search.run()
         if request.compiled:
-            search = search.again(partial(request.trace_as_asked, tick=tick, highest_draw=True))
+            search = search.again(partial(request.trace, tick=tick, highest_draw=True))
             batch = search.run()
         sizes = (max(size, search.smallest) for size in (batch, batch + 1))
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)

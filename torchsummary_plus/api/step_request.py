@@ -25,8 +25,7 @@ from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
-from ..step.fake_steps import Draws, Task, recorded, task_of
-from ..step.step import Step
+from ..step.fake_steps import Draws, Task, recorded
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -62,30 +61,32 @@ class StepRequest:
         gpu = self.gpu
         self.chip = None if gpu is None else Chip(gpu.compute_capability, gpu.multiprocessors)
 
-    def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
-        """Trace the step at a batch size; with ``highest_draw``, random decisions are those of the highest peak."""
-        draws = partial(Draws, seed=0, highest=True) if highest_draw else Draws
-        task = partial(self.task, batch, listeners=[Ticks(tick, batch)])
-        with no_collection():
-            log = log_of_few_layers(task, self.tree, self.step, draws)
-            return recorded(task(draws=draws())) if log is None else log
+    def trace(
+        self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
+    ) -> MemoryLog:
+        """Trace the step at a batch size, as compiled if that was asked for, unless ``as_source``.
 
-    def trace_as_asked(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
-        """Trace the step at a batch size, as compiled if that was asked for."""
-        log = self.trace(batch, tick, highest_draw)
-        if not self.compiled:
+        With ``highest_draw``, random decisions are those of the highest peak.
+        """
+        draws = Draws(seed=0, highest=True) if highest_draw else Draws()
+        task = replace(self.task(batch), listeners=[Ticks(tick, batch)], draws=draws)
+        with no_collection():
+            log = log_of_few_layers(task) or recorded(task)
+        if as_source or not self.compiled:
             return log
         return as_compiled(self.task(batch), log, partial(tick, f"compiling for a batch of {batch:,}"))
+
+    def task(self, batch: int) -> Task:
+        """Return the task of recording the step, on the GPU that was named or else the installed one."""
+        card, example = self.cudnn.card, with_batch(self.example, batch)
+        known = self.chip or (AMPERE if card is None else card.capability)
+        is_cuda = self.backend == "cuda"
+        return Task(self.tree, example, self.step, self.device, known, self.cudnn, (), for_cuda=is_cuda)
 
     def predicted(self, tick: Callable[[str], None]) -> MemoryEstimate:
         """Return the estimate for the example's own batch; an open batch counts as 1."""
         batch = self.example.batch_size or 1
-        return self.estimate(batch, self.trace_as_asked(batch, tick))
-
-    def task(self, batch: int, tree: ModuleTree | None = None, step: Step | None = None, **more: Any) -> Task:
-        """Return the task of recording the step, or that of a part of the model, at a batch size."""
-        example = with_batch(self.example, batch)
-        return task_of(tree or self.tree, example, step or self.step, self.device, self.chip, cudnn=self.cudnn, **more)
+        return self.estimate(batch, self.trace(batch, tick))
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
@@ -207,7 +208,9 @@ class _RankRequest(StepRequest):
         other.ranked = self.ranked.of_rank(number)
         return other
 
-    def trace(self, batch: int, tick: Callable[[str], None], highest_draw: bool = False) -> MemoryLog:
+    def trace(
+        self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
+    ) -> MemoryLog:
         with no_collection():
             self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
         return log

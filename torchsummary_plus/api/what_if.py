@@ -131,11 +131,11 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
     def tell(words: str) -> None:
         tick(f"{name}: {words}")
 
-    shared = {size: first.trace_as_asked(size, tell) for size in (batch, 3 if batch == 2 else 2)}
+    shared = {size: first.trace(size, tell) for size in (batch, 3 if batch == 2 else 2)}
     needed = first.peak(least(shared[batch]))
     limits, logs, estimate = [], shared, first.estimate(batch, shared[batch])
     for gpu, request in requests.items():
-        trace = partial(request.trace_as_asked, tick=tell, highest_draw=True)
+        trace = partial(request.trace, tick=tell, highest_draw=True)
         search = SharedSearch(trace, *request.limits(gpu), logs)
         largest = search.run()
         logs = search.logs

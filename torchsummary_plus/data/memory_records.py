@@ -291,6 +291,21 @@ class MemoryLog:
         return self.streams[storage] if storage < len(self.streams) else 0
 
 
+def highest(events: Iterable[tuple[int, int, int]]) -> tuple[int, int]:
+    """Return the most bytes that are live at once, as requested, and the last event after which they are.
+
+    >>> highest([(0, 0, 4), (0, 1, 8), (0, 0, 0), (0, 2, 4)])
+    (12, 3)
+    """
+    sizes: dict[int, int] = {}
+    level, most = 0, (0, -1)
+    for number, (_, storage, nbytes) in enumerate(events):
+        level += nbytes - sizes.get(storage, 0)
+        sizes[storage] = nbytes
+        most = max(most, (level, number))
+    return most
+
+
 def without(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
     """Return the events of a log without some storages, to compare peaks: it has no calls and no doubts."""
     events = tuple(event for event in log.events if event[1] not in storages)

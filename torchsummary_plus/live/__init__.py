@@ -2,7 +2,7 @@
 
 - What the user passes: ``structures``, ``packed``, ``offloading``.
 - Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``stored``, ``exports``.
-- Copies for a pass, and what a step reaches besides the model: ``copying``, ``reach``, ``graphs``.
+- Copies for a pass, and what a step reaches besides the model: ``copying``, ``reach``.
 - What a pass leaves as it was: ``isolation``. Autocast inside kernels: ``autocast``.
 - CUDA without a GPU: ``cuda_guard`` (and NVIDIA's driver), ``cuda_calls``.
 - torch's releases: ``compat``, ``versions``.

@@ -111,11 +111,6 @@ profiler_enabled: Callable[[], bool] = probe(
     "other libraries' operators are run on zeros even while a profiler is active",
     lambda: False,
 )
-SavedTensor: Any = probe(
-    "torch:_C._autograd.SavedTensor",
-    "tensors that autograd graphs keep from before a step are not counted",
-    instead=type(None),
-)
 current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP)
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
 swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _STEP)

@@ -507,12 +507,14 @@ USUAL.update((kind, _found(kind)) for kind in (dict, OrderedDict, list, set, tup
 class Copies:
     """Real copies of tensors on a device; each storage is copied once, so that views keep sharing it.
 
-    Tensors on other devices stay there, unless ``moves`` is set.
+    Tensors on other devices stay there, unless ``moves`` is set. If it ``shares`` parameters, those on the device are
+    not copied.
     """
 
-    def __init__(self, device: torch.device, moves: bool = False) -> None:
+    def __init__(self, device: torch.device, moves: bool = False, shares: bool = False) -> None:
         self.device = device
         self.moves = moves
+        self.shares = shares
         self._copied: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -533,7 +535,9 @@ class Copies:
     def alike(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the copy of any tensor, a parameter for a parameter. Copies on other devices share no storage."""
         to_here = tensor.device == self.device or (self.moves and tensor.device.type != "meta")
-        if to_here and is_plain(tensor):
+        if self.shares and tensor.device == self.device and isinstance(tensor, torch.nn.Parameter):
+            copy = tensor.detach()
+        elif to_here and is_plain(tensor):
             copy = self.of(tensor.detach())
         elif to_here and tensor.layout in SPARSE:
             copy = self._of_sparse(tensor.detach())

@@ -164,7 +164,7 @@ class Reached:
         yield from vars(tensor).values()
         yield from (tensor._backward_hooks or {}).values()
         yield from (tensor._post_accumulate_grad_hooks or {}).values()
-        yield _gradient_of(tensor)
+        yield gradient_of(tensor)
         yield type(tensor)
 
     def _in_class(self, kind: type) -> Iterator[Any]:
@@ -218,9 +218,7 @@ class Reached:
                 )
 
     def _in_object(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, compat.SavedTensor):
-            yield from in_saved(value)
-        elif isinstance(value, nn.Module):
+        if isinstance(value, nn.Module):
             self.modules.append(value)
             if isinstance(value, torch.jit.ScriptModule):
                 yield from held_by_script(value)
@@ -264,7 +262,7 @@ def _in_steps(iterator: Iterator[Any]) -> Iterator[Any]:
             yield held
 
 
-def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return a leaf's gradient; None for a view that autograd refuses to look at, since its base was written to."""
     try:
         return tensor.grad if tensor.is_leaf else None
@@ -283,12 +281,6 @@ def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:
     Source: torch/nn/utils/parametrize.py, ``_inject_property``. A copy of the module has the same class.
     """
     return issubclass(kind, nn.Module) and namespace is not None and not hasattr(namespace, kind.__name__)
-
-
-def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield the tensor that an autograd node saved, or what its hooks packed; nothing on torch before 2.10."""
-    yield getattr(saved, "data", None)
-    yield getattr(saved, "unpack_hook", None)
 
 
 def _by_forward(kind: type) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from ..data.memory_records import (
     MemoryLog,
     RowMemory,
     StepInfo,
+    highest,
 )
 from ..data.units import MIB, describe, in_common_unit
 from .allocator_options import AllocatorOptions
@@ -370,14 +371,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
 def tensors_peak(log: MemoryLog) -> int:
     """Return the most bytes of tensors at once, without kernels' scratch memory or an allocator's rounding."""
     scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
-    sizes: dict[int, int] = {}
-    live = most = 0
-    for _, storage, nbytes in log.events:
-        if storage not in scratch:
-            live += nbytes - sizes.get(storage, 0)
-            sizes[storage] = nbytes
-            most = max(most, live)
-    return most
+    return highest(event for event in log.events if event[1] not in scratch)[0]
 
 
 def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | float | str, gpu: str = "") -> bool:

@@ -28,7 +28,7 @@ from ..live.stored import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
 from ..step.deep_steps import FEWEST, Cut, takes_all_layers_alike
-from ..step.growth import NotRepeatingError, Proved, UnprovedError, grown
+from ..step.growth import NotRepeatingError, Proved, grown
 from ..step.optimizers import fakes_in_foreach, optimizer_maker
 from ..step.recorded_steps import follow_meta_storages, resizing_watched
 from ..step.step import Step
@@ -138,7 +138,7 @@ class Ranked:
             for cut in cuts[1:]:
                 logs.append(self._settled(example, listeners, cut, neighbours)[1])
                 if len(logs) == len(cuts) or proved:
-                    with suppress(UnprovedError):
+                    with suppress(NotRepeatingError):
                         return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole, proved)
             raise NotRepeatingError
         except NotRepeatingError:

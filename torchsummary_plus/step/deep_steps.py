@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from ..live.copying import Copier
 from ..live.isolation import one_pass
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
-from .fake_steps import Draws, Task, recorded
+from .fake_steps import Task, recorded
 from .growth import NotRepeatingError, Stack, grown
 from .step import Step
 
@@ -33,29 +33,27 @@ def takes_all_layers_alike(step: Step) -> bool:
     )
 
 
-def log_of_few_layers(
-    task: Callable[..., Task], tree: ModuleTree, step: Step, new_draws: Callable[[], Draws]
-) -> MemoryLog | None:
+def log_of_few_layers(task: Task) -> MemoryLog | None:
     """Return a step's log, grown from those of models with a few of many equal layers; None if they do not repeat.
 
-    ``task(tree, step=, draws=)`` returns a step's task. Layers that random numbers may skip stand for no deeper model.
+    Layers that random numbers may skip stand for no deeper model.
     """
+    tree, step = task.tree, task.step
     stack = largest_stack(tree.modules[0], WORTH) if takes_all_layers_alike(step) else None
     if stack is None:
         return None
     logs, stacks = [], []
     with one_pass(), suppress(NotRepeatingError, SummaryError):
         for count in range(FEWEST, FEWEST + 3):
-            copier, draws = Copier(lambda tensor: tensor), new_draws()
+            copier, draws = Copier(lambda tensor: tensor), replace(task.draws)
             shallow = copier.modules(tree.modules)[0]
-            names = replace(stack, container=shallow.get_submodule(stack.path)).keep(count)
-            stacks.append(Stack(stack.path, names))
+            stacks.append(stack.keep(shallow, count))
             loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
             shallow_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer))
-            logs.append(recorded(task(ModuleTree(shallow), step=shallow_step, draws=draws)))
+            logs.append(recorded(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
             if draws.asks:
                 return None
-        return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
+        return grown(logs, stacks, tree.paths, stack)
     return None
 
 
@@ -86,8 +84,7 @@ class Cut:
         stack = largest_stack(model, WORTH)
         if stack is not None:
             self.paths = tuple(ModuleTree(model).paths)
-            self.whole = Stack(stack.path, stack.names)
-            self.left = Stack(stack.path, stack.keep(self.count))
+            self.whole, self.left = stack, stack.keep(model, self.count)
 
 
 _WITH_BUCKETS = "DistributedDataParallel"
@@ -95,32 +92,34 @@ _WITH_BUCKETS = "DistributedDataParallel"
 
 
 @dataclass(frozen=True)
-class LayerStack:
-    """A stack of equal layers: the children ``start`` to ``stop`` of the container at ``path``."""
+class LayerStack(Stack):
+    """A container of layers, of which those from ``start`` to ``stop`` are equal."""
 
-    path: str
-    container: nn.Module
-    names: tuple[str, ...]
     start: int
     stop: int
 
-    def keep(self, count: int) -> tuple[str, ...]:
-        """Keep ``count`` of the equal layers; return the remaining names, renumbered except in a dictionary."""
-        modules = self.container._modules
+    def keep(self, model: nn.Module, count: int) -> Stack:
+        """Keep ``count`` of a model's equal layers; return what remains, renumbered except in a dictionary."""
+        container = model.get_submodule(self.path)
+        modules = container._modules
         old_names = [*self.names[: self.start + count], *self.names[self.stop :]]
         remaining = [modules[name] for name in old_names]
         modules.clear()
-        names = old_names if isinstance(self.container, nn.ModuleDict) else list(map(str, range(len(remaining))))
+        names = old_names if isinstance(container, nn.ModuleDict) else list(map(str, range(len(remaining))))
         modules.update(zip(names, remaining))
-        return tuple(names)
+        return Stack(self.path, tuple(names))
 
 
 def largest_stack(model: nn.Module, least: int) -> LayerStack | None:
     """Return the stack with the most modules among those of at least ``least`` equal layers; None if there is none."""
-    shared = _shared(model)
-    stacks = [stack for path, module in model.named_modules() for stack in _stacks(path, module, shared)]
+    long = [(path, module) for path, module in model.named_modules() if len(module._modules) >= least]
+    if not long:
+        return None
+    counts = Counter(id(own) for module in model.modules() for own in module._parameters.values() if own is not None)
+    shared = {key for key, count in counts.items() if count > 1}
+    stacks = [stack for path, module in long for stack in _stacks(path, module, shared)]
     stacks = [stack for stack in stacks if stack.stop - stack.start >= least]
-    return max(stacks, key=lambda stack: sum(1 for _ in stack.container.modules()), default=None)
+    return max(stacks, key=lambda stack: sum(1 for _ in model.get_submodule(stack.path).modules()), default=None)
 
 
 def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[LayerStack]:
@@ -136,7 +135,7 @@ def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[Layer
             grows = all(a == b or b - a == stop - start for a, b in zip(counts, later))
             if parts and parts == others and grows:
                 continue
-        yield LayerStack(path, container, names, start, stop)
+        yield LayerStack(path, names, start, stop)
         start = stop
 
 
@@ -184,12 +183,6 @@ def _tensor(tensor: Tensor | None, shared: set[int]) -> Any:
     inner = [_tensor(getattr(tensor, name), shared) for name in inner_names(tensor)] if is_wrapper(tensor) else []
     plain = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad, str(tensor.device), type(tensor), inner)
     return (*plain, id(tensor)) if id(tensor) in shared else plain
-
-
-def _shared(model: nn.Module) -> set[int]:
-    """Return the ids of parameters that several modules share."""
-    counts = Counter(id(own) for module in model.modules() for own in module._parameters.values() if own is not None)
-    return {key for key, count in counts.items() if count > 1}
 
 
 def _sharding(module: nn.Module) -> Any:

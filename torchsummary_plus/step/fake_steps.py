@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.arguments import RULE
-from ..data.capability import AMPERE, Capability
+from ..data.capability import Capability
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import IDLE_SCALER, MemoryLog, without_optimizer
+from ..data.memory_records import IDLE_SCALER, MemoryLog, highest, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_calls import cuda_as_cpu
-from ..live.cuda_guard import capability_of
 from ..live.exports import exporting
 from ..live.fakes import CPU, META, DataDependentError, fake_like, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass, own_random
@@ -30,19 +28,19 @@ from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete
 from ..live.stored import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised, read
+from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised
 from ..table.experts import numbers_of_experts
 from ..table.forward import Listener, Pass, deep_stack
 from ..table.hints import forward_error, has_same_text, is_about_shards, with_real_step
 from ..table.inputs import Example
 from ..table.mode_setting import set_mode
-from ..table.modules import ModuleTree, placed, tensors_in
+from ..table.modules import ModuleTree, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.kernels import run_really
 from ..trace.questions import OUTSIDE, Answers, Guesses
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
-from .compiling import CompilerNeededError, compiler_left_out, import_for_hooked, refused_to_torch
+from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out, import_for_hooked
 from .ledger import IfUsed, Ledger, Work
 from .optimizers import fakes_in_foreach
 from .real_steps import (
@@ -51,19 +49,16 @@ from .real_steps import (
     TOO_MANY_VALUES,
     Misrepresented,
     OperatorLimit,
-    RealStep,
     Rehearsal,
     by_other_kernels,
     in_wide_bands,
     measured_step,
     rehearse,
-    rehearse_step,
     too_long,
-    with_cublas,
 )
 from .recorded_steps import RecordedSteps, follow_meta_storages
 from .step import Step
-from .step_copy import UNSEEN, StepCopy, Surroundings, with_loss
+from .step_copy import StepCopy, Surroundings, with_loss
 
 OTHER_SEEDS = 7_919, 104_729
 """Seeds of the other draws recorded where random numbers may decide what runs."""
@@ -92,18 +87,13 @@ class Draws:
         self.foreign |= answers.loaded
 
     @contextmanager
-    def seeded(self) -> Iterator[None]:
-        """Seed the generators, and restore them."""
-        with global_state_kept(), own_random():
-            if self.seed is not None:
-                _seed_all(self.seed)
-            yield
-
-    @contextmanager
     def watched(self) -> Iterator[None]:
         """Seed the generators, which the caller restores, and note whether Python's or NumPy's were used."""
         if self.seed is not None:
-            _seed_all(self.seed)
+            seed_own(self.seed)
+            random.seed(self.seed)
+            if "numpy.random" in sys.modules:
+                sys.modules["numpy.random"].seed(self.seed)
         before = _foreign_states()
         try:
             yield
@@ -126,7 +116,7 @@ class Task:
     cudnn: Cudnn
     listeners: Sequence[Listener]
     rehearsal: Rehearsal | None = None
-    real: RealStep | None = None
+    real: Rehearsal | None = None
     guesses: Guesses | None = None
     draws: Draws = field(default_factory=Draws)
     grows: bool = False
@@ -141,33 +131,27 @@ class Task:
         """Whether a real step has run."""
         return self.real is not None and self.real.journal is not None
 
-    def rehearsed_step(self) -> RealStep:
-        """Return the real step's answers, from the one step that runs."""
-        if self.real is not None:
+    def rehearsed(self, only_forward: bool = False) -> Rehearsal:
+        """Return the answers of a real forward, or of real steps, which run once."""
+        if self.real is not None and not only_forward:
             return self.real
         if self.step.mode == "train":
             import_for_optimizers()
-        with cuda_as_cpu(self.for_cuda), self.draws.seeded():
-            return rehearse_step(self.tree, self.example, self.step)
+        with cuda_as_cpu(self.for_cuda), global_state_kept(), own_random(), self.draws.watched():
+            return rehearse(self.tree, self.example, self.step, only_forward)
 
-    def measured(self, real: RealStep, why: str) -> MemoryLog:
+    def measured(self, real: Rehearsal, why: str) -> MemoryLog:
         """Return the log of a real step on the CPU that has been rehearsed, with the reason for it."""
         with cuda_as_cpu(self.for_cuda):
             log = measured_step(self.tree, self.example, self.step, real)
         return replace(log, assumptions=(f"measured in a real step on the CPU{why}", *log.assumptions))
-
-    def rehearsed_forward(self) -> Rehearsal:
-        """Run a real forward on a copy of the model."""
-        with eager(), cuda_as_cpu(self.for_cuda), self.draws.seeded():
-            return rehearse(self.tree, self.example, self.step.mode == "train", self.step.autocast)
 
     def redrawn(self, draws: Draws) -> Task:
         """Return the task with other random numbers, also in its real pass if that drew any."""
         task = replace(self, draws=draws)
         if self.rehearsal is None or not self.rehearsal.drew:
             return task
-        real = replace(task, real=None).rehearsed_step() if self.has_real_step else None
-        return replace(task, rehearsal=task.rehearsed_forward() if real is None else real.rehearsal)
+        return replace(task, rehearsal=replace(task, real=None).rehearsed(only_forward=not self.has_real_step))
 
 
 class NeedsValuesError(Exception):
@@ -180,30 +164,6 @@ class NeedsValuesError(Exception):
 
 Setback = NeedsIntegerError | CompilerNeededError | GrewError | NeedsValuesError | ForwardError | StepError
 """Why an attempt gives no log."""
-
-
-def task_of(
-    model: nn.Module | ModuleTree,
-    example: Example,
-    step: Step,
-    device: torch.device | None,
-    capability: Capability | None = None,
-    listeners: Sequence[Listener] = (),
-    cudnn: Cudnn | None = None,
-    draws: Draws | None = None,
-) -> Task:
-    """Return the task of recording a model's steps.
-
-    ``capability`` is the compute capability to assume; None means the installed GPU's, or an A100's without one.
-    ``cudnn`` supplies the workspaces of convolutions; without it they come from a table. ``draws`` seeds the step, and
-    is told whether random numbers decide what runs.
-    """
-    tree = read(model, example)
-    place = placed(device or tree.device())
-    on_cuda = place.type == "cuda"
-    known = capability or (capability_of(place.index) if on_cuda else None) or AMPERE
-    cudnn = cudnn or Cudnn(how=RULE)
-    return Task(tree, example, step, place, known, cudnn, listeners, draws=draws or Draws(), for_cuda=on_cuda)
 
 
 def recorded(task: Task) -> MemoryLog:
@@ -242,7 +202,7 @@ def recorded(task: Task) -> MemoryLog:
 def _completed(task: Task, log: MemoryLog, misrepresented: Collection[str]) -> MemoryLog:
     """Return the log with those under other guesses and draws, or a measured one if fakes misrepresent the step."""
     if misrepresented and task.device.type == "cpu":
-        real = task.rehearsed_step()
+        real = task.rehearsed()
         if real.journal is not None:  # Either is reason enough.
             return task.measured(real, f", because {min(misrepresented)}")
     for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(misrepresented):
@@ -281,21 +241,21 @@ def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog
     :class:`UnsupportedError` if no real step can run either.
     """
     trains = task.step.mode == "train"
-    real = task.rehearsed_step() if trains or setback.outside else task.real
+    real = task.rehearsed() if trains or setback.outside else task.real
     if task.rehearsal is None and not setback.outside and (real is None or real.journal is None):
-        task = replace(task, rehearsal=task.rehearsed_forward(), real=real, guesses=None if trains else Guesses())
+        task = replace(task, rehearsal=task.rehearsed(True), real=real, guesses=None if trains else Guesses())
     else:
-        real = real or task.rehearsed_step()
-        rehearsal = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
-        rehearsal = replace(rehearsal, failure=real.rehearsal.failure)
+        real = real or task.rehearsed()
+        rehearsal = real if real.journal is not None or task.rehearsal is None else task.rehearsal
+        rehearsal = replace(rehearsal, failure=real.failure)
         task = replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
     if task.rehearsal is None or not task.rehearsal.is_loop:
         return task
     if task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None:
         task = replace(task, step=replace(task.step, steps=1))
-    real = task.rehearsed_step()
+    real = task.rehearsed()
     if real.journal is None:
-        raise too_long(f"{TOO_MANY_VALUES}, and {real.rehearsal.failure}")
+        raise too_long(f"{TOO_MANY_VALUES}, and {real.failure}")
     log = task.measured(real, f", because {TOO_MANY_VALUES}")
     return by_other_kernels(log, task.capability) if task.device.type == "cuda" else log
 
@@ -329,15 +289,6 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     return replace(log, others=(*log.others, *others))
 
 
-def _first_sentence(text: str) -> str:
-    """Return a message without the advice that torch adds for authors of operators.
-
-    >>> _first_sentence("there is no Meta kernel registered. You may have run into this message while ...")
-    'there is no Meta kernel registered'
-    """
-    return re.split(r"\.\s+(?=[A-Z])", text.splitlines()[0])[0]
-
-
 def _with_complex_inputs(task: Task, setback: ForwardError | StepError) -> Task | None:
     """With complex numbers for the sized inputs of a model of complex parameters."""
     inputs = task.example.complex_instead(task.tree)
@@ -351,7 +302,8 @@ def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLo
     error = task.failure or setback
     if is_about_shards(error.original):
         raise error from error.__cause__
-    why = f"the step cannot run on fake tensors ({_first_sentence(str(error))})"
+    first, *_ = re.split(r"\.\s+(?=[A-Z])", str(error).splitlines()[0])  # torch adds advice for authors of operators.
+    why = f"the step cannot run on fake tensors ({first})"
     if task.step.mode == "train":
         import_for_optimizers()
     if task.device.type == "cuda":
@@ -362,11 +314,10 @@ def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLo
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
         log = replace(log, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
         return by_other_kernels(log, task.capability)
-    real = task.rehearsed_step()
+    real = task.rehearsed()
     if real.journal is None:
-        raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
-    log = task.measured(real, f": {why}")
-    return with_cublas(log, task.capability) if task.for_cuda else log
+        raise with_real_step(error, real.error, real.failure) from error.__cause__
+    return task.measured(real, f": {why}")
 
 
 ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...] = (
@@ -385,13 +336,25 @@ def record_once(task: Task) -> MemoryLog:
     """Record the steps once. Raises a :data:`Setback`."""
     surroundings, guesses = Surroundings(task.tree, task.step), task.guesses
     answers = Answers(None if task.rehearsal is None else task.rehearsal.answers, task.has_real_step, guesses)
-    if surroundings.has_unseen_graphs:
-        answers.assume(OUTSIDE, "autograd graphs from before the step", UNSEEN)
     if guesses is not None:
         guesses.begin()
-    with ExitStack() as stack, closing(answers):
+    with (
+        global_state_kept(),
+        own_random(),
+        deep_stack(),
+        eager(),
+        compiler_left_out(),
+        compiled_for_torch(refuses=True),
+        gradients(task.step.mode == "train"),
+        task.draws.watched(),
+        exporting(),
+        standing_in_for(task.device, task.capability) as mode_key,
+        fakes_in_foreach(),
+        ExitStack() as stack,
+        closing(answers),
+    ):
         embeddings = Embeddings(task.example)
-        steps, work = _prepared(stack, task, surroundings, answers, embeddings)
+        steps, work = _prepared(stack, task, surroundings, answers, embeddings, mode_key)
         size, log = steps.tree.size(), None
         try:
             with steps.recording(task.example, embeddings) as (args, kwargs):
@@ -419,11 +382,10 @@ def record_once(task: Task) -> MemoryLog:
 
 
 def _prepared(
-    stack: ExitStack, task: Task, surroundings: Surroundings, answers: Answers, embeddings: Embeddings
+    stack: ExitStack, task: Task, surroundings: Surroundings, answers: Answers, embeddings: Embeddings, mode_key: Any
 ) -> tuple[RecordedSteps, Work]:
-    """Enter the contexts of a recording; return the steps, ready to run on fakes, and what counts their work."""
+    """Return the steps, ready to run on fakes, and what counts their work."""
     guesses, on_cuda, original = task.guesses, task.device.type == "cuda", task.tree
-    mode_key = _entered(stack, task)
     kernels = StepKernels(task.device, answers)
     kernels.keeps_places = original.is_split() and on_cuda
     kernels.others_stay = original.device().type == "cuda" and on_cuda
@@ -454,22 +416,6 @@ def _prepared(
     if surroundings.has_idle_scaler and on_cuda:
         steps.notes[IDLE_SCALER] = None
     return steps, work
-
-
-def _entered(stack: ExitStack, task: Task) -> Any:
-    """Enter the contexts of a recording; return the mode key."""
-    stack.enter_context(global_state_kept())
-    stack.enter_context(own_random())
-    stack.enter_context(deep_stack())
-    stack.enter_context(eager())
-    stack.enter_context(compiler_left_out())
-    stack.enter_context(refused_to_torch())
-    stack.enter_context(gradients(task.step.mode == "train"))
-    stack.enter_context(task.draws.watched())
-    stack.enter_context(exporting())
-    mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
-    stack.enter_context(fakes_in_foreach())
-    return mode_key
 
 
 def _copied(stack: ExitStack, task: Task, surroundings: Surroundings, kernels: StepKernels, moved: bool) -> StepCopy:
@@ -513,33 +459,14 @@ def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], Mem
         return replace(log, assumptions=(*log.assumptions, note)) if draws.asks else log
     if draws.highest:
         note = f"random numbers decide what runs: the highest peak of {len(others) + 1} draws; others may exceed it"
-        return replace(max((log, *others), key=_peak), others=log.others, assumptions=(*log.assumptions, note))
+        most = max((log, *others), key=lambda each: highest(each.events)[0])
+        return replace(most, others=log.others, assumptions=(*log.assumptions, note))
     note = f"random numbers decide what runs: the range is where 95 % of draws lie, judged by {len(others) + 1} of them"
     # Another of n normal draws lies within t * deviation * sqrt(1 + 1/n) of their mean.
-    peaks = [*map(_peak, others), _peak(log)]
+    peaks = [highest(each.events)[0] for each in (*others, log)]
     reach = STUDENT[len(peaks)] * stdev(peaks) * sqrt(1 + 1 / len(peaks))
     spread = max(0, int(min(peaks) - mean(peaks) + reach)), max(0, int(mean(peaks) + reach - max(peaks)))
     return replace(log, others=(*log.others, *others), assumptions=(*log.assumptions, note), spread=spread)
-
-
-def _peak(log: MemoryLog) -> int:
-    """Return the most bytes that are live at once, as requested."""
-    live: dict[int, int] = {}
-    level = highest = 0
-    for _, storage, nbytes in log.events:
-        level += nbytes - live.get(storage, 0)
-        live[storage] = nbytes
-        highest = max(highest, level)
-    return highest
-
-
-def _seed_all(seed: int) -> None:
-    """Seed the generators of torch, Python and NumPy."""
-    seed_own(seed)
-    random.seed(seed)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed(seed)
 
 
 def _foreign_states() -> tuple[object, ...]:

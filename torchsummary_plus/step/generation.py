@@ -39,12 +39,12 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
             'generation loop of your own, pass mode="eval" and train_step='
         )
     skips = skips_tokens(model, new_tokens, cache)
-    cache_maker(model, cache, 1)
+    own_cache(model, cache, 1)
 
     def step(model: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
-        own_cache = cache_maker(model, cache, input_ids.shape[1] + new_tokens)()
-        options = {} if own_cache is None else {"past_key_values": own_cache}
-        del own_cache
+        made = own_cache(model, cache, input_ids.shape[1] + new_tokens)
+        options = {} if made is None else {"past_key_values": made}
+        del made
         if skips:
             _first_and_last(model, input_ids, attention_mask, new_tokens, options)
             return
@@ -192,13 +192,13 @@ def as_choice(cache: Any, dtype: Any) -> CacheChoice:
     return CacheChoice(cache)
 
 
-def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], Any]:
-    """Return a callable that makes a model's cache for ``tokens``; if it returns None, ``generate`` makes its own.
+def own_cache(model: Any, choice: CacheChoice, tokens: int) -> Any:
+    """Make a model's cache for ``tokens``; None if ``generate`` makes it itself.
 
     Raises :class:`UnsupportedError` if the model, or the installed transformers, has no such cache.
     """
     if choice.name in (DYNAMIC, STATIC):
-        return lambda: None
+        return None
     caches = need_extra("transformers.cache_utils", "transformers")
     supports = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
     if getattr(model.config, "is_encoder_decoder", False) or not supports:
@@ -207,19 +207,16 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
     config = model.config.get_text_config(decoder=True)
     try:
         if choice.name == PAGED:
-            return lambda: _paged(caches, config, choice, tokens)
+            return _paged(caches, config, choice, tokens)
         if choice.dtype == FP8:
-            caches.QuantizedCache(FP8, copy.deepcopy(config))
-            return lambda: caches.QuantizedCache(FP8, copy.deepcopy(config))
+            return caches.QuantizedCache(FP8, copy.deepcopy(config))
         kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
         if kinds:
             raise ValueError(f"all layers need full attention, but some are {', '.join(sorted(kinds))}")
-        layers = int(config.num_hidden_layers)
-        return lambda: caches.Cache(layers=[_grouped(caches, choice)() for _ in range(layers)])
+        return caches.Cache(layers=[_grouped(caches, choice)() for _ in range(int(config.num_hidden_layers))])
     except (ValueError, AttributeError, TypeError) as error:
-        raise UnsupportedError(
-            f"the installed transformers has no {choice} for {type(model).__name__}: {error}"
-        ) from error
+        name = type(model).__name__
+        raise UnsupportedError(f"the installed transformers has no {choice} for {name}: {error}") from error
 
 
 def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:

@@ -112,10 +112,7 @@ aten = torch.ops.aten
 
 Fill = Callable[[Tensor], object]
 
-_Courses = tuple[Course | AtMost, Course | AtMost]
-"""A kernel's course in the first call with an object of packed weights, and in later calls; equal without objects."""
-
-_COURSES: dict[Any, _Courses | None] = {}
+_COURSES: dict[Any, Course | AtMost | None] = {}
 _REMEMBERED = 10_000
 
 
@@ -125,7 +122,7 @@ class Trials:
     def __init__(self) -> None:
         self._packed: dict[int, torch.ScriptObject] = {}
         """Objects of packed weights that kernels were called with, by hash: each call wraps them anew for Python."""
-        self._of_libraries: dict[Any, _Courses | None] = {}
+        self._of_libraries: dict[Any, Course | AtMost | None] = {}
         """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
     def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | AtMost:
@@ -145,10 +142,10 @@ class Trials:
         casts = is_foreign(name) and is_cast_inside("cpu")
         objects = {hash(value): value for value in args if type(value) is torch.ScriptObject}
         known = self._of_libraries if is_foreign(name) or objects else _COURSES
-        courses = _known(func, Call(args, kwargs, out), known, casts)
-        is_later = objects.keys() <= self._packed.keys()
+        is_later = bool(objects) and objects.keys() <= self._packed.keys()
+        course = _known(func, Call(args, kwargs, out), known, casts, is_later)
         self._packed.update(objects)
-        return UNKNOWN if courses is None else courses[is_later]
+        return UNKNOWN if course is None else course
 
 
 @cache
@@ -157,8 +154,13 @@ def _only_views(func: OpOverload) -> bool:
     return func.is_view or func is aten._unsafe_view.default or torch.Tag.inplace_view in func.tags
 
 
-def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], casts: bool) -> _Courses | None:
-    """Return a call's courses, tried once for all calls alike; None if an operand is not strided."""
+def _known(
+    func: OpOverload, call: Call, known: dict[Any, Course | AtMost | None], casts: bool = False, is_later: bool = False
+) -> Course | AtMost | None:
+    """Return a call's course, tried once for all calls alike; None if an operand is not strided.
+
+    ``is_later`` says that objects of packed weights have been used before.
+    """
     args, kwargs, out = call
     surroundings = (
         torch.get_num_threads(),
@@ -169,6 +171,7 @@ def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], cast
         torch.get_default_dtype(),
         float32_precisions(),
         casts and torch.get_autocast_dtype("cpu"),
+        is_later,
     )
     read: list[Any] = [id(func), surroundings, _selected(func, args, out)]
     operands: list[Tensor] = []
@@ -186,10 +189,10 @@ def _known(func: OpOverload, call: Call, known: dict[Any, _Courses | None], cast
     except KeyError:
         if len(known) >= _REMEMBERED:
             known.clear()
-        known[key] = courses = _tried(func, call, casts)
-        return courses
+        known[key] = course = _tried(func, call, casts, is_later)
+        return course
     except TypeError:  # An argument cannot be a key.
-        return _tried(func, call, casts)
+        return _tried(func, call, casts, is_later)
 
 
 def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
@@ -202,35 +205,32 @@ def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
                 yield int((each.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
-def _tried(func: OpOverload, call: Call, casts: bool) -> _Courses | None:
-    """Return a call's courses, from smaller calls if it is large and those agree."""
+def _tried(func: OpOverload, call: Call, casts: bool, is_later: bool) -> Course | AtMost | None:
+    """Return a call's course, from smaller calls if it is large and those agree."""
     work = multiply_adds(func, *call) or 0
     tensors = tensors_of(call)
     elements = sum(tensor.numel() for tensor in tensors)
     if is_foreign(func.name()):
-        return _trial(func, call, casts) if work <= LONGEST_FOREIGN and _fits(func, call) else None
+        return _trial(func, call, casts, is_later) if work <= LONGEST_FOREIGN and _fits(func, call) else None
     threads = torch.get_num_threads()
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
     if share < 1 and id(func) not in _OF_STORAGES:
         course = _in_turn(func, call) or _from_smaller(func, call, share)
         if course is not None:
-            return course, course
-    return _with_masks(func, call) if work <= LONGEST and _fits(func, call) else None
+            return course
+    return _with_masks(func, call, is_later) if work <= LONGEST and _fits(func, call) else None
 
 
-def _with_masks(func: OpOverload, call: Call) -> _Courses | None:
-    """Return a call's courses on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
-    courses = _trial(func, call, False)
+def _with_masks(func: OpOverload, call: Call, is_later: bool = False) -> Course | AtMost | None:
+    """Return a call's course on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
+    course = _trial(func, call, is_later=is_later)
     masks = [
         each for each in tensors_of(call[:2]) if each.dtype is torch.bool and (isinstance(each, Fake) or each.is_meta)
     ]
-    if not courses or not masks or _selected(func, call.args, call.out) is not None:
-        return courses
-    ones = _trial(func, call, False, [lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
-    if not ones or ones == courses:
-        return courses
-    bounded = AtMost(most_bytes(ones[0]), courses[0])
-    return bounded, bounded
+    if course is None or not masks or _selected(func, call.args, call.out) is not None:
+        return course
+    ones = _trial(func, call, fills=[lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
+    return course if ones is None or ones == course else AtMost(most_bytes(ones), course)
 
 
 def _fits(func: OpOverload, call: Call) -> bool:
@@ -247,8 +247,8 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
     def course_of(smaller: Call) -> Course | None:
         if (multiply_adds(func, *smaller) or 0) > LONGEST // 10 or not _fits(func, smaller):
             return None
-        courses = _with_masks(func, smaller)
-        return None if courses is None or isinstance(courses[0], AtMost) else courses[0]
+        course = _with_masks(func, smaller)
+        return None if isinstance(course, AtMost) else course
 
     ways = []
     is_convolution = func in _CONVOLUTIONS
@@ -332,20 +332,22 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
     for place in range(length):
         kwargs = {name: part(value, place) for name, value in call.kwargs.items()}
         one = Call(tuple(part(value, place) for value in call.args), kwargs, part(call.out, place))
-        courses = _known(func, one, _COURSES, False)
-        if courses is None or isinstance(courses[0], AtMost):
+        of_one = _known(func, one, _COURSES)
+        if of_one is None or isinstance(of_one, AtMost):
             return None
-        for step in courses[0]:
+        for step in of_one:
             if isinstance(step, Result):
                 step = step._replace(result=step.result + results)
             course.append(step._replace(buffer=step.buffer + buffers) if isinstance(step, Free) else step)
-        buffers += sum(isinstance(step, Alloc) for step in courses[0])
+        buffers += sum(isinstance(step, Alloc) for step in of_one)
         results += len(tensors_of(one.out))
     return tuple(course)
 
 
-def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()) -> tuple[Course, Course] | None:
-    """Return the courses of one call; None if the kernel fails, or its results have other shapes than expected.
+def _trial(
+    func: OpOverload, call: Call, casts: bool = False, is_later: bool = False, fills: Iterable[Fill] = ()
+) -> Course | None:
+    """Return the course of one call; None if the kernel fails, or its results have other shapes than expected.
 
     What only the first call of an object of packed weights keeps lasts, if later calls free all they allocate.
     """
@@ -370,15 +372,13 @@ def _trial(func: OpOverload, call: Call, casts: bool, fills: Iterable[Fill] = ()
                     # The first run created what the library keeps.
                     own, named = _fresh(func, call, fill) if has_packed or casts else (own, named)
                     first, _ = _course(func, own, named)
-                if not has_packed:
-                    return first, first
-                later, _ = _course(func, own, named)
+                later = _course(func, own, named)[0] if has_packed else first
             except Exception:
                 continue
-            if not unfreed_bytes(later):
+            if has_packed and not unfreed_bytes(later):
                 freed, number = {step.buffer for step in first if isinstance(step, Free)}, count()
                 first = tuple(s._replace(lasts=next(number) not in freed) if isinstance(s, Alloc) else s for s in first)
-            return first, later
+            return later if is_later else first
     return None
 
 
@@ -478,14 +478,10 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     """Return which tensors are identical, which share a storage, and their positions in it."""
-    if len(tensors) < 2:
-        return ()
     ids, places = list(map(id, tensors)), list(map(_place, tensors))
     if len(set(places)) == len(places):
         return ()
-    shared = _shared(tensors)
-    offsets = (tensor.storage_offset() if place in shared else 0 for tensor, place in zip(tensors, places))
-    return tuple(zip(map(ids.index, ids), map(places.index, places), offsets))
+    return tuple(zip(map(ids.index, ids), map(places.index, places), (tensor.storage_offset() for tensor in tensors)))
 
 
 def _place(tensor: Tensor) -> int:

@@ -24,7 +24,7 @@ from ..live.packed import graph_constants, repack
 from ..live.stored import all_stored, remade
 from ..live.structures import all_tensors
 from ..table.attempts import PassOptions, eager, read, trace
-from ..table.forward import Pass, failed_frame
+from ..table.forward import Listener, Pass, failed_frame
 from ..table.hints import forward_error, step_error
 from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
@@ -137,10 +137,7 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
     if step.optimizer is not None or step.train_step is not None:
         compat.import_for_optimizers()
     marks = Marks(device)
-    watch = Pass(tree, run_really, [marks])
-    watch.install()
-    steps = RealSteps(watch, device, marks, copy)
-    args, kwargs = own_arguments(example, steps, device)
+    steps, args, kwargs = prepared(copy, example, device, marks, [marks])
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
@@ -166,7 +163,7 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
         raise
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
-            raise forward_error(error, watch, ()) from error
+            raise forward_error(error, steps.watch, ()) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     changed = changes(done, device.type)
     unused = if_used - {*received(done), *freed(changed)} if if_used else set()
@@ -187,19 +184,21 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
 def timed(copy: StepCopy, example: Example, device: torch.device) -> MeasuredTime:
     """Run the steps of a copy, and return the time of those after the first."""
     stopwatch = Stopwatch(device)
-    watch = Pass(copy.tree, run_really, [stopwatch])
-    watch.install()
-    steps = RealSteps(watch, device, stopwatch, copy)
-    args, kwargs = own_arguments(example, steps, device)
+    steps, args, kwargs = prepared(copy, example, device, stopwatch, [stopwatch])
     steps.run(args, kwargs)
     return stopwatch.measured(WARM_UP)
 
 
-def own_arguments(example: Example, steps: Steps, device: torch.device) -> tuple[Any, Any]:
-    """Return copies of the example's arguments on a device, and give the steps copies of the targets.
+def prepared(
+    copy: StepCopy, example: Example, device: torch.device, account: Any, listeners: Sequence[Listener]
+) -> tuple[Steps, Any, Any]:
+    """Return a copy's real steps with their targets, and copies of the example's arguments on a device.
 
     Copies on the same device keep strides and shared storages.
     """
+    watch = Pass(copy.tree, run_really, listeners)
+    watch.install()
+    steps = Steps(watch, device, account, copy)
     alike = Copies(device)
 
     def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -226,7 +225,7 @@ def own_arguments(example: Example, steps: Steps, device: torch.device) -> tuple
     steps.make_targets(example, make, convert)
     copies.clear()
     alike.settle()
-    return args, kwargs
+    return steps, args, kwargs
 
 
 def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
@@ -248,25 +247,6 @@ def _missed(
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
     return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
-
-
-class RealSteps(Steps):
-    """Steps run for real, whose phases are marked between the profiler's events, or timed."""
-
-    def __init__(self, watch: Pass, device: torch.device, marks: Marks | Stopwatch, copy: StepCopy) -> None:
-        super().__init__(watch, device, marks, copy)
-        self.marks = marks
-
-    def run(self, args: object, kwargs: object) -> None:
-        """Run the steps; what a loop holds between two steps is live at the end."""
-        self._classify_initial_tensors(args, kwargs)
-        with self._gradients_named(), self._backwards_named(), self.optimizers_named():
-            self.copy.give_hooks()
-            self.copy.settle()
-            for _ in self.each():
-                self.run_once(args, kwargs)
-            self.marks.stop()
-            self.output = None
 
 
 def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:

@@ -9,42 +9,36 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..data.capability import Capability
 from ..data.errors import UnsupportedError
-from ..data.memory_records import Doubt, MemoryLog, StorageSpec
+from ..data.memory_records import Doubt, MemoryLog, highest
 from ..live import compat
 from ..live.copying import Copies
 from ..live.exports import exporting
 from ..live.fakes import CPU
-from ..live.isolation import global_state_kept, own_random, rng_state
+from ..live.isolation import rng_state
 from ..live.offloading import is_complete
-from ..live.packed import repack
-from ..live.reach import names_replaced
-from ..live.stored import all_stored, remade
+from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..ops.macs import multiply_adds
-from ..ops.scratch.cuda.blas import HANDLES, workspace_bytes
+from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.masks import masks_of
-from ..ops.scratch.registry import LASTING
 from ..table.attempts import eager
-from ..table.environments import RealEnvironment
 from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
-from ..table.inputs import Example, realise
-from ..table.mode_setting import set_mode
+from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.kernels import run_really, tensors_of, written
+from ..trace.kernels import tensors_of, written
 from ..trace.questions import (
     ARRAY,
     LARGEST,
@@ -61,25 +55,11 @@ from ..trace.questions import (
     record,
 )
 from ..trace.state import State
-from .compiling import Operands, compiled_for_torch, operand_bytes, with_operands
-from .measuring import copied, own_arguments, profiled
-from .runner import Steps
+from .compiling import compiled_for_torch
+from .measuring import copied, prepared, profiled
 from .step import Step
 from .step_copy import reached_by
 from .workspace import LARGEST_LASTING
-
-
-@dataclass(frozen=True)
-class RealStep:
-    """A real step's answers and its writes outside the model, or why there was no step.
-
-    ``error`` is the step's own exception, which a fake step may raise too.
-    """
-
-    rehearsal: Rehearsal
-    journal: SavedStorages | None = None
-    error: BaseException | None = None
-
 
 SPARSE_RESULTS = "it creates sparse tensors"
 OTHER_TANGENTS = "it uses forward-mode differentiation through operators whose tangents differ on fake tensors"
@@ -118,70 +98,67 @@ class Misrepresented(Listener):
                 self.seen.add(OTHER_TANGENTS)
 
 
-def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
-    """Run the steps for real on CPU copies of the tensors they reach; everything is restored.
+def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> Rehearsal:
+    """Run the steps, or one forward without gradients, for real on CPU copies; everything is restored.
 
-    The result is empty, with a reason, if the model has no weights or the steps fail or exceed a limit of time or
-    memory.
+    A forward shares the parameters. There are no answers, with a reason, if the model has no weights, or if the run
+    fails or exceeds a limit of time or memory.
     """
     if not is_complete(tree.modules):
-        return RealStep(Rehearsal({}, WITHOUT_VALUES))
-    recorder, journal = AnswerRecorder(LONGEST_STEP, goes_on=True), SavedStorages()
+        return Rehearsal(failure=WITHOUT_VALUES)
+    what = "forward" if only_forward else "step"
+    step = Step(step.mode, autocast=step.autocast) if only_forward else step
+    recorder = AnswerRecorder(LONGEST if only_forward else LONGEST_STEP, goes_on=not only_forward)
+    journal = SavedStorages()
     try:
-        copied_tensors = [*tree.tensors(), *reached_by(tree, step).tensors]
-        held = sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in copied_tensors}.values())
-        _check_bytes(held + example.nbytes(tree.dtype()))
-        swapped = copied(tree, step, Copies(CPU, moves=True), draws=False)
+        reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reached_by(tree, step).tensors)}.values()
+        held = (held_bytes(tensor) for tensor in reached if not (only_forward and isinstance(tensor, nn.Parameter)))
+        _check_bytes(sum(held) + example.nbytes(tree.dtype()))
+        swapped = copied(tree, step, Copies(CPU, moves=True, shares=only_forward), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
-            watch = Pass(copy.tree, run_really, [journal, recorder])
-            watch.install()
-            ignore: Any = dict.fromkeys(("classify", "join", "enter"), lambda *_: None)
-            steps = Steps(watch, CPU, SimpleNamespace(phase="", step=0, **ignore), copy)
-            args, kwargs = own_arguments(example, steps, CPU)
-            copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in copy.prior)]
+            ignore: Any = dict.fromkeys(("classify", "join", "enter", "stop"), lambda *_: None)
+            account = SimpleNamespace(phase="", step=0, **ignore)
+            steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])
+            copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(prior.tensor for prior in copy.prior)]
+            copies = [tensor for tensor in copies if not (only_forward and isinstance(tensor, nn.Parameter))]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
-            with watch, ReadsRecorded(watch, recorder), steps.optimizers_named():
-                copy.give_hooks()
-                copy.settle()
-                for _ in steps.each():
-                    steps.run_once(args, kwargs)
-            return RealStep(recorder.rehearsal(), journal)
+            with steps.watch, ReadsRecorded(steps.watch, recorder):
+                if only_forward:
+                    with torch.no_grad(), steps.autocast():
+                        steps.model(*args, **kwargs)
+                else:
+                    steps.run(args, kwargs)
+            return replace(recorder.rehearsal(), journal=None if only_forward else journal)
     except TooLongError as error:
-        return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))
+        return Rehearsal({}, f"a real {what} was abandoned: {error}", only_forward and recorder.is_loop)
     except Exception as error:
-        return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
+        return Rehearsal({}, f"a real {what} on the CPU failed: {type(error).__name__}: {error}", error=error)
     finally:
         journal.undo()
 
 
-def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealStep) -> MemoryLog:
+def measured_step(tree: ModuleTree, example: Example, step: Step, known: Rehearsal) -> MemoryLog:
     """Measure the steps on the CPU after a rehearsal; what they write to is restored.
 
     Steps in which torch compiles a function of its own are measured again, since the first compilation holds more.
     """
     journal = known.journal
     assert journal is not None
-
-    def measured(operands: Operands | None = None) -> MemoryLog:
-        swapped = copied(tree, step, Copies(CPU, moves=True))
+    for _ in range(2):
         try:
-            with compiled_for_torch(operands), swapped as copy, deep_stack():
-                return profiled(copy, example, CPU, collects=False)
+            with compiled_for_torch() as names, copied(tree, step, Copies(CPU, moves=True)) as copy, deep_stack():
+                log = profiled(copy, example, CPU, collects=False)
         finally:
             journal.undo()
-
-    operands: Operands = {}
-    log = measured(operands)
-    if not operands:
-        return log
-    names, saved_bytes = [name for name, _ in operands], operand_bytes(operands)
-    operands.clear()
-    return with_operands(measured(), names, saved_bytes)
+        if not names:
+            return log
+    notes = [f"{name}: the first compilation in a process holds more, which is not counted" for name in sorted(names)]
+    return replace(log, assumptions=(*log.assumptions, *notes))
 
 
 MOST_BYTES = 1 << 30
-"""Most bytes that a real step may hold besides what existed before it."""
+"""Most bytes that a real pass may hold besides what existed before it."""
 
 
 def _check_bytes(nbytes: int) -> None:
@@ -248,9 +225,6 @@ MOST_ANSWERS = 20_000
 
 MOST_MEASURED = 200_000
 """Most operators of a step that is measured: torch's profile takes about 5 KB for each."""
-
-MOST_INPUT_BYTES = 1 << 30
-"""Most bytes of real inputs for a rehearsal."""
 
 TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
 
@@ -389,12 +363,16 @@ class ReadsRecorded(TorchFunctionMode):
 class Rehearsal:
     """A real forward's or step's answers, in order by question, or the reason for having none."""
 
-    answers: dict[Question, list[Any]]
+    answers: dict[Question, list[Any]] = field(default_factory=dict)
     failure: str = ""
     is_loop: bool = False
     """Whether there are no answers because the pass read too many values."""
     drew: bool = False
     """Whether the pass drew random numbers, on which its answers may depend."""
+    journal: SavedStorages | None = None
+    """What a step wrote outside the model; None for a forward, or without answers."""
+    error: BaseException | None = None
+    """The pass's own exception, which a fake step may raise too."""
 
     def without_sizes(self) -> Rehearsal:
         """Return only the values and the lengths of packed sequences, which do not depend on weights."""
@@ -403,44 +381,6 @@ class Rehearsal:
 
 
 _NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
-
-
-def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
-    """Run one forward without gradients on the CPU, on a copy of the model.
-
-    The rehearsal is empty, with a reason, if the model has no weights, fails, or takes too long.
-    """
-    if not is_complete(tree.modules):
-        return Rehearsal({}, WITHOUT_VALUES)
-    if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
-        return Rehearsal(
-            {}, f"no real forward was tried, because its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB"
-        )
-    recorder = AnswerRecorder(LONGEST, goes_on=False)
-    environment = RealEnvironment(CPU)
-    with ExitStack() as stack:
-        stack.enter_context(global_state_kept())
-        stack.enter_context(own_random())
-        stack.enter_context(deep_stack())
-        stack.enter_context(environment)
-        tree, copier = environment.copied(tree)
-        stack.enter_context(names_replaced(copier))
-        repack(tree.modules)
-        set_mode(tree, training, environment.kernel)
-        watch = Pass(tree, run_really, [*environment.listeners, recorder])
-        convert = partial(remade, change=environment.convert)
-        try:
-            args, kwargs, _ = realise(example, example.batch_size or 1, tree, environment.make, convert)
-            watch.install()
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
-            with watch, ReadsRecorded(watch, recorder):
-                tree.modules[0](*args, **kwargs)
-        except TooLongError as error:
-            return Rehearsal({}, f"a real forward was abandoned: {error}", recorder.is_loop)
-        except Exception as error:
-            return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")
-        return recorder.rehearsal()
 
 
 MOST_OPERATORS = 1_000_000
@@ -475,13 +415,9 @@ OTHER_KERNELS = 0.5
 def by_other_kernels(log: MemoryLog, capability: Capability) -> MemoryLog:
     """Return the CPU's log for a GPU: storages get an error band, and the range has room for cuBLAS and cuDNN."""
     log = in_wide_bands(log)
-    level, highest, sizes = 0, (0, 0, 0), dict[int, int]()
-    for number, (moment, storage, nbytes) in enumerate(log.events):
-        level += (nbytes or 0) - sizes.pop(storage, 0)
-        sizes[storage] = nbytes
-        highest = max(highest, (level, number + 1, moment))
-    _, event, moment = highest
-    doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability) + LARGEST_LASTING))
+    _, event = highest(log.events)
+    room = Doubt(event + 1, log.events[event][0], 2 * workspace_bytes(capability) + LARGEST_LASTING)
+    doubts = (*log.doubts, room)
     doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
     return replace(log, in_blocks=False, doubts=doubts, bands=())
 
@@ -494,28 +430,3 @@ def in_wide_bands(log: MemoryLog, *why: str) -> MemoryLog:
         for number, spec in enumerate(log.storages)
     )
     return replace(log, storages=storages, assumptions=(*why, *log.assumptions))
-
-
-def with_cublas(log: MemoryLog, capability: Capability) -> MemoryLog:
-    """Add cuBLAS's workspaces to the log of a real step on the CPU, at each thread's first product of matrices.
-
-    The backward runs on a thread of its own.
-    """
-    rules = {name: rule for (device, name), rule in LASTING.items() if device == "cuda"}
-    products = {name for name, rule in rules.items() if rule.source.startswith(HANDLES)}
-    by_thread: dict[bool, int] = {}
-    for event, (moment, _, nbytes) in enumerate(log.events):
-        at = log.moments[moment]
-        if nbytes and at.operator in products:
-            by_thread.setdefault(at.phase == "backward", event)
-    firsts = list(by_thread.values())
-    workspace = StorageSpec(workspace_bytes(capability), "workspace", -1)
-    events = list(log.events)
-    for number, event in reversed(list(enumerate(firsts))):
-        events.insert(event, (events[event][0], len(log.storages) + number, workspace.nbytes))
-    doubts = tuple(
-        replace(doubt, event=doubt.event + sum(first < doubt.event for first in firsts)) for doubt in log.doubts
-    )
-    streams = log.streams and (*log.streams, *(0 for _ in firsts))
-    storages = (*log.storages, *(workspace for _ in firsts))
-    return replace(log, events=tuple(events), doubts=doubts, streams=streams, storages=storages)

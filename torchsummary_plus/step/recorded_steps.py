@@ -97,7 +97,7 @@ class RecordedSteps(Steps):
         self._classify_initial_tensors(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self._gradients_named())
-            stack.enter_context(self.optimizers_named())
+            stack.enter_context(self._optimizers_named())
             stack.enter_context(resizing_watched(kernels, ledger))
             self.copy.give_hooks()
             self.engine = engine = kernels.engine = CudaEngine(watch)

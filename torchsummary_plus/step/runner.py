@@ -24,7 +24,7 @@ from ..table.modules import tensors_in
 from ..trace.questions import OUTSIDE
 from .losses import Convert, Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
-from .packed_weights import packed_blocks, unreadable_weights
+from .packed_weights import packed_blocks
 from .step_copy import PriorTensor, StepCopy
 
 
@@ -58,8 +58,8 @@ class Steps:
         """The loss's targets; if made from the output, from the first one on."""
         self.packed: list[tuple[Tensor, int]] = []
         """Stand-ins for the weights that quantized modules keep in C++ objects, with the modules' numbers."""
-        self.notes: dict[str, None] = {}
-        """Assumptions about the loss, without repetition."""
+        self.notes = dict.fromkeys(copy.notes)
+        """Assumptions about what exists before the steps and about the loss, without repetition."""
         self.loss_modules = [] if step.loss is None else step.loss.modules
         owned = [*enumerate(tree.modules), *((OUTSIDE, module) for module in self.loss_modules)]
         for index, module in owned:
@@ -107,11 +107,11 @@ class Steps:
     def make_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
         modules = self.tree.modules if self.device.type == "cpu" else []
-        blocks, elsewhere = packed_blocks(modules)
+        blocks, elsewhere, unreadable = packed_blocks(modules)
         self.packed = [(make((nbytes,), torch.uint8), index) for nbytes, index in blocks]
         if elsewhere:
             self.notes[f"packed weights of up to {elsewhere:,} bytes in their library's memory are not counted"] = None
-        if unreadable := unreadable_weights(modules):
+        if unreadable:
             note = f"packed weights of {unreadable} modules that their library cannot unpack are not counted"
             self.notes[note] = None
 
@@ -134,31 +134,41 @@ class Steps:
             self.account.enter("forward", number)
             yield
 
+    def run(self, args: Any, kwargs: Any) -> None:
+        """Run all steps for real; what a loop holds between two steps is live at the end."""
+        self._classify_initial_tensors(args, kwargs)
+        with self._gradients_named(), self._backwards_named(), self._optimizers_named():
+            self.copy.give_hooks()
+            self.copy.settle()
+            for _ in self.each():
+                self.run_once(args, kwargs)
+            self.account.stop()
+            self.output = None
+
     def run_once(self, args: Any, kwargs: Any) -> None:
-        """Run one step; of several micro-batches, each loss is divided by their number, as trainers do."""
+        """Run one step."""
         optimizer = self.optimizer
         if self.step.train_step is not None:
             self.doing = "train_step"
-            with self._autocast():
+            with self.autocast():
                 self.step.train_step(self.tree.called, *args, **kwargs)
             return
+
+        def closure() -> Any:
+            assert optimizer is not None
+            optimizer.zero_grad()
+            return self._backwards(args, kwargs)
+
         if optimizer is not None and needs_closure(optimizer):
             self.doing = "optimizer"
-            optimizer.step(self._closure(args, kwargs, optimizer))
+            optimizer.step(closure)
             optimizer.zero_grad()
             return
-        for _ in range(self.step.micro_batches):
-            self.account.enter("forward", self.account.step)
-            loss = self._forward(args, kwargs)
-            if loss is None:
-                return
-            if self.step.micro_batches > 1:
-                loss = loss / self.step.micro_batches
-            self.doing = "backward"
-            loss.backward()
-            with self._phase("backward"):
-                del loss
-        self.doing = "optimizer"
+        loss = self._backwards(args, kwargs)
+        if loss is None:
+            return
+        with self._phase("backward"):
+            del loss
         if optimizer is None:
             for module in (self.model, *self.loss_modules[:1]):
                 module.zero_grad()
@@ -171,8 +181,41 @@ class Steps:
                 raise
             while len(self.stepping) > under_way:
                 self.stepping.pop().close()
-            optimizer.step(self._closure(args, kwargs, optimizer))
+            optimizer.step(closure)
         optimizer.zero_grad()
+
+    def _backwards(self, args: Any, kwargs: Any) -> Tensor | None:
+        """Run each micro-batch forward and backward; return the last loss, divided by their number as trainers do.
+
+        None stands for inference. The output is kept if the loop keeps it. Code in it that did not run is noted; raises
+        :class:`UnsupportedError` if there is nothing else.
+        """
+        for remaining in reversed(range(self.step.micro_batches)):
+            self.account.enter("forward", self.account.step)
+            self.doing = "forward"
+            with self.autocast():
+                output = self.model(*args, **kwargs)
+                left = not_run(kinds_left(suspended_code(output)))
+                if left and not all_tensors(output):
+                    raise UnsupportedError(f"{left}, so its memory is unknown; pass a train_step that consumes it")
+                if left:
+                    self.notes[left] = None
+                self.output = output if self.step.keep_output else None
+                if self.step.mode == "eval":
+                    self.account.enter("end", self.account.step)
+                    return None
+                self.doing = "loss"
+                loss = self._loss(output, (args, kwargs))
+                del output
+            if self.step.micro_batches > 1:
+                loss = loss / self.step.micro_batches
+            self.doing = "backward"
+            loss.backward()
+            if remaining:
+                with self._phase("backward"):
+                    del loss
+        self.doing = "optimizer"
+        return loss
 
     def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""
@@ -188,44 +231,8 @@ class Steps:
         self.targets = targets
         return loss
 
-    def _forward(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Run the forward and return the loss, None for inference; the output is kept if the loop keeps it.
-
-        Code in the output that did not run is noted. Raises :class:`UnsupportedError` if there is nothing else.
-        """
-        self.doing = "forward"
-        with self._autocast():
-            output = self.model(*args, **kwargs)
-            left = not_run(kinds_left(suspended_code(output)))
-            if left and not all_tensors(output):
-                raise UnsupportedError(f"{left}, so its memory is unknown; pass a train_step that consumes it")
-            if left:
-                self.notes[left] = None
-            self.output = output if self.step.keep_output else None
-            if self.step.mode == "eval":
-                self.account.enter("end", self.account.step)
-                return None
-            self.doing = "loss"
-            return self._loss(output, (args, kwargs))
-
-    def _closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """Return the closure that an optimizer calls for gradients and the loss."""
-
-        def closure() -> Any:
-            optimizer.zero_grad()
-            for _ in range(self.step.micro_batches):
-                loss = self._forward(args, kwargs)
-                if loss is not None and self.step.micro_batches > 1:
-                    loss = loss / self.step.micro_batches
-                self.doing = "backward"
-                if loss is not None:
-                    loss.backward()
-                self.doing = "optimizer"
-            return loss
-
-        return closure
-
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of a forward."""
         if self.step.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, self.step.autocast)
@@ -266,11 +273,9 @@ class Steps:
                 ends = outer == "forward" and self.watch.frame is None
                 self.account.enter("end" if ends else outer, self.account.step)
 
-        engine._engine_run_backward, engine.backward = in_pass(run_named, run), in_pass(backward_named, backward)
-        try:
+        names = {"_engine_run_backward": in_pass(run_named, run), "backward": in_pass(backward_named, backward)}
+        with compat.replaced({(engine, name): function for name, function in names.items()}):
             yield
-        finally:
-            engine._engine_run_backward, engine.backward = run, backward
 
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
@@ -326,7 +331,7 @@ class Steps:
         return optimizer
 
     @contextmanager
-    def optimizers_named(self) -> Iterator[None]:
+    def _optimizers_named(self) -> Iterator[None]:
         """Set the phase to optimizer during a step, and record the state as such, for the parameter's module.
 
         The closure that an optimizer calls runs in the forward phase.

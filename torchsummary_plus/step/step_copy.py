@@ -19,11 +19,9 @@ from torch.optim.swa_utils import AveragedModel
 from ..live import compat
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
-from ..live.graphs import SavedByGraphs
 from ..live.offloading import Away
-from ..live.reach import Reached, names_replaced, without_cached_tensors
+from ..live.reach import Reached, gradient_of, names_replaced, without_cached_tensors
 from ..live.stored import Change
-from ..live.versions import since
 from ..table.environments import copied_tree
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.questions import OUTSIDE
@@ -56,6 +54,8 @@ class StepCopy:
         self.without_bytes: frozenset[int] = frozenset()
         """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
         self.replacements: list[Tensor] = []
+        self.notes: Sequence[str] = ()
+        """Assumptions about what exists before the steps."""
         self._copier = copier or Copier(lambda tensor: tensor)
         self._hooks: list[tuple[weakref.ref[Tensor], list[Any], list[Any]]] = []
         self._held_elsewhere: list[Any] = []
@@ -108,21 +108,13 @@ class StepCopy:
         self.tree.release()
 
 
-def gradient_of(tensor: Tensor) -> Tensor | None:
-    """Return a leaf's gradient; None for a view that autograd refuses to look at, since its base was written to."""
-    try:
-        return tensor.grad if tensor.is_leaf else None
-    except RuntimeError:
-        return None
-
-
 def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
     """Return the modules whose tensors a step uses: the model's, and those of a loss outside it."""
     known = set(map(id, tree.modules))
     return [*tree.modules, *(module for module in (step.loss.modules if step.loss else []) if id(module) not in known)]
 
 
-UNSEEN = "the tensors they save are not counted, because torch exposes them only since 2.10"
+UNSEEN = "autograd graphs from before the step: the tensors they save are not counted"
 
 
 def reached_by(tree: ModuleTree, step: Step) -> Reached:
@@ -160,10 +152,10 @@ class Surroundings:
         self.without_bytes = {id(t) for t in self.reach.tensors if t.is_meta} if on_device else set()
         """Ids of tensors without bytes, as those of a skeleton for ``torch.func.functional_call``."""
         self._left = set() if step.train_step is not None else set(map(id, gradients))
-        self._in_graphs = SavedByGraphs(self.reach.tensors, [*tree.tensors(), *gradients])
         self.has_idle_scaler = not all(scaler.is_enabled() for scaler in self.reach.scalers)
         """Whether a gradient scaler does nothing, as one created where torch finds no GPU."""
-        self.has_unseen_graphs = not since("2.10") and any(tensor.grad_fn is not None for tensor in self.reach.tensors)
+        self.notes = [UNSEEN] if any(tensor.grad_fn is not None for tensor in self.reach.tensors) else []
+        """Assumptions about what exists before the steps."""
 
     @contextmanager
     def copied(
@@ -204,14 +196,12 @@ class Surroundings:
         with names_replaced(copier, self.reach), caches:
             copy.hold_others()
             copy.without_bytes = frozenset(id(copier.of(t)) for t in self.reach.tensors if id(t) in self.without_bytes)
-            copy.prior = [*self._holdings(copier, beside, moved)]
+            copy.notes = self.notes
+            copy.prior = [*self._holdings(copier, moved)]
             yield copy
 
-    def _holdings(self, copier: Copier, make: Change, moved: bool) -> Iterator[PriorTensor]:
-        """Yield the tensors that exist before the steps, each with its kind and its module's number.
-
-        One that only a graph keeps is represented by ``make``'s.
-        """
+    def _holdings(self, copier: Copier, moved: bool) -> Iterator[PriorTensor]:
+        """Yield the tensors that exist before the steps, each with its kind and its module's number."""
         known: dict[int, tuple[str, int]] = {}
         for module in self.modules:
             known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
@@ -226,11 +216,10 @@ class Surroundings:
             if gradient is not None:
                 known[id(gradient)] = ("gradients", self._owners.get(id(tensor), OUTSIDE))
         moving = {id(tensor) for tensor in tensors_in(self.modules)} | known.keys()
-        standing: dict[int, Tensor] = {}
         for reached in self.reach.tensors:
             if id(reached) in self._own or id(reached) in self._left or id(reached) in self.without_bytes:
                 continue
-            tensor = standing[id(reached)] = copier.of(reached)
+            tensor = copier.of(reached)
             learns = tensor.is_leaf and tensor.requires_grad
             kind, owner = known.get(id(reached), ("parameters" if learns else "buffers", OUTSIDE))
             stays = moved and kind == "buffers" and id(reached) not in moving
@@ -239,9 +228,6 @@ class Surroundings:
         for buffer in tensors_in(map(copier.of, self.modules)):
             if id(buffer) not in counted:  # A copy of one that another module has too.
                 yield PriorTensor(buffer, "buffers", OUTSIDE)
-        of_model = {id(tensor): copier.of(tensor) for tensor in self.tree.tensors()}
-        for tensor in self._in_graphs.stand_ins({**of_model, **standing}.__getitem__, make):
-            yield PriorTensor(tensor, "buffers", OUTSIDE)
 
 
 def _parameters(module: nn.Module) -> list[Tensor]:

@@ -20,7 +20,16 @@ import torch
 from torch.autograd.profiler import profile
 
 from ..data.errors import UnsupportedError
-from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start, without
+from ..data.memory_records import (
+    MemoryLog,
+    ModuleCall,
+    Moment,
+    StorageSpec,
+    highest,
+    returned,
+    there_from_the_start,
+    without,
+)
 from ..live import compat
 from ..live.isolation import safe_point
 from ..trace.questions import OUTSIDE
@@ -210,13 +219,7 @@ class ProfileReader:
 
     def peak_bytes(self) -> int:
         """Return the events' peak in bytes of blocks."""
-        live: dict[int, int] = {}
-        level = peak = 0
-        for _, number, block in self.events:
-            level += block or -live.pop(number)
-            live[number] = block
-            peak = max(peak, level)
-        return peak
+        return highest(self.events)[0]
 
     def _change(self, change: Change) -> None:
         depth = depth_of(change.names)
