@@ -71,7 +71,13 @@ class MemTracker(ContextDecorator):
 
     def track(self, label: str | None = None) -> TrackPoint:
         """Write and return the changes since the last call; the first call lists all live tensors."""
-        appeared, gone = self._changes()
+        self._live_bytes()
+        since, self._since = self._since, ([], [])
+        brief = set.intersection(*({id(holding) for holding in holdings} for holdings in since))
+        appeared, gone = (  # Without storages that both appeared and disappeared.
+            grouped(each for each in holdings if each.device == str(self.device) and id(each) not in brief)
+            for holdings in since
+        )
         caller = sys._getframe()
         while caller.f_code.co_filename in OWN_FILES and caller.f_back is not None:
             caller = caller.f_back
@@ -82,8 +88,8 @@ class MemTracker(ContextDecorator):
             line=caller.f_lineno,
             function=caller.f_code.co_name,
             time=f"{datetime.now():%d-%b-%y-%H:%M:%S}",
-            appeared=grouped(appeared),
-            gone=grouped(gone),
+            appeared=appeared,
+            gone=gone,
             storages=storages,
             tensor_bytes=nbytes,
             memory=device_memory(self.device),
@@ -143,17 +149,6 @@ class MemTracker(ContextDecorator):
 
     def __exit__(self, *raised: object) -> None:
         self.track()
-
-    def _changes(self) -> tuple[list[Holding], list[Holding]]:
-        """Return what appeared and disappeared on the device since the last point, without short-lived storages."""
-        self._live_bytes()
-        since, self._since = self._since, ([], [])
-        brief = set.intersection(*({id(holding) for holding in holdings} for holdings in since))
-        appeared, gone = (
-            [each for each in holdings if each.device == str(self.device) and id(each) not in brief]
-            for holdings in since
-        )
-        return appeared, gone
 
     def _live_bytes(self) -> int:
         appeared, gone = self._population.update()

@@ -134,26 +134,22 @@ def _safetensors(
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
     header = parsed_object(file.read(length))
     header.pop("__metadata__", None)
-    tensors = {tensor: _entry(tensor, entry, size - 8 - length, name) for tensor, entry in header.items()}
-    for tensor, entry in tensors.items():
-        if entry.dtype in INTEGERS and entry.numel <= MOST_AXES and SHAPES.search(tensor):
-            file.seek(8 + length + header[tensor]["data_offsets"][0])
-            integers[tensor] = struct.unpack(f"<{entry.numel}{INTEGERS[entry.dtype]}", file.read(entry.nbytes))
-        yield entry
-
-
-def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _refused(name, f"{describe(tensor)} does not have exactly dtype, shape and data_offsets")
-    bits, shape, offsets = BITS.get(str(entry["dtype"])), entry["shape"], entry["data_offsets"]
-    if bits is None:
-        raise _refused(name, f"{describe(tensor)} has the unknown dtype {describe(entry['dtype'])}")
-    if not _are_sizes(shape) or len(shape) > MOST_AXES or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _refused(name, f"{describe(tensor)} has an invalid shape or invalid offsets")
-    begin, end = offsets
-    if not begin <= end <= room or 8 * (end - begin) != prod(shape) * bits:
-        raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
-    return WeightEntry(tensor, tuple(shape), entry["dtype"], end - begin, name)
+    for tensor, entry in header.items():
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise _refused(name, f"{describe(tensor)} does not have exactly dtype, shape and data_offsets")
+        dtype, shape, offsets = str(entry["dtype"]), entry["shape"], entry["data_offsets"]
+        if dtype not in BITS:
+            raise _refused(name, f"{describe(tensor)} has the unknown dtype {describe(entry['dtype'])}")
+        if not _are_sizes(shape) or len(shape) > MOST_AXES or not _are_sizes(offsets) or len(offsets) != 2:
+            raise _refused(name, f"{describe(tensor)} has an invalid shape or invalid offsets")
+        begin, end = offsets
+        count, nbytes = prod(shape), end - begin
+        if not 0 <= nbytes <= size - 8 - length - begin or 8 * nbytes != count * BITS[dtype]:
+            raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
+        if dtype in INTEGERS and count <= MOST_AXES and SHAPES.search(tensor):
+            file.seek(8 + length + begin)
+            integers[tensor] = struct.unpack(f"<{count}{INTEGERS[dtype]}", file.read(nbytes))
+        yield WeightEntry(tensor, tuple(shape), dtype, nbytes, name)
 
 
 def _are_sizes(values: Any) -> bool:
