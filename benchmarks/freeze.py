@@ -29,7 +29,7 @@ import torch
 from benchmarks.cpu import truth as cpu_truth
 from benchmarks.cpu.events import predicted_levels
 from benchmarks.cpu.models import SUBJECTS
-from benchmarks.cuda import truth as gpu_truth
+from benchmarks.cuda.configs import SETS, configured
 from benchmarks.cuda.files import DATA, latest_recording
 from benchmarks.zoo.libraries import cases
 from torchsummary_plus import summary
@@ -98,16 +98,16 @@ def cpu_peaks(case: cpu_truth.Case) -> list[int]:
 def cuda_cases() -> Iterator[Case]:
     """Yield the recorded configurations of each GPU: peak and reserved bytes."""
     for card in CARDS:
-        for which in gpu_truth.SETS:
+        for which in SETS:
             recording = json.loads(latest_recording(card, which).read_text())
-            known = {configuration.name: configuration for configuration in gpu_truth.configured(which)}
+            known = {configuration.name: configuration for configuration in configured(which)}
             for record in recording["records"]:
                 if "error" not in record and record["name"] in known:
                     yield f"{card} {record['name']}", partial(cuda_peaks, known[record["name"]], recording["gpu"])
 
 
 def cuda_peaks(configuration: Any, gpu: str) -> list[int]:
-    estimate = configuration.predict("cuda", gpu)
+    estimate = configuration.predict(gpu)
     return [estimate.peak_bytes, estimate.reserved_bytes]
 
 

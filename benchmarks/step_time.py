@@ -1,28 +1,21 @@
-"""Compare the time of a step with published throughputs, and fit the roofline's constants on half of them.
-
-    python -m benchmarks.step_time [--records FILE]
+"""Compare step times with published throughputs, and fit constants on half of them: ``python -m benchmarks.step_time``.
 
 ``benchmarks/data/timm_throughput.csv`` has images per second of timm's models on an RTX 3090 and an RTX 4090, from
 timm's ``results/benchmark-*.csv``. The constants are fitted on every second model on the RTX 3090; the other models and
 the other GPU are asked. The same is done with the halves exchanged, since which one was fitted matters. Then the
-training steps of ``trained_steps`` on other GPUs are asked. Recording takes some minutes; FILE keeps the kernels for
-another run.
+training steps of ``trained_steps`` on other GPUs are asked. Recording takes some minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import lzma
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import exp, inf, log
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -77,23 +70,10 @@ def key_of(row: Row) -> str:
     return f"{row.model} {row.mode} {row.size}"
 
 
-def recorded(rows: Sequence[Row], path: Path | None) -> dict[str, Recording]:
-    """Return the kernels of each model's step in NCHW, from a file if it has them."""
-    known: dict[str, Any] = {}
-    if path is not None and path.exists():
-        known = json.loads(lzma.decompress(path.read_bytes()))
-    firsts: dict[str, Row] = {}
-    for row in rows:
-        firsts.setdefault(key_of(row), row)
-    for key, row in firsts.items():
-        if key not in known:
-            kernels = kernels_of(row)
-            known[key] = row.batch, [(*astuple(kernel), n) for kernel, n in kernels.items()]
-            print(f"{key}: {sum(kernels.values())} kernels", flush=True)
-            if path is not None:
-                with lzma.open(path, "wt") as file:
-                    json.dump(known, file)
-    return {key: (batch, Counter({Kernel(*k): n for *k, n in kernels})) for key, (batch, kernels) in known.items()}
+def recorded(rows: Sequence[Row]) -> dict[str, Recording]:
+    """Return the kernels of each model's step in NCHW."""
+    firsts = {key_of(row): row for row in reversed(rows)}
+    return {key: (row.batch, kernels_of(row)) for key, row in firsts.items()}
 
 
 def kernels_of(row: Row) -> Counter[Kernel]:
@@ -203,10 +183,8 @@ def cards_in_order(rows: Sequence[Row], records: Mapping[str, Recording], consta
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=Path)
     rows = timm_rows()
-    records = recorded(rows, parser.parse_args().records)
+    records = recorded(rows)
     print("in use:", in_words(CONSTANTS))
     for half in (1, 0):
         constants, models = fit(rows, records, half)

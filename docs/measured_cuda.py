@@ -1,6 +1,6 @@
 """The table of predicted and recorded CUDA peaks, which ``python -m docs.measured`` writes.
 
-``python -m benchmarks.gpu_truth --card A100 --compare --write`` adds the predictions to a recording.
+``python -m benchmarks.cuda.truth --card A100 --compare --write`` adds the predictions to a recording.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from benchmarks.cpu import nets
 from benchmarks.cpu import transformers as transformer_nets
@@ -40,11 +40,6 @@ def words(length: int, count: int = 190) -> Example:
     return lambda batch: (torch.randint(1, count, (batch, length)),)
 
 
-def pairs(*shape: int) -> Example:
-    """Return two tensors of standard normal numbers."""
-    return lambda batch: (torch.randn(batch, *shape), torch.randn(batch, *shape))
-
-
 def seq(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers)
 
@@ -63,10 +58,6 @@ def normalised() -> nn.Module:
 def residual() -> nn.Module:
     body = [Skip(nn.Linear(128, 128), nn.SiLU(), nn.Linear(128, 128)) for _ in range(3)]
     return seq(nn.Linear(64, 128), *body, nn.Linear(128, 10))
-
-
-def gated() -> nn.Module:
-    return seq(nn.Linear(64, 512), nn.GLU(), nn.Linear(256, 512), nn.GLU(), nn.Linear(256, 10))
 
 
 def recommender() -> nn.Module:
@@ -105,94 +96,14 @@ def channels_last(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return build_in_channels_last
 
 
-def residual3d() -> nn.Module:
-    block = [nn.Conv3d(8, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(True), nn.Conv3d(8, 8, 3, padding=1)]
-    return seq(
-        nn.Conv3d(1, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(True), Skip(*block), nn.MaxPool3d(2),
-        nn.Conv3d(8, 16, 3, 2, 1), nn.ReLU(True), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(16, 5),
-    )  # fmt: skip
-
-
 def wavenet() -> nn.Module:
     blocks = [Skip(nn.Conv1d(16, 32, 3, padding=2**i, dilation=2**i), nn.GLU(1)) for i in range(4)]
     return seq(nn.Conv1d(1, 16, 1), *blocks, nn.ReLU(), nn.Conv1d(16, 8, 1))
 
 
-def sound() -> nn.Module:
-    stages = [(1, 16, 80, 4), (16, 16, 3, 1), (16, 32, 3, 1)]
-    layers = [seq(nn.Conv1d(i, o, k, s), nn.BatchNorm1d(o), nn.ReLU(), nn.MaxPool1d(4)) for i, o, k, s in stages]
-    return seq(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(32, 10))
-
-
-def squeezed(width: int) -> nn.Module:
-    """A squeeze-and-excitation block."""
-    gate = seq(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width // 4, 1), nn.ReLU(), nn.Conv2d(width // 4, width, 1))
-    return Through(lambda inner, x: x * inner(x).sigmoid(), gate)
-
-
-def excited() -> nn.Module:
-    return seq(conv(3, 32), squeezed(32), conv(32, 32), squeezed(32), *head(32))
-
-
-def separable() -> nn.Module:
-    return seq(conv(3, 32), conv(32, 32, groups=32), conv(32, 64, 1), conv(64, 64, 3, 2, 64), *head(64))
-
-
-def dense() -> nn.Module:
-    return seq(conv(3, 16), Skip(conv(16, 16), join=1), Skip(conv(32, 32), join=1), *head(64))
-
-
-def style() -> nn.Module:
-    def layer(i: int, o: int, stride: int = 1) -> nn.Module:
-        return seq(nn.ReflectionPad2d(1), nn.Conv2d(i, o, 3, stride), nn.InstanceNorm2d(o, affine=True), nn.ReLU())
-
-    up = nn.Upsample(scale_factor=2)
-    return seq(layer(3, 8), layer(8, 16, 2), Skip(layer(16, 16)), up, layer(16, 8), nn.Conv2d(8, 3, 1), nn.Tanh())
-
-
-def enlarged() -> nn.Module:
-    body = [Skip(nn.Conv2d(24, 24, 3, padding=1), nn.ReLU(True), nn.Conv2d(24, 24, 3, padding=1)) for _ in range(2)]
-    tail = [nn.Conv2d(24, 96, 3, padding=1), nn.PixelShuffle(2), nn.PReLU(24), nn.Conv2d(24, 3, 3, padding=1)]
-    return seq(nn.Conv2d(3, 24, 3, padding=1), *body, *tail)
-
-
-def pyramid() -> nn.Module:
-    def forward(stem: nn.Module, down: nn.Module, side: nn.Module, top: nn.Module, out: nn.Module, x: Tensor) -> Tensor:
-        a = stem(x)
-        b = down(a)
-        up = F.interpolate(top(b), size=a.shape[-2:], mode="nearest")
-        merged: Tensor = out(side(a) + up)
-        return merged.flatten(1).sum(1) + out(top(b)).flatten(1).sum(1)
-
-    return Through(
-        forward, conv(3, 16, 3, 2), conv(16, 32, 3, 2), nn.Conv2d(16, 16, 1), nn.Conv2d(32, 16, 1),
-        nn.Conv2d(16, 16, 3, padding=1),
-    )  # fmt: skip
-
-
-def autoencoder() -> nn.Module:
-    down = [nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 8, 3, 1, 1)]
-    up = [nn.ConvTranspose2d(8, 16, 2, 2), nn.ReLU(), nn.ConvTranspose2d(16, 3, 2, 2), nn.Sigmoid()]
-    return Through(lambda inner, x: F.mse_loss(inner(x), x), seq(*down, *up))
-
-
 def encoder(norm_first: bool = False) -> nn.Module:
     layer = nn.TransformerEncoderLayer(64, 4, 128, norm_first=norm_first, batch_first=True, activation="gelu")
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-
-def translator() -> nn.Module:
-    return Through(lambda inner, a, b: inner(a, b), nn.Transformer(64, 4, 1, 1, 128, batch_first=True))
-
-
-def adapted() -> nn.Module:
-    return seq(nets.Adapted(64, 256), nn.GELU(), nets.Adapted(256, 256), nn.GELU(), nets.Adapted(256, 10))
-
-
-def frozen() -> nn.Module:
-    body = seq(conv(3, 16), conv(16, 32, 3, 2), conv(32, 32))
-    body.requires_grad_(False)
-    return seq(body, *head(32))
 
 
 def vision(name: str, **options: Any) -> nn.Module:
@@ -240,7 +151,8 @@ def hugging(config: str, task: str, call: str, settings: dict[str, Any]) -> Call
     """Return a tiny transformers model."""
 
     def build_model() -> nn.Module:
-        import_torchvision()
+        if find_spec("torchvision") is not None:
+            import_torchvision()
         import transformers
 
         configured = getattr(transformers, f"{config}Config")(**settings)
@@ -275,90 +187,62 @@ SWIN = {"img_size": 56, "embed_dim": 24, "depths": (2, 2), "num_heads": (3, 6)}
 
 IMAGE, LARGE, IDS = floats(3, 32, 32), floats(3, 64, 64), words(32)
 
-MLPS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
+Models = dict[str, tuple[Callable[[], nn.Module], Example]]
+
+MLPS: Models = {
     "mlp": (mlp, floats(64)), "mlp_wide": (partial(mlp, 256, nn.Tanh), floats(256)),
-    "mlp_norm": (normalised, floats(64)), "mlp_residual": (residual, floats(64)), "mlp_gated": (gated, floats(64)),
+    "mlp_norm": (normalised, floats(64)), "mlp_residual": (residual, floats(64)),
     "mlp_double": (lambda: mlp().double(), lambda batch: (torch.randn(batch, 64, dtype=torch.float64),)),
-    "mlp_adapted": (adapted, floats(64)), "vae": (nets.VAE, floats(256)),
-    "radiance_field": (nets.Field, floats(100, 3)), "experts": (nets.Experts, floats(20, 48)),
-    "graph": (nets.Graph, floats(30, 32)), "recommender": (recommender, words(4)), "mixer": (nets.Mixer, IMAGE),
+    "experts": (nets.Experts, floats(20, 48)), "recommender": (recommender, words(4)),
     "timm_gmlp": (partial(timm_model, "gmlp_ti16_224", img_size=32), IMAGE),
     "timm_resmlp": (partial(timm_model, "resmlp_12_224", img_size=32), IMAGE),
 }  # fmt: skip
-
-CNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "vgg": (vgg, IMAGE), "vgg_channels_last": (channels_last(vgg), IMAGE), "squeeze_excite": (excited, IMAGE),
-    "separable": (separable, IMAGE), "dense_block": (dense, IMAGE), "frozen_body": (frozen, IMAGE),
-    "spatial_transformer": (nets.Transformed, IMAGE), "feature_pyramid": (pyramid, IMAGE),
-    "style_transfer": (style, IMAGE), "super_resolution": (enlarged, IMAGE), "conv_autoencoder": (autoencoder, IMAGE),
-    "gan": (nets.GAN, floats(32, 1, 1)), "fourier_operator": (nets.Spectral, floats(1, 32, 32)),
-    "resnet18": (partial(vision, "resnet18"), LARGE),
+VISION = {
+    "resnet18": "resnet18", "resnet50": "resnet50", "resnext50": "resnext50_32x4d", "densenet121": "densenet121",
+    "squeezenet": "squeezenet1_1", "mobilenet_v2": "mobilenet_v2", "mobilenet_v3": "mobilenet_v3_small",
+    "shufflenet": "shufflenet_v2_x0_5", "mnasnet": "mnasnet0_5", "efficientnet_b0": "efficientnet_b0",
+    "regnet": "regnet_y_400mf",
+}  # fmt: skip
+CNNS: Models = {
+    "vgg": (vgg, IMAGE), "vgg_channels_last": (channels_last(vgg), IMAGE), "wavenet": (wavenet, floats(1, 400)),
+    **{name: (partial(vision, full), LARGE) for name, full in VISION.items()},
     "resnet18_channels_last": (channels_last(partial(vision, "resnet18")), LARGE),
-    "resnet50": (partial(vision, "resnet50"), LARGE),
-    "resnext50": (partial(vision, "resnext50_32x4d"), LARGE),
-    "densenet121": (partial(vision, "densenet121"), LARGE),
     "googlenet": (partial(vision, "googlenet", aux_logits=False, init_weights=False), LARGE),
-    "squeezenet": (partial(vision, "squeezenet1_1"), LARGE),
-    "mobilenet_v2": (partial(vision, "mobilenet_v2"), LARGE),
-    "mobilenet_v3": (partial(vision, "mobilenet_v3_small"), LARGE),
-    "shufflenet": (partial(vision, "shufflenet_v2_x0_5"), LARGE),
-    "mnasnet": (partial(vision, "mnasnet0_5"), LARGE),
-    "efficientnet_b0": (partial(vision, "efficientnet_b0"), LARGE),
-    "regnet": (partial(vision, "regnet_y_400mf"), LARGE),
-    "convnext": (partial(timm_model, "convnext_atto"), LARGE),
-    "unet": (nets.UNet, IMAGE),
+    "convnext": (partial(timm_model, "convnext_atto"), LARGE), "unet": (nets.UNet, IMAGE),
     "unet_bilinear": (partial(nets.UNet, "bilinear"), IMAGE),
     "unet_channels_last": (channels_last(nets.UNet), IMAGE), "diffusion_unet": (nets.DiffusionUNet, noisy),
-    "resnet3d": (residual3d, floats(1, 8, 16, 16)), "wavenet": (wavenet, floats(1, 400)),
-    "sound": (sound, floats(1, 4000)),
 }  # fmt: skip
-
-RNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "rnn": (recurrent(nn.RNN, 1), words(24)),
-    "gru": (recurrent(nn.GRU, 2), words(24)),
+RNNS: Models = {
+    "rnn": (recurrent(nn.RNN, 1), words(24)), "gru": (recurrent(nn.GRU, 2), words(24)),
     "lstm": (recurrent(nn.LSTM, 1), words(24)),
     "lstm_two_ways": (recurrent(nn.LSTM, 2, dropout=0.1, bidirectional=True), words(24)),
-    "lstm_attention": (nets.Translator, words(20)),
-    "lstm_cell": (lambda: nets.CellByCell(nn.LSTMCell(24, 32), 32), floats(8, 24)),
-    "gru_cell": (lambda: nets.CellByCell(nn.GRUCell(24, 32), 32), floats(8, 24)),
-}
-
-TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "vit": (transformer_nets.ViT, IMAGE),
-    "vit_plain": (partial(transformer_nets.ViT, kind="plain"), IMAGE),
-    "vit_twins": (lambda: nets.Contrastive(transformer_nets.ViT()), pairs(3, 32, 32)),
+}  # fmt: skip
+HUGGING: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", "LMHeadModel", "text", GPT2), "gpt_neox": ("GPTNeoX", "ForCausalLM", "text", WIDE),
+    "opt": ("OPT", "ForCausalLM", "text", OPT), "llama_transformers": ("Llama", "ForCausalLM", "text", GROUPED),
+    "mistral": ("Mistral", "ForCausalLM", "text", GROUPED), "qwen2": ("Qwen2", "ForCausalLM", "text", GROUPED),
+    "bert": ("Bert", "ForMaskedLM", "text", WIDE), "distilbert": ("DistilBert", "ForMaskedLM", "text", DISTILLED),
+    "roberta": ("Roberta", "ForSequenceClassification", "logits", WIDE),
+    "albert": ("Albert", "ForMaskedLM", "text", NARROW), "t5": ("T5", "ForConditionalGeneration", "text", T5),
+    "electra": ("Electra", "ForTokenClassification", "logits", NARROW),
+    "bart": ("Bart", "ForConditionalGeneration", "text", PAIR),
+}  # fmt: skip
+TRANSFORMERS: Models = {
+    "vit": (transformer_nets.ViT, IMAGE), "vit_plain": (partial(transformer_nets.ViT, kind="plain"), IMAGE),
     "vit_torchvision": (partial(vision, "VisionTransformer", **PATCHES), LARGE),
     "vit_timm": (partial(timm_model, "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3), IMAGE),
     "vit_transformers": (hugging("ViT", "ForImageClassification", "image", SIGHT), IMAGE),
     "swin_timm": (partial(timm_model, "swin_tiny_patch4_window7_224", **SWIN), floats(3, 56, 56)),
-    "gpt": (transformer_nets.GPT, words(48)),
-    "gpt_plain": (partial(transformer_nets.GPT, "plain"), words(48)),
+    "gpt": (transformer_nets.GPT, words(48)), "gpt_plain": (partial(transformer_nets.GPT, "plain"), words(48)),
     "gpt_checkpointed": (partial(transformer_nets.GPT, saves=True), words(48)),
-    "gpt2": (hugging("GPT2", "LMHeadModel", "text", GPT2), IDS),
-    "gpt_neox": (hugging("GPTNeoX", "ForCausalLM", "text", WIDE), IDS),
-    "opt": (hugging("OPT", "ForCausalLM", "text", OPT), IDS),
-    "llama": (transformer_nets.Llama, words(48)),
-    "llama_transformers": (hugging("Llama", "ForCausalLM", "text", GROUPED), IDS),
-    "mistral": (hugging("Mistral", "ForCausalLM", "text", GROUPED), IDS),
-    "qwen2": (hugging("Qwen2", "ForCausalLM", "text", GROUPED), IDS),
-    "bert": (hugging("Bert", "ForMaskedLM", "text", WIDE), IDS),
-    "roberta": (hugging("Roberta", "ForSequenceClassification", "logits", WIDE), IDS),
-    "distilbert": (hugging("DistilBert", "ForMaskedLM", "text", DISTILLED), IDS),
-    "albert": (hugging("Albert", "ForMaskedLM", "text", NARROW), IDS),
-    "electra": (hugging("Electra", "ForTokenClassification", "logits", NARROW), IDS),
-    "t5": (hugging("T5", "ForConditionalGeneration", "text", T5), IDS),
-    "bart": (hugging("Bart", "ForConditionalGeneration", "text", PAIR), IDS),
+    "llama": (transformer_nets.Llama, words(48)), **{name: (hugging(*how), IDS) for name, how in HUGGING.items()},
     "whisper": (hugging("Whisper", "ForConditionalGeneration", "sound", WHISPER), floats(16, 48)),
-    "encoder": (encoder, floats(32, 64)),
-    "encoder_norm_first": (partial(encoder, True), floats(32, 64)),
-    "encoder_decoder": (translator, pairs(24, 64)),
-}
-
-HALVES: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "mlp_autocast": (partial(mlp, 128), floats(128)),
-    "resnet18_autocast": (partial(vision, "resnet18"), LARGE),
-    "gpt_autocast": (transformer_nets.GPT, words(48)),
-}
+    "encoder": (encoder, floats(32, 64)), "encoder_norm_first": (partial(encoder, True), floats(32, 64)),
+}  # fmt: skip
+HALVES: Models = {
+    "mlp_autocast": (partial(mlp, 128), floats(128)), "resnet18_autocast": CNNS["resnet18"],
+    "gpt_autocast": TRANSFORMERS["gpt"],
+}  # fmt: skip
 """Models whose forward runs under autocast to bfloat16."""
 
 SUBJECTS = tuple(

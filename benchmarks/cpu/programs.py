@@ -1,4 +1,4 @@
-"""Estimate the steps of random programs: ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
+"""Estimate the steps of random programs: ``python -m benchmarks.cpu.programs --count 2000 --seed 1``.
 
 A grammar (``benchmarks/programs``) draws programs: a small model of any layers and operators, and a step. Each runs for
 real under torch's profiler, is estimated, and runs again, in a child process with a time limit. Programs that do not
@@ -34,16 +34,14 @@ START = 600.0
 class Child:
     """A process that judges programs, restarted if it has to be killed."""
 
-    def __init__(self, seconds: float = SECONDS, threads: int = 1, python: Sequence[str] = (sys.executable,)) -> None:
-        self.seconds = seconds
-        self.threads = threads
-        self.python = python
+    def __init__(self, seconds: float = SECONDS, python: Sequence[str] = (sys.executable,)) -> None:
+        self.seconds, self.python = seconds, python
         self.process: subprocess.Popen[str] | None = None
         self.lines: queue.Queue[str] = queue.Queue()
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [*self.python, "-m", "benchmarks.programs.judge", str(self.threads)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
+        command = [*self.python, "-m", "benchmarks.programs.judge"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         pipe, silent = subprocess.PIPE, subprocess.DEVNULL
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=silent, text=True
@@ -103,46 +101,20 @@ class Judged:
 
 
 def judged(
-    seed: int,
-    count: int,
-    workers: int,
-    seconds: float = SECONDS,
-    threads: int = 1,
-    python: Sequence[str] = (sys.executable,),
-    first: int = 0,
+    seed: int, count: int, seconds: float = SECONDS, python: Sequence[str] = (sys.executable,), first: int = 0
 ) -> Iterator[Judged]:
     """Yield the programs of a seed with their verdicts, until ``count`` of them have run for real."""
-    numbers, done = iter(range(first, first + 10 * count)), queue.Queue[Judged | BaseException]()
-    turn = threading.Lock()
-    enough = threading.Event()
-
-    def work() -> None:
-        child = Child(seconds, threads, python)
-        try:
-            while not enough.is_set():
-                with turn:
-                    number = next(numbers)
-                program = draw(seed, number)
-                done.put(Judged(number, program, child.judge(program.source())))
-        except BaseException as error:
-            done.put(error)
-        finally:
-            child.close()
-
-    pool = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
-    for thread in pool:
-        thread.start()
+    child = Child(seconds, python)
     try:
-        while count:
-            result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            count -= result.verdict.word != INVALID
+        for number in range(first, first + 10 * count):
+            program = draw(seed, number)
+            result = Judged(number, program, child.judge(program.source()))
             yield result
+            count -= result.verdict.word != INVALID
+            if not count:
+                return
     finally:
-        enough.set()
-        for thread in pool:
-            thread.join()
+        child.close()
 
 
 def summary(done: Iterable[Judged]) -> str:
@@ -164,18 +136,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="start at this program, to run a seed in pieces")
     parser.add_argument("--program", type=int, help="print only this program")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--threads", type=int, default=1, help="number of threads of each program")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit of a program")
     options = parser.parse_args()
     if options.program is not None:
-        child = Child(options.seconds, options.threads)
+        child = Child(options.seconds)
         source = draw(options.seed, options.program).source()
         print(f"{source}{FOOTER}\n# {child.judge(source)}")
         return child.close()
     done = []
-    arguments = options.seed, options.count, options.workers, options.seconds, options.threads
-    for result in judged(*arguments, first=options.first):
+    for result in judged(options.seed, options.count, options.seconds, first=options.first):
         done.append(result)
         if result.verdict.word in FAULTS:
             print(f"{options.seed}:{result.number} {result.verdict}", flush=True)

@@ -1,14 +1,13 @@
-"""Report on the CPU memory benchmark: error percentiles by family, and the operators behind each larger error."""
+"""Report on the CPU memory benchmark: error percentiles by family, and the operators behind each error."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-EXPLAINED = 0.005
-"""The relative error from which a case is listed with its explanation."""
+from tabulate import tabulate
 
 NAMES = ("first", "steady")
 
@@ -45,60 +44,27 @@ def percentile(values: list[float], part: float) -> float:
 
 
 def report(data: dict[str, Any]) -> str:
-    """Return the whole report as text."""
+    """Return the whole report as text: errors by family, and the cases that did not run or are not exact."""
     cases = list(rows(data))
     if not cases:
         return "no case ran"
-    machine = ", ".join(f"{key} {value}" for key, value in data["machine"].items())
-    lines = [f"CPU: predicted against measured peaks ({machine})", "", _head()]
     families: dict[str, list[Row]] = defaultdict(list)
     for row in cases:
         families[row.family].append(row)
-    lines += [_line(family, members) for family, members in families.items()]
-    lines.append(_line("all", cases))
-    lines += ["", *_failures(data), *_explained(cases)]
+    table = [_line(family, members) for family, members in {**families, "all": cases}.items()]
+    head = ("family", "models", "cases", "exact", "median", "90 %", "99 %", "worst")
+    machine = ", ".join(f"{key} {value}" for key, value in data["machine"].items())
+    failed = [f"{name}: {case['error']}" for name, case in data["cases"].items() if "error" in case]
+    lines = [f"CPU: predicted against measured peaks ({machine})", tabulate(table, head), *failed]
+    for row in sorted((row for row in cases if row.error), key=lambda row: -abs(row.error)):
+        parts = sorted(row.difference.items(), key=lambda item: -abs(item[1]))[:3]
+        lines.append(f"{row.error:+8.3%} {row.name:44} {', '.join(f'{maker} {nbytes:+,}' for maker, nbytes in parts)}")
     return "\n".join(lines)
 
 
-def _head() -> str:
-    shares = f"{'median':>8} {'90 %':>8} {'99 %':>8} {'worst':>9}"
-    return f"{'family':12} {'models':>6} {'cases':>6} {'exact':>11} {shares}"
-
-
-def _line(family: str, members: list[Row]) -> str:
+def _line(family: str, members: list[Row]) -> tuple[Any, ...]:
     sizes = [abs(row.error) for row in members]
-    worst = max(members, key=lambda row: abs(row.error)).error
     exact = sum(row.measured == row.predicted for row in members) / len(members)
     models = len({row.name.partition("/")[0] for row in members})
-    shares = " ".join(f"{percentile(sizes, part):8.3%}" for part in (0.5, 0.9, 0.99))
-    return f"{family:12} {models:6} {len(members):6} {exact:11.1%} {shares} {worst:+9.3%}"
-
-
-def _failures(data: dict[str, Any]) -> list[str]:
-    failed = [f"  {name}: {case['error']}" for name, case in data["cases"].items() if "error" in case]
-    return ["Did not run:", *failed, ""] if failed else []
-
-
-def _explained(cases: list[Row]) -> list[str]:
-    """Yield a line for every case beyond the bound, with the blocks that are live at only one of the two peaks."""
-    beyond = sorted((row for row in cases if abs(row.error) > EXPLAINED), key=lambda row: -abs(row.error))
-    share = len(beyond) / len(cases)
-    lines = [f"Beyond {EXPLAINED:.1%}: {len(beyond)} of {len(cases)} ({share:.1%}), with the bytes by operator that"]
-    lines.append("the prediction has too many of (+) or too few (-) at its peak:")
-    for row in beyond:
-        parts = ", ".join(f"{maker} {nbytes:+,}" for maker, nbytes in _largest(row.difference))
-        lines.append(f"  {row.error:+8.3%} {row.name:44} {parts}")
-    lines += ["", "By operator: in how many of these it takes the largest part, and that part of the peak at most:"]
-    leaders: Counter[str] = Counter()
-    most: dict[str, float] = defaultdict(float)
-    for row in beyond:
-        maker, nbytes = max(row.difference.items(), key=lambda item: abs(item[1]), default=("", 0))
-        leaders[maker] += 1
-        most[maker] = max(most[maker], nbytes / row.measured, key=abs)
-    lines += [f"  {count:5} {maker:44} {most[maker]:+.3%}" for maker, count in leaders.most_common()]
-    return lines
-
-
-def _largest(difference: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the three largest parts of a difference."""
-    return sorted(difference.items(), key=lambda item: -abs(item[1]))[:3]
+    shares = (f"{percentile(sizes, part):.3%}" for part in (0.5, 0.9, 0.99, 1.0))
+    return family, models, len(members), f"{exact:.1%}", *shares

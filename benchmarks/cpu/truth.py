@@ -1,4 +1,4 @@
-"""Compare predicted with measured memory on the CPU: ``python -m benchmarks.cpu_truth``.
+"""Compare predicted with measured memory on the CPU: ``python -m benchmarks.cpu.truth``.
 
 Every model runs two real steps of training and of inference under torch's profiler, which records each allocation and
 free. The peaks of the first and the second step are compared with the predicted ones. Results go to a data file per
@@ -103,12 +103,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Return the cases of a data file, or nothing if it comes from another kind of machine."""
+def load(path: Path, made_on: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the cases of a data file, or nothing if it comes from another kind of machine than this one."""
     if not path.exists():
         return {}
     recording = json.loads(path.read_text())
-    cases: dict[str, Any] = recording["cases"] if recording["machine"] == machine() else {}
+    cases: dict[str, Any] = recording["cases"] if recording["machine"] == (made_on or machine()) else {}
     return cases
 
 
@@ -126,15 +126,15 @@ def loss_of(output: Any) -> Tensor:
 
 def steps_of(case: Case, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """Return the real steps of a case, each marked with its number."""
-    maker, autocast = MODES[case.mode], case.subject.autocast
+    maker, autocast, device = MODES[case.mode], case.subject.autocast, inputs[0].device.type
     optimizer = None if maker is None else maker([p for p in model.parameters() if p.requires_grad])
     for number in range(STEPS):
         with record_function(f"{MARK}{number}"):
             if optimizer is None:
-                with torch.no_grad(), torch.autocast("cpu", autocast, enabled=autocast is not None):
+                with torch.no_grad(), torch.autocast(device, autocast, enabled=autocast is not None):
                     model(*inputs)
                 continue
-            with torch.autocast("cpu", autocast, enabled=autocast is not None):
+            with torch.autocast(device, autocast, enabled=autocast is not None):
                 loss = loss_of(model(*inputs))
             loss.backward()
             del loss

@@ -20,14 +20,10 @@ from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
-from torch import nn
 
-from benchmarks.zoo.cases import DETECTION, Case
+from benchmarks.zoo.cases import Case
 from benchmarks.zoo.libraries import LIBRARIES, cases
-from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
-from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.structures import all_tensors, once
-from torchsummary_plus.step.losses import default_loss
+from torchsummary_plus import estimate_memory, measure_memory
 
 BATCH = 2
 PLACES = ("cpu", "cuda", "real")
@@ -120,7 +116,7 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
     try:
         torch.manual_seed(0)
         model = case.make().train(training)
-        args, kwargs = training_input(case, model) if training else inference_input(case)
+        args, kwargs = inference_input(case)
     except Exception as error:
         outcome.failures["built"] = text_of(error)
         return outcome
@@ -132,8 +128,9 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
         except (Exception, Timeout) as error:
             outcome.failures[place] = text_of(error)
 
+    mode: dict[str, Any] = {"optimizer": "adamw"} if training else {"mode": "eval"}
+
     def predicted(device: str) -> int:
-        mode: dict[str, Any] = {"optimizer": "adamw", "loss": default_loss} if training else {"mode": "eval"}
         estimate = estimate_memory(model, input_data=(args, kwargs), device=device, **mode)
         outcome.assumed = estimate.assumptions
         if device == "cpu":
@@ -145,7 +142,7 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
         attempt(device, lambda device=device: predicted(device))
     if max(outcome.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
         forget(case.library)
-        attempt("real", lambda: measured(model, args, kwargs, training))
+        attempt("real", lambda: measure_memory(model, input_data=(args, kwargs), device="cpu", **mode).peak_bytes)
     return outcome
 
 
@@ -160,95 +157,12 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
 
 
-def training_input(case: Case, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a training forward; a detector also needs the objects in its images."""
-    if case.library == "torchvision" and any(part in case.name for part in DETECTION):
-        return (case.data[0], [target(case) for _ in case.data[0]]), {}
-    return inference_input(case)
-
-
 def inference_input(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a forward, with a batch of 2 if the case leaves it open."""
     if case.size is not None:
         sizes = case.size if isinstance(case.size, list) else [case.size]
         return tuple(torch.rand(BATCH, *size) for size in sizes), {}
     return ((), case.data) if isinstance(case.data, dict) else (case.data, {})
-
-
-def target(case: Case) -> dict[str, torch.Tensor]:
-    """Return one object in an image of 128 x 128."""
-    annotation = {"boxes": torch.tensor([[20.0, 20.0, 90.0, 90.0]]), "labels": torch.ones(1, dtype=torch.long)}
-    if case.name.startswith("mask"):
-        annotation["masks"] = torch.ones(1, 128, 128, dtype=torch.uint8)
-    if case.name.startswith("keypoint"):
-        annotation["keypoints"] = torch.tensor([[[40.0, 40.0, 1.0]] * 17])
-    return annotation
-
-
-def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
-    """Return the peak of two real steps on the CPU, the same as in ``estimate_memory``."""
-    own = [*model.parameters(), *model.buffers()]
-    loose = loose_tensors(model, own)
-    replaced = {id(holder[name]) for holder, name in loose}
-    others = all_tensors([vars(module) for module in model.modules()])
-    live = [*own, *(tensor for tensor in others if id(tensor) not in replaced), *all_tensors((args, kwargs))]
-    static = storage_bytes(live)
-    known = {held_by(tensor) for tensor in live}
-
-    def infer() -> None:
-        with torch.no_grad():
-            for _ in range(2):
-                model(*args, **kwargs)
-
-    def train() -> None:
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-        for _ in range(2):
-            loss = default_loss(model(*args, **kwargs))
-            loss.backward()
-            del loss
-            optimizer.step()
-            optimizer.zero_grad()
-
-    def run() -> None:
-        clone = once(lambda tensor: tensor.detach().clone())
-        for holder, name in loose:
-            saved = [clone(tensor) for tensor in saved_by(holder[name]) if held_by(tensor) not in known]
-            holder[name] = clone(holder[name])
-            holder[name].saved = saved
-            del saved
-        del clone
-        (train if training else infer)()
-
-    return static + highest(cpu_deltas(run))[0]
-
-
-def held_by(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's storage."""
-    return tensor.untyped_storage().data_ptr()
-
-
-def saved_by(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return what a tensor's own autograd node has saved, which lives as long as the tensor."""
-    node = tensor.grad_fn
-    values = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
-    return [value for value in values if isinstance(value, torch.Tensor)]
-
-
-def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[str, Any], str]]:
-    """Yield the modules and names of plain attributes that hold a tensor with its own storage.
-
-    A step may replace them (``torch.nn.utils.weight_norm`` does), and the profiler reports the free of a tensor only if
-    it has seen its allocation.
-    """
-    storages = {tensor.untyped_storage().data_ptr() for tensor in own}
-    attributes = [(vars(module), *item) for module in model.modules() for item in vars(module).items()]
-    return [
-        (holder, name)
-        for holder, name, value in attributes
-        if type(value) is torch.Tensor
-        and value.layout is torch.strided
-        and value.untyped_storage().data_ptr() not in storages
-    ]
 
 
 def print_totals(done: list[Trained]) -> int:

@@ -1,4 +1,4 @@
-"""Record single operators on the no-op runtime: ``python -m benchmarks.gpu_calls --card A100``.
+"""Record single operators on the no-op runtime: ``python -m benchmarks.cuda.calls --card A100``.
 
 Random calls run once, forward and backward, each in its own process on the no-op runtime (benchmarks/nocuda), which
 records the requested sizes in order. ``--compare`` prints the wrong predictions, and the share of exact ones.
@@ -10,7 +10,7 @@ import argparse
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.cuda.calls_kinds import DTYPES, KINDS
 from benchmarks.cuda.files import DATA, versions, write
-from benchmarks.cuda.meters import Meter
-from benchmarks.cuda.processes import PART, in_child, part, run_on, warm_up
+from benchmarks.cuda.processes import in_child, run_on, warm_up
 from benchmarks.cuda.sequence import SequenceMeter, predicted_changes
 from benchmarks.cuda.truth import describe, record
 from benchmarks.nocuda.cards import card_path
@@ -60,12 +59,14 @@ class Call:
     def inputs(self, device: str) -> Tensor:
         return torch.zeros(1, dtype=self.dtype, device=device)
 
-    def run(self, model: nn.Module, x: Tensor, meter: Meter) -> None:
-        """Run one step: forward and backward."""
-        losses: list[Tensor] = []
-        meter.phase("forward", lambda: losses.append(default_loss(model(x))))
-        meter.phase("backward", lambda: losses.pop().backward())
-        meter.phase("forward", model.zero_grad)
+    def run(self, model: nn.Module, x: Tensor) -> Iterator[Callable[[], None]]:
+        """Yield one step: forward and backward."""
+
+        def step() -> None:
+            default_loss(model(x)).backward()
+            model.zero_grad()
+
+        yield step
 
 
 def calls() -> Iterator[Call]:
@@ -103,7 +104,7 @@ def recording_path(header: dict[str, Any]) -> Path:
 def recorded(call: Call) -> dict[str, Any]:
     meter = SequenceMeter()
     try:
-        figures = record(call, call.build(), "cuda", meter)  # type: ignore[arg-type]
+        figures = record(call, call.build(), meter)
     except (RuntimeError, ValueError, AssertionError) as error:
         return {"name": call.name, "error": " ".join(str(error).split())[:200]}
     changes = sequence([change.nbytes for change in meter.changes])
@@ -154,7 +155,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card", required=True, help="a GPU of benchmarks/nocuda, or real: the GPU of this machine")
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
-    parser.add_argument("--part", type=part, default=slice(None), help=PART)
     parser.add_argument("--kind", default="", help="only calls of this kind")
     parser.add_argument("--compare", action="store_true", help="print the recording next to the predictions")
     parser.add_argument("--shown", type=int, default=5, help="number of wrong calls of each kind to print")
@@ -165,11 +165,11 @@ def main() -> None:
         return
     (card,) = run_on([options.card], "benchmarks.cuda.calls")
     warm_up()
-    header = in_child(partial(describe, "cuda"), card)
+    header = in_child(describe, card)
     path = options.out or recording_path(header)
     earlier = json.loads(path.read_text())["records"] if options.kind and path.exists() else []
     records = [record for record in earlier if not record["name"].startswith(f"{options.kind}(")]
-    for call in list(calls())[options.part]:
+    for call in calls():
         if options.kind in ("", call.kind):
             records.append(in_child(partial(recorded, call), card))
             write(path, header, records)

@@ -175,15 +175,6 @@ def looked_up(count: int, rows: int, width: int, how: str) -> nn.Module:
     return Of(run, (rows, width))
 
 
-def lost(loss: str, batch: int, classes: int) -> nn.Module:
-    def run(x: Tensor) -> Tensor:
-        if loss in ("cross_entropy", "smoothed"):
-            return F.cross_entropy(x, labels(x, batch), label_smoothing=0.1 * (loss == "smoothed"))
-        return getattr(F, loss)(x, torch.zeros_like(x))  # type: ignore[no-any-return]
-
-    return Of(run, (batch, classes))
-
-
 def recurrent(
     kind: str, width: int, layers: int, steps: int, batch: int, both: bool, dropout: float, projected: int
 ) -> nn.Module:
@@ -204,22 +195,6 @@ def draw_recurrent(draw: Draw) -> dict[str, Any]:
     deep, projects = drawn["layers"] > 1, drawn["kind"] == "LSTM" and drawn["dtype"] == "fp32"
     drawn["dropout"] = 0.1 if deep and draw.random() < 0.4 else 0.0
     return {**drawn, "projected": 48 if projects and draw.random() < 0.5 else 0}
-
-
-PLAIN_IMAGES: dict[str, Function] = {
-    "max": lambda x: F.max_pool2d(x, 2), "average": lambda x: F.avg_pool2d(x, 2),
-    "global": lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive": lambda x: F.adaptive_avg_pool2d(x, 5),
-    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
-    "bilinear": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
-    "pad": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), "dropout": lambda x: F.dropout(x, 0.1), "gelu": F.gelu,
-    "silu": F.silu, "leaky": lambda x: F.leaky_relu(x, 0.1),
-}  # fmt: skip
-
-
-def draw_image(draw: Draw) -> dict[str, Any]:
-    side = draw.choice((8, 28, 57, 112))
-    shape = [draw.choice((2, 16)), draw.choice((3, 64, 256)), side, side]
-    return {"operator": draw.choice(tuple(PLAIN_IMAGES)), "shape": shape, "dtype": draw.choice(ANY)}
 
 
 IMAGES: dict[str, Function] = {
@@ -323,12 +298,6 @@ def draw_rows_call(draw: Draw) -> dict[str, Any]:
             "turned": draw.random() < 0.25, "dtype": draw.choice(("fp32", "fp32", "fp32", "bf16"))}  # fmt: skip
 
 
-FORMULAS: dict[str, Function] = {
-    "max": lambda x: x.max(), "min": lambda x: x.min(), "renorm": lambda x: x.renorm(2, 0, 1.0),
-    "renorm_columns": lambda x: x.renorm(1, 1, 1.0),
-}  # fmt: skip
-"""Operators whose gradient formulas depend on the device or the class of tensors."""
-
 L = torch.linalg
 
 
@@ -413,24 +382,12 @@ KINDS: dict[str, tuple[Callable[[Draw], dict[str, Any]], Callable[..., nn.Module
         drawn(rows=SIDES, inner=SIDES, columns=SIDES, batch=(0, 0, 3), form=("plain", "linear", "expanded", "turned"),
               dtype=ANY), product, 16,
     ),
-    "lost": (
-        drawn(
-            loss=("cross_entropy", "smoothed", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits",
-                  "smooth_l1_loss"),
-            batch=(1, 32, 4096), classes=(10, 1000, 32_000), dtype=ANY,
-        ), lost, 10,
-    ),
-    "image": (draw_image, lambda operator, shape: Of(PLAIN_IMAGES[operator], shape), 12),
     "image_call": (draw_image_call, image_call, 60),
     "loss_call": (
         drawn(loss=LOSSES, rows=(1, 32, 700), columns=(10, 1000, 9000), reduction=("mean", "mean", "sum", "none"),
               dtype=OFTEN_FP32), loss_call, 30,
     ),
     "rows_call": (draw_rows_call, rows_call, 80),
-    "formula_call": (
-        drawn(operator=FORMULAS, rows=(3, 200, 5000), columns=(4, 70, 900), dtype=OFTEN_FP32),
-        lambda operator, rows, columns: Called(FORMULAS[operator], rows, columns), 20,
-    ),
     "bounded_call": (draw_bounded_call, bounded_call, 150),
 }  # fmt: skip
 """How each kind is drawn and built, and the number of calls."""

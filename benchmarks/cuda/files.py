@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +71,3 @@ def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> N
     lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
     head = json.dumps(header)[1:-1]
     out.write_text(f'{{{head},\n"records":[\n{lines}\n]}}\n')
-
-
-def merge(parts: Sequence[Path], out: Path) -> None:
-    """Write recordings of parts of the configurations, made on one GPU, as one."""
-    header, known = {}, {}
-    for path in parts:
-        header = {key: value for key, value in json.loads(path.read_text()).items() if key != "records"}
-        known.update(recorded(path))
-    write(out, header, [known[name] for name in sorted(known)])

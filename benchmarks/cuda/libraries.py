@@ -63,7 +63,8 @@ class Family:
             whole = (batch, *shape)
             if "edge_index" in self.inputs:
                 whole = (2, batch * shape[0]) if name == "edge_index" else (batch * shape[0], *shape[1:])
-            tensors[name] = torch.zeros(whole, dtype=torch.long if tokens else dtype, device=device)
+            x = torch.zeros(whole, dtype=torch.long if tokens else dtype, device=device)
+            tensors[name] = x.random_(tokens) if tokens else x
         return tensors if len(tensors) > 1 else next(iter(tensors.values()))
 
 

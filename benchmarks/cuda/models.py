@@ -1,33 +1,18 @@
-"""The recorded models, each in a size for a GPU and in a small one for a CPU; they need only torch."""
+"""The recorded models that need only torch."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.cuda.libraries import Family, Shape
 from examples import gpt2, llama
 from examples.mobilenet_v2 import MobileNetV2
 from examples.resnet import BasicBlock, Bottleneck, ResNet
 from examples.vgg import VGG
 from examples.vit import ViT
-
-
-@dataclass(frozen=True)
-class Size:
-    """A model at one size: how it is built, the shape of an input without its batch axis, and two batch sizes.
-
-    ``tokens`` is the number of token ids, 0 for inputs of floats.
-    """
-
-    build: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    batches: tuple[int, int]
-    tokens: int = 0
 
 
 def conv_block(channels: int, out: int) -> nn.Sequential:
@@ -267,35 +252,31 @@ def _is_block(module: nn.Module) -> bool:
     return type(module).__name__ in ("Block", "Layer", "BasicBlock", "Bottleneck", "TransformerEncoderLayer")
 
 
-TINY_GPT = gpt2.Config(width=64, depth=2, heads=2, vocabulary=500, context=32)
-TINY_LLAMA = llama.Config(width=64, depth=2, heads=4, kv_heads=2, hidden=128, vocabulary=500)
 LLAMA = llama.Config(width=1024, depth=16, heads=16, kv_heads=4, hidden=2816)
+IMAGE: dict[str, Shape] = {"x": ((3, 224, 224), 0)}
 
-FAMILIES: dict[str, tuple[Size, Size]] = {
-    "mlp": (Size(lambda: mlp(4096, 6), (4096,), (256, 2048)), Size(lambda: mlp(64, 3), (64,), (4, 9))),
-    "vgg16": (Size(VGG, (3, 224, 224), (16, 64)), Size(lambda: VGG().features, (3, 32, 32), (1, 2))),
-    "resnet18": (Size(lambda: ResNet(BasicBlock, (2, 2, 2, 2)), (3, 224, 224), (64, 256)),
-        Size(lambda: ResNet(BasicBlock, (1, 1, 1, 1)), (3, 32, 32), (2, 3))),
-    "resnet50": (Size(lambda: ResNet(Bottleneck, (3, 4, 6, 3)), (3, 224, 224), (32, 128)),
-        Size(lambda: ResNet(Bottleneck, (1, 1, 1, 1)), (3, 32, 32), (2, 3))),
-    "mobilenet_v2": (Size(MobileNetV2, (3, 224, 224), (64, 256)), Size(MobileNetV2, (3, 32, 32), (2, 3))),
-    "convnext": (Size(lambda: ConvNeXt((96, 192, 384, 768), (3, 3, 9, 3)), (3, 224, 224), (32, 128)),
-        Size(lambda: ConvNeXt((8, 16), (1, 1)), (3, 32, 32), (2, 3))),
-    "vit": (Size(ViT, (3, 224, 224), (32, 128)), Size(lambda: ViT(32, 8, 64, 2, 2), (3, 32, 32), (2, 3))),
-    "gpt2": (Size(gpt2.GPT2, (1024,), (4, 16), gpt2.SMALL.vocabulary),
-        Size(lambda: gpt2.GPT2(TINY_GPT), (32,), (2, 3), TINY_GPT.vocabulary)),
-    "llama": (Size(lambda: llama.Llama(LLAMA), (1024,), (4, 16), LLAMA.vocabulary),
-        Size(lambda: llama.Llama(TINY_LLAMA), (32,), (2, 3), TINY_LLAMA.vocabulary)),
-    "bert": (Size(lambda: Encoder(768, 12, 12), (512,), (8, 32), 30_522),
-        Size(lambda: Encoder(64, 2, 2, 500, 32), (32,), (2, 3), 500)),
-    "t5": (Size(lambda: T5(512, 6, 8), (512,), (8, 32), 32_128),
-        Size(lambda: T5(64, 1, 2, 500, 32), (32,), (2, 3), 500)),
-    "lstm": (Size(lambda: Recurrent(nn.LSTM, 1024), (256,), (32, 128), 10_000),
-        Size(lambda: Recurrent(nn.LSTM, 32, 2, 500), (16,), (2, 3), 500)),
-    "gru": (Size(lambda: Recurrent(nn.GRU, 1024), (256,), (32, 128), 10_000),
-        Size(lambda: Recurrent(nn.GRU, 32, 2, 500), (16,), (2, 3), 500)),
-    "unet": (Size(lambda: UNet(64), (3, 256, 256), (4, 16)), Size(lambda: UNet(8, 2), (3, 32, 32), (2, 3))),
-    "diffusion": (Size(lambda: DiffusionUNet(128), (4, 64, 64), (8, 32)),
-        Size(lambda: DiffusionUNet(16), (4, 16, 16), (2, 3))),
-}  # fmt: skip
-"""Each family's size for a GPU, and its small one."""
+
+def words(length: int, vocabulary: int) -> dict[str, Shape]:
+    return {"ids": ((length,), vocabulary)}
+
+
+FAMILIES = {
+    name: Family("torch", name, build, inputs, batches)
+    for name, build, inputs, batches in (
+        ("mlp", lambda: mlp(4096, 6), {"x": ((4096,), 0)}, (256, 2048)),
+        ("vgg16", VGG, IMAGE, (16, 64)),
+        ("resnet18", lambda: ResNet(BasicBlock, (2, 2, 2, 2)), IMAGE, (64, 256)),
+        ("resnet50", lambda: ResNet(Bottleneck, (3, 4, 6, 3)), IMAGE, (32, 128)),
+        ("mobilenet_v2", MobileNetV2, IMAGE, (64, 256)),
+        ("convnext", lambda: ConvNeXt((96, 192, 384, 768), (3, 3, 9, 3)), IMAGE, (32, 128)),
+        ("vit", ViT, IMAGE, (32, 128)),
+        ("gpt2", gpt2.GPT2, words(1024, gpt2.SMALL.vocabulary), (4, 16)),
+        ("llama", lambda: llama.Llama(LLAMA), words(1024, LLAMA.vocabulary), (4, 16)),
+        ("bert", lambda: Encoder(768, 12, 12), words(512, 30_522), (8, 32)),
+        ("t5", lambda: T5(512, 6, 8), words(512, 32_128), (8, 32)),
+        ("lstm", lambda: Recurrent(nn.LSTM, 1024), words(256, 10_000), (32, 128)),
+        ("gru", lambda: Recurrent(nn.GRU, 1024), words(256, 10_000), (32, 128)),
+        ("unet", lambda: UNet(64), {"x": ((3, 256, 256), 0)}, (4, 16)),
+        ("diffusion", lambda: DiffusionUNet(128), {"x": ((4, 64, 64), 0)}, (8, 32)),
+    )
+}

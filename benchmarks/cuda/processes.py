@@ -19,12 +19,10 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.nocuda.cards import card_path
-from benchmarks.nocuda.runtime import active_card_path, is_active, play
+from benchmarks.nocuda.runtime import is_active, play
 
 REAL = "real"
 """Instead of a card's name: the machine's own GPU, with CUDA's own libraries."""
-PART = "only a part, such as 2/8, so that several processes share the work"
 CHILD_SECONDS = 240
 """Time limit of a child process: cuDNN compiles some of the plans that it tries."""
 
@@ -51,16 +49,6 @@ def run_on(cards: Sequence[str], module: str) -> list[str]:
         judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", module]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
     return list(cards)
-
-
-def part(text: str) -> slice:
-    """Return the slice of the work that a process does.
-
-    >>> list(range(7))[part("2/3")]
-    [1, 4]
-    """
-    number, count = map(int, text.split("/"))
-    return slice(number - 1, None, count)
 
 
 def warm_up() -> None:
@@ -92,16 +80,6 @@ def in_child(run: Callable[[], dict[str, Any]], card: str = "") -> dict[str, Any
         text = pipe.read()
     _, status = os.waitpid(child, 0)
     return json.loads(text) if text else {"error": f"the process ended with status {status}"}  # type: ignore[no-any-return]
-
-
-@cache
-def card_name(card: str) -> str:
-    """Return a card's name in full; "" is the GPU of this machine, or the one that is simulated."""
-    if card or is_active():
-        path = card_path(card) if card else active_card_path()
-        name: str = json.loads(path.read_text())["name"]
-        return name
-    return str(in_child(lambda: {"name": torch.cuda.get_device_name()})["name"])
 
 
 def without_gpu() -> Any:

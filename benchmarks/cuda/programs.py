@@ -1,10 +1,10 @@
-"""Estimate random programs on GPUs: ``python -m benchmarks.gpu_programs --card H100,T4 --count 500 --seed 1``.
+"""Estimate random programs on GPUs: ``python -m benchmarks.cuda.programs --card H100,T4 --count 500 --seed 1``.
 
 The programs of ``benchmarks/programs`` run on the no-op runtime (benchmarks/nocuda), with CUDA as the default device,
-and are estimated there, each in its own process. ``benchmarks.gpu_drawn`` draws them in sizes for a GPU (``--scale
-8``). The benchmark prints programs whose estimate fails or whose peak differs, with the operators that allocate
-different sizes. Programs that do not run there do not count: those with cuFFT, cuSOLVER or values that become invalid
-as zeros. Sizes that depend on values are those of zeros.
+and are estimated there, each in its own process; ``--scale 8`` draws them in sizes for a GPU. The benchmark prints
+programs whose estimate fails or whose peak differs, with the operators that allocate different sizes. Programs that do
+not run there do not count: those with cuFFT, cuSOLVER or values that become invalid as zeros. Sizes that depend on
+values are those of zeros.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def ran(source: str) -> Answer:
     gc.disable()
     meter, autocast = SequenceMeter(), torch.autocast
     meter.begin()
-    meter.hold([])
+    meter.hold()
     with patch.object(torch, "autocast", lambda _, dtype=None, **how: autocast("cuda", dtype=dtype, **how)):
-        meter.phase("steps", lambda: judge.run(space))
+        meter.run(lambda: judge.run(space))
     figures = meter.end()
     return {"peak": figures["peak_bytes"], "reserved": figures["reserved_bytes"], "changes": meter.changes}
 
@@ -112,19 +112,19 @@ def judged(seed: int, number: int, scale: int, card: str) -> str:
     return word
 
 
-def main(scale: int = 1, count: int = 500, module: str = "benchmarks.gpu_programs") -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     cards = "GPUs of benchmarks/nocuda, which take turns (A100,T4), or real: the GPU of this machine"
     parser.add_argument("--card", default="H100", help=cards)
     parser.add_argument("--seed", type=int, default=0, help="seed of the programs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
-    parser.add_argument("--count", type=int, default=count, help="number of programs to draw")
-    parser.add_argument("--scale", type=int, default=scale, help="how much larger than for a CPU the models are")
+    parser.add_argument("--count", type=int, default=500, help="number of programs to draw")
+    parser.add_argument("--scale", type=int, default=1, help="how much larger than for a CPU the models are")
     parser.add_argument("--program", action="store_true", help="print the first program")
     options = parser.parse_args()
     if options.program:
         sys.exit(source_of(options.seed, options.first, options.scale))
-    devices = run_on(options.card.split(","), module)
+    devices = run_on(options.card.split(","), "benchmarks.cuda.programs")
     warnings.simplefilter("ignore")
     warm_up()
     verdicts = Counter(

@@ -27,8 +27,8 @@ class SequenceMeter(CudaMeter):
 
     changes: Sequence[Change] = ()
 
-    def hold(self, tensors: list[torch.Tensor]) -> None:
-        super().hold(tensors)
+    def hold(self) -> None:
+        super().hold()
         torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000, clear_history=True)
         self.profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self.profiler.__enter__()

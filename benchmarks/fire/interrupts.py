@@ -1,4 +1,4 @@
-"""Interrupt calls at random instants, or at each of their first lines, and count what that breaks.
+"""Interrupt calls at random instants, or at each of their first lines: ``python -m benchmarks.fire.interrupts``.
 
 SIGINT and an alarm whose handler raises an exception of its own are sent in turn to child processes, in which a model
 is trained. After each, the model, its data, its optimizer and the process must be unchanged, and the next training step
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, islice, product
@@ -24,8 +25,14 @@ from tests.truth.warm import python
 LARGER = [name for name in MODELS if name != "small"]
 
 
-def run_all(options: argparse.Namespace) -> bool:
-    """Interrupt, print a table and the faults, and return whether there was none."""
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="random interrupts (default 1000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lines", type=int, default=0, help="interrupt each of a call's first lines, such as 2000")
+    parser.add_argument("--model", action="append", choices=MODELS, help="only this one; may be repeated")
+    parser.add_argument("--call", action="append", choices=CALLS, help="only this one; may be repeated")
+    options = parser.parse_args()
     if options.lines:
         lines = range(1, options.lines + 1)
         drawn = product(options.model or ["small", "hooked"], options.call or CALLS, SIGNALS, lines)
@@ -40,7 +47,7 @@ def run_all(options: argparse.Namespace) -> bool:
             if outcome.verdict in FAULTS:
                 print(f"{model}, {number} of {len(instants)}: {outcome}", flush=True)
     print(_table(outcomes))
-    return not any(outcome.verdict in FAULTS for found in outcomes.values() for outcome in found)
+    sys.exit(any(outcome.verdict in FAULTS for found in outcomes.values() for outcome in found))
 
 
 def _random_instants(options: argparse.Namespace) -> Iterator[tuple[str, Instant]]:
@@ -59,3 +66,7 @@ def _table(outcomes: dict[str, list[Outcome]]) -> str:
         late = quantiles(delays, n=20)[-1] if len(delays) > 1 else delays[0]
         rows.append([call, len(found), *(verdicts[kind] for kind in kinds), median(delays), late])
     return tabulate(rows, ["call", "interrupts", *kinds, "median delay, ms", "95th percentile, ms"], floatfmt=".2f")
+
+
+if __name__ == "__main__":
+    main()

@@ -53,7 +53,6 @@ def activate(card: str) -> None:
     for path in stubs:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         _loaded.append(path)
-    os.environ["TRITON_LIBCUDA_PATH"] = str(_loaded[0].parent)
     atexit.register(time.sleep, SETTLE_SECONDS)
 
 

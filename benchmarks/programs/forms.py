@@ -134,7 +134,7 @@ SEQUENCES = (
     " tgt_mask=nn.Transformer.generate_square_subsequent_mask({c}))",
 )  # fmt: skip
 WRAPPED = (
-    "LoRA(nn.Linear({n}, {o})) => {m}({x})", "Merged(nn.Linear({n}, {o})) => {m}({x})",
+    "LoRA(nn.Linear({n}, {o})) => {m}({x})",
     "parametrizations.orthogonal(nn.Linear({n}, {n})) => {m}({x})",
     "nn.utils.spectral_norm(nn.Linear({n}, {n})) => {m}({x})",
     "parametrizations.spectral_norm(nn.Linear({n}, {n})) => {m}({x})",
@@ -150,7 +150,7 @@ WRAPPED = (
     "nn.Linear({n}, {n})\n{m}.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,)) => {m}({x})",
     "nn.Linear({n}, {n})\n{m}.weight.register_hook(lambda g: g * 2) => {m}({x})",
     "nn.Linear({n}, {n}) => torch.func.functional_call({m}, {{'weight': {m}.weight * 0.5}}, ({x},))",
-    "Scaled.apply({x})", "Doubled.apply({x}.clone())", "Kept.apply({x})", "Two.apply({x})[0]",
+    "Scaled.apply({x})", "Doubled.apply({x}.clone())",
 )  # fmt: skip
 
 EXPRESSIONS = (
@@ -241,32 +241,6 @@ class Doubled(torch.autograd.Function):
     def backward(ctx, grad):
         return grad * 2
 """,
-    "Kept": """
-class Kept(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mask = x > 0
-        return torch.where(ctx.mask, x, torch.zeros_like(x))
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.masked_fill(~ctx.mask, 0)
-""",
-    "Two": """
-class Two(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        values, where = x.max(-1, keepdim=True)
-        ctx.save_for_backward(where)
-        ctx.mark_non_differentiable(where)
-        ctx.size = x.shape
-        return x - values, where
-
-    @staticmethod
-    def backward(ctx, grad, _):
-        (where,) = ctx.saved_tensors
-        return grad - torch.zeros(ctx.size).scatter_(-1, where, grad.sum(-1, keepdim=True))
-""",
     "LoRA": """
 class LoRA(nn.Module):
     def __init__(self, base, rank=2):
@@ -278,17 +252,6 @@ class LoRA(nn.Module):
 
     def forward(self, x):
         return self.base(x) + (self.dropout(x) @ self.a @ self.b) * 2.0
-""",
-    "Merged": """
-class Merged(nn.Module):
-    def __init__(self, base, rank=2):
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.a = nn.Linear(base.in_features, rank, bias=False)
-        self.b = nn.Linear(rank, base.out_features, bias=False)
-
-    def forward(self, x):
-        return F.linear(x, self.base.weight + self.b.weight @ self.a.weight, self.base.bias)
 """,
     "Batch": """
 from dataclasses import dataclass

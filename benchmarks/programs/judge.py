@@ -285,7 +285,7 @@ def serve() -> None:
     gc.freeze()  # Imported objects stay: exclude them from the garbage collections of each program.
     say({"at": "ready"})
     for line in sys.stdin:
-        torch.set_num_threads(int(sys.argv[1]))
+        torch.set_num_threads(1)
         say(asdict(judge(json.loads(line), lambda stage: say({"at": stage}))))
 
 

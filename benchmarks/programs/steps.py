@@ -66,13 +66,10 @@ PARTS: tuple[dict[str, str], ...] = (
         "outside": "teacher"},
     {"before": "averaged = torch.optim.swa_utils.AveragedModel(model)", "after": "averaged.update_parameters(model)",
         "outside": "averaged"},
-    {"before": "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)",
-        "after": "schedule.step()", "outside": "schedule"},
     {"before": "losses = []", "after": "losses.append(loss.item())"},
     {"before": "losses = []", "after": "losses.append(loss.detach())", "outside": "losses"},
     {"loss": "found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True, allow_unused=True)\n"
         "    loss = loss + sum(g.square().sum() for g in found if g is not None)"},
-    {"before": "for p in model.parameters():\n    p.grad = torch.zeros_like(p)"},
     {"after": "del loss, out\n    optimizer.zero_grad(set_to_none=False)"},
     {"loss": "loss.backward(retain_graph=True)\n    loss = loss + out.float().abs().mean()"},
     {"loss": "x = x.detach().requires_grad_()\n    y = model(x)\n"
@@ -84,9 +81,6 @@ PARTS: tuple[dict[str, str], ...] = (
         "         for p in model.parameters() if p.requires_grad]"},
     {"before": "seen = []\nmodel.register_forward_hook(lambda m, a, out: seen.append(out.detach().mean()))",
         "outside": "seen"},
-    {"before": "grads = [torch.zeros_like(p) for p in model.parameters()]",
-        "between": "for g, p in zip(grads, model.parameters()):\n        if p.grad is not None:\n"
-        "            g.mul_(0.9).add_(p.grad)\n            p.grad.copy_(g)", "outside": "grads"},
 )  # fmt: skip
 """What else a step may do, as texts for :data:`STEP`, with its objects outside the model."""
 
@@ -105,14 +99,6 @@ def train_step(model, x):
     optimizer.zero_grad()
 ---
 held = [*model.parameters()]
-optimizer = torch.optim.AdamW([{{"params": held[:1], "lr": 0.1}}, {{"params": held[1:], "weight_decay": 0.0}}])
-def train_step(model, x):
-    loss = model(x).float().square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
----
-held = [*model.parameters()]
 optimizers = [torch.optim.Adam(held[:1]), torch.optim.SGD(held, 0.1, momentum=0.9)]
 def train_step(model, x):
     first = model(x).float().square().mean()
@@ -124,40 +110,11 @@ def train_step(model, x):
     optimizers[1].step()
     model.zero_grad()
 ---
-held = [*model.parameters()]
-def train_step(model, x):
-    loss = model(x).float().square().mean()
-    found = torch.autograd.grad(loss, held, allow_unused=True)
-    with torch.no_grad():
-        for p, g in zip(held, found):
-            if g is not None:
-                p -= 0.1 * g
----
-held = {{name: p.detach() for name, p in model.named_parameters()}}
-def train_step(model, x):
-    def loss(given):
-        return torch.func.functional_call(model, given, (x,)).float().square().mean()
-    found, value = torch.func.grad_and_value(loss)(held)
-    for name in held:
-        held[name] = held[name] - 0.1 * found[name]
----
 optimizer = {optimizer}
 def train_step(model, x):
     for part in x.chunk(2):
         (model(part).float().square().mean() / 2).backward()
     {step}
----
-masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
-optimizer = torch.optim.Adam(masters)
-def train_step(model, x):
-    model(x).float().square().mean().backward()
-    for m, p in zip(masters, model.parameters()):
-        m.grad = None if p.grad is None else p.grad.clone()
-    optimizer.step()
-    with torch.no_grad():
-        for m, p in zip(masters, model.parameters()):
-            p.copy_(m)
-    model.zero_grad()
 ---
 critic = nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.LeakyReLU(0.2, inplace=True), nn.Linear(16, 1))
 with torch.no_grad():
@@ -194,18 +151,6 @@ def train_step(model, x):
     optimizer.step()
     queue[:, : len(k)] = k.T
 ---
-reference = copy.deepcopy(model).eval().requires_grad_(False)
-optimizer = {optimizer}
-def train_step(model, x):
-    chosen, rejected = model(x).float().flatten(1), model(x.roll(1, 0)).float().flatten(1)
-    with torch.inference_mode():
-        base = reference(torch.cat([x, x.roll(1, 0)])).float().flatten(1)
-    first, second = base.clone().chunk(2)
-    gain = (chosen.log_softmax(-1) - first.log_softmax(-1)).mean(-1)
-    loss = (rejected.log_softmax(-1) - second.log_softmax(-1)).mean(-1)
-    (-F.logsigmoid(0.1 * (gain - loss)).mean()).backward()
-    {step}
----
 optimizer = {optimizer}
 averaged = torch.optim.swa_utils.AveragedModel(
     model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers={use_buffers})
@@ -225,21 +170,6 @@ def train_step(model, x):
         for k, v in model.state_dict().items():
             if v.dtype.is_floating_point:
                 shadow[k].copy_(shadow[k] * 0.9 + v * 0.1)
----
-optimizer = {optimizer}
-def train_step(model, x):
-    backup = {{name: p.data.clone() for name, p in model.named_parameters() if p.dim() > 1}}
-    model(x).float().square().mean().backward()
-    for name, p in model.named_parameters():
-        if p.dim() > 1 and p.grad is not None:
-            norm = torch.norm(p.grad)
-            if norm != 0 and not torch.isnan(norm):
-                p.data.add_(0.1 * p.grad / norm)
-    model(x).float().square().mean().backward()
-    for name, p in model.named_parameters():
-        if name in backup:
-            p.data = backup[name]
-    {step}
 ---
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=2, line_search_fn={search})
 def train_step(model, x):
@@ -272,11 +202,6 @@ def train_step(model, x):
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
----
-optimizer = torch.optim.Adafactor(model.parameters(), foreach={foreach})
-def train_step(model, x):
-    model(x).float().square().mean().backward()
-    {step}
 ---
 optimizers = {{p: torch.optim.{per_parameter}([p], foreach=False) for p in model.parameters() if p.requires_grad}}
 

@@ -3,7 +3,7 @@
     python -m benchmarks.published.ranks [--only PART] [--write]
 
 Included are the figures whose model, sharding, precision, checkpointing, batch and length are all stated, and which do
-not use torch's compiler. The benchmark lists those left out, with the reason.
+not use torch's compiler. README.md lists those left out.
 """
 
 from __future__ import annotations
@@ -140,20 +140,6 @@ ROWS = (
     Row("Llama-2 7B, LoRA, NO_SHARD", 22.04, RESERVED, _LORA, partial(of_lora, 4, 2048, strategy="NO_SHARD")),
     Row("Llama-2 7B, LoRA, offload", 22.69, RESERVED, _LORA, partial(of_lora, 10, 2048, "RTX 4090", offloads=True)),
 )
-LEFT_OUT = {
-    "torchtitan, compiled (8B float8, CP 2 and 8; 70B FSDP 32 x TP 8; 405B, 3 rows; 32 H200; per block)": (
-        "torch.compile plans buffers and recomputation itself, and float8's scaled copies come from its kernels"
-    ),
-    "torchtitan, NVFP4, BF16 and MXFP8 on Blackwell": "compiled, and the activation checkpointing is not stated",
-    "litgpt, 6 rows": "compiled by Inductor or Thunder, most with float8; the default batch size has changed since",
-    "a blog's 8 rows in per cent of a GB200": "what 100 % means is not stated; all but two are compiled",
-    "torchtune, 70B LoRA on 8 A100": "compiled",
-    "torchtune, Llama-2 7B under FSDP1": "sequence lengths depend on a dataset",
-    "llama-recipes, LoRA under FSDP1, 2 rows": "batch and length are a recipe's defaults, not stated",
-    "fsdp_qlora, QLoRA rows": "4-bit weights inside flat parameters are not implemented here",
-    "a 14B model in pytorch/ao": "the model is not named",
-}
-"""Published figures that are not comparable like for like, with the reason."""
 
 
 def main() -> None:
@@ -182,8 +168,6 @@ def main() -> None:
     if errors:
         inside = sum(record["range"][0] <= record["published"] <= record["range"][1] for record in records)
         print(f"{len(records)} like for like, median error {statistics.median(errors):.1%}, {inside} in their range")
-    for what, why in LEFT_OUT.items():
-        print(f"left out: {what}: {why}")
     if options.write:
         DATA.write_text(json.dumps(records, indent=1) + "\n")
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.ranks import steps
 from benchmarks.ranks import wraps as w
 from benchmarks.ranks.models import MODELS, Part
-from benchmarks.ranks.parallel import ByHeads, Gathered, Ring, SplitHead, by_one_hot
+from benchmarks.ranks.parallel import ByHeads, Gathered, Ring, by_one_hot
 from benchmarks.ranks.wraps import checkpointed, ddp, fsdp, fsdp1, unwrapped, zero
 
 BATCH = 4
@@ -58,18 +58,13 @@ class Case:
         else:
             for number in range(self.accumulate):
                 with _alone(model) if number < self.accumulate - 1 else nullcontext():
-                    steps.differentiated(mark, partial(_loss, model, inputs, targets))
+                    steps.differentiated(mark, partial(steps.loss_of, model, inputs, targets))
             mark("optimizer")
             if self.clip:
                 clips = partial(nn.utils.clip_grad_norm_, model.parameters())
                 getattr(model, "clip_grad_norm_", clips)(1.0)
             steps.updated(self.objects)
         mark("end")
-
-
-def _loss(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-    loss: Tensor = model(inputs) if isinstance(model, SplitHead) else steps.loss_of(model, inputs, targets)
-    return loss
 
 
 @contextmanager
@@ -165,7 +160,7 @@ LLAMA: Rows = {
     "fsdp1 checkpoint orig": (partial(checkpointed, partial(fsdp1, **ORIGINAL)), {}),
     "fsdp1 tied": (fsdp1, {"model": "tied"}), "fsdp1 tied orig": (partial(fsdp1, **ORIGINAL), {"model": "tied"}),
     "experts": (partial(w.with_experts, unwrapped), {}), "experts fsdp": (partial(w.with_experts, fsdp), {}),
-    "experts apart": (partial(w.with_experts, w.apart), {}), "hsdp tp": (w.hsdp_and_tp, FOUR),
+    "hsdp tp": (w.hsdp_and_tp, FOUR),
     "experts one-hot": (partial(w.with_experts, unwrapped, count=by_one_hot), {}),
     "ring": (partial(w.over_parts, Ring), {}), "gathered": (partial(w.over_parts, Gathered), {}),
     "by heads": (partial(w.over_parts, ByHeads), {}),
@@ -186,37 +181,15 @@ FLAT: Rows = {
     "fsdp1 prefetch": (w.fsdp1_prefetched, {}), "fsdp1 unlimited": (partial(fsdp1, limit_all_gathers=False), {}),
     "fsdp1 frozen": (w.partly_frozen, {}),
 }  # fmt: skip
-PROGRAMS: Rows = {
-    "megatron": (w.megatron, {}), "split vocabulary": (SplitHead, {}),
-    "ddp fp16": (partial(w.compressed, name="fp16_compress_hook"), {}), "ddp powersgd": (w.low_rank, {}),
-    "fsdp lora": (partial(w.adapted, fsdp), {}),
-    "fsdp1 lora orig": (partial(w.adapted, partial(fsdp1, **ORIGINAL)), {}),
-    "ddp lora": (partial(w.adapted, ddp), {}), "dtensors": (w.by_hand, {}),
-    "ddp average": (ddp, {"loop": steps.averaged}), "ddp contrast": (ddp, {"loop": steps.contrasted}),
-    "zero accumulate": (ddp, {"optimizer": zero, "loop": steps.accumulated}),
-    "flat sums": (unwrapped, {"loop": steps.accumulated}), "ddp join": (ddp, {"loop": steps.joined}),
-    "ddp checkpoint static": (partial(checkpointed, partial(ddp, static_graph=True)), {}),
-    "fsdp tp checkpoint": (w.titan, FOUR),
-    "zero overlap": (partial(ddp, gradient_as_bucket_view=True), {"optimizer": zero}),
-}  # fmt: skip
 SCRIPTS: Rows = {
-    "nano": (ddp, {"loop": steps.nano}), "lightning": (ddp, {"loop": steps.lightning}),
-    "lightning fsdp": (fsdp, {"loop": steps.lightning}), "sampler": (ddp, {"loop": steps.sampled}),
-    "torchrun": (w.env_main, {}), "full states": (w.restored, {}),
-    "sharded states": (partial(w.restored, which="sharded"), {}), "bunched": (w.bunched, {}),
-    "prefetch both": (w.backward_prefetched, {}), "fsdp switches": (fsdp, {"loop": steps.tuned}),
-    "fsdp fused": (fsdp, {"optimizer": partial(AdamW, fused=True), **CLIPS}),
-    "fsdp foreach": (fsdp, {"optimizer": partial(AdamW, foreach=True), **CLIPS}),
-    "fsdp plain": (partial(fsdp, mesh=None), {"optimizer": partial(AdamW, foreach=False)}),
-    "ddp fused": (ddp, {"optimizer": partial(AdamW, fused=True)}), "hooks": (w.hooked, {}),
-    "gossip": (unwrapped, {"loop": steps.by_pairs}),
-    "gossip batched": (unwrapped, {"loop": partial(steps.by_pairs, batched=True)}),
-    "two stages": (unwrapped, {"loop": steps.in_turn}), "zero by hand": (unwrapped, {"loop": steps.by_shards}),
-    "collectives": (ddp, {"loop": steps.gathered_objects}), "local sgd": (w.local_sgd, {}),
-    "ddp allreduce hook": (partial(w.compressed, name="allreduce_hook"), {}),
-    "ddp wrapped hook": (partial(w.compressed, name="allreduce_hook", around="fp16_compress_wrapper"), {}),
-    "ddp own hook": (w.own_hook, {}), "averaging": (ddp, {"optimizer": w.averaging}),
-    "loss parallel": (w.head_parallel, {"loop": steps.split_loss}), "checked": (ddp, {"loop": steps.checked}),
+    "ddp fp16": (partial(w.compressed, name="fp16_compress_hook"), {}),
+    "ddp checkpoint static": (partial(checkpointed, partial(ddp, static_graph=True)), {}),
+    "zero overlap": (partial(ddp, gradient_as_bucket_view=True), {"optimizer": zero}),
+    "lightning": (ddp, {"loop": steps.lightning}),
+    "bunched": (w.bunched, {}), "fsdp fused": (fsdp, {"optimizer": partial(AdamW, fused=True), **CLIPS}),
+    "ddp fused": (ddp, {"optimizer": partial(AdamW, fused=True)}),
+    "gossip batched": (unwrapped, {"loop": steps.by_pairs}), "two stages": (unwrapped, {"loop": steps.in_turn}),
+    "collectives": (ddp, {"loop": steps.gathered_objects}),
 }  # fmt: skip
 PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b": {}, "gpipe": {"schedule": "ScheduleGPipe"},
@@ -230,7 +203,7 @@ CASES: dict[str, Case] = {
         *(PipelineCase(f"pipeline {name}", "llama", fsdp, **fields) for name, fields in PIPELINES.items()),
         *(
             Case(f"llama {name}", wrap=wrap, **{"model": "llama", **fields})
-            for name, (wrap, fields) in (EITHER | LLAMA | FLAT | PROGRAMS | SCRIPTS).items()
+            for name, (wrap, fields) in (EITHER | LLAMA | FLAT | SCRIPTS).items()
         ),
         *(
             Case(f"cnn {name}", "cnn", wrap, **fields)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from benchmarks.ranks.models import VOCABULARY, WIDTH, Attention, FeedForward
+from benchmarks.ranks.models import WIDTH, Attention, FeedForward
 
 EXPERTS, CHOSEN = 8, 2
 
@@ -129,103 +129,3 @@ def _sent(x: Tensor, by: int) -> Tensor:
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     return out
-
-
-class _Copied(torch.autograd.Function):
-    """Megatron's f: the identity, whose gradients are summed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.contiguous()
-        dist.all_reduce(grad)
-        return grad
-
-
-class _Summed(torch.autograd.Function):
-    """Megatron's g: the sum, whose gradient is passed on unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
-
-
-class Megatron(nn.Module):
-    """A feed-forward network, split by columns, then by rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        part = 3 * WIDTH // dist.get_world_size()
-        self.w1, self.w3 = (nn.Linear(WIDTH, part, bias=False) for _ in range(2))
-        self.w2 = nn.Linear(part, WIDTH, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = _Copied.apply(x)
-        out: Tensor = _Summed.apply(self.w2(F.silu(self.w1(x)) * self.w3(x)))
-        return out
-
-
-class _SplitEntropy(torch.autograd.Function):
-    """Cross-entropy of logits that are split over ranks by vocabulary, as in Megatron."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        most = logits.max(-1)[0]
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        logits = logits - most.unsqueeze(-1)
-        first = dist.get_rank() * logits.shape[-1]
-        elsewhere = (targets < first) | (targets >= first + logits.shape[-1])
-        inside = (targets - first).masked_fill(elsewhere, 0)
-        chosen = logits[torch.arange(len(targets), device=logits.device), inside].clone()
-        chosen = chosen.masked_fill(elsewhere, 0.0)
-        dist.all_reduce(chosen)
-        shares = logits.exp()
-        total = shares.sum(-1)
-        dist.all_reduce(total)
-        shares.div_(total.unsqueeze(-1))
-        ctx.save_for_backward(shares, elsewhere, inside)
-        return (total.log() - chosen).mean()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        shares, elsewhere, inside = ctx.saved_tensors
-        rows = torch.arange(len(inside), device=shares.device)
-        shares[rows, inside] -= (~elsewhere).to(shares.dtype)
-        return shares * (grad / len(inside)), None
-
-
-class SplitHead(nn.Module):
-    """A Llama whose head is split by vocabulary; it returns its loss."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        model.output = nn.Linear(WIDTH, VOCABULARY // dist.get_world_size(), bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits = self.model(tokens)
-        out: Tensor = _SplitEntropy.apply(logits.flatten(0, 1).float(), tokens.flatten())
-        return out
-
-
-class Adapted(nn.Module):
-    """A frozen linear layer and its adapter."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down = nn.Linear(base.in_features, 8, bias=False)
-        self.up = nn.Linear(8, base.out_features, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.base(x) + self.up(self.down(x))
-        return out

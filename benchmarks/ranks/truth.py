@@ -19,7 +19,6 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -175,19 +174,6 @@ def explain(truth: Truth, estimate: MemoryEstimate) -> None:
         print(f"    {name}: " + ", ".join(f"{p} {n:,} x {c}" for p, n, c in shown[:12]))
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--explain", action="store_true")
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--exactly", nargs="*", default=[])
-    parser.add_argument("--world", nargs="*", type=int, default=[2, 4])
-    parser.add_argument("--ranks", nargs="*", type=int, default=[0, 1, 2, 3])
-    parser.add_argument("--worker")
-    parser.add_argument("--rank", type=int)
-    return parser.parse_args()
-
-
 def _record(truths: dict[tuple[str, int, int], Truth]) -> None:
     """Add measurements to the recorded ones, in place of earlier measurements of the same cases."""
     every = {**(recorded() if DATA.exists() else {}), **truths}
@@ -214,20 +200,17 @@ def _is_exact(name: str, world_size: int, rank: int, truth: Truth, explains: boo
     return difference == 0
 
 
-def _compare(cases: Sequence[tuple[str, int, int]], truths: dict[tuple[str, int, int], Truth], explains: bool) -> None:
-    """Print each case's estimate beside its measurement, and how many are exact."""
-    verdicts = []
-    for case in cases:
-        name, world_size, rank = case
-        if case in truths:
-            verdicts.append(_is_exact(name, world_size, rank, truths[case], explains))
-        else:
-            print(f"{name} [{world_size}:{rank}] is not recorded")
-    print(f"{sum(verdicts)} of {len(verdicts)} exact")
-
-
 def main() -> None:
-    options = _arguments()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--exactly", nargs="*", default=[])
+    parser.add_argument("--world", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--ranks", nargs="*", type=int, default=[0, 1, 2, 3])
+    parser.add_argument("--worker")
+    parser.add_argument("--rank", type=int)
+    options = parser.parse_args()
     if options.worker:
         _worker(options.worker, options.only, options.world[0], options.rank)
         return
@@ -244,7 +227,13 @@ def main() -> None:
         return
     ranks = {size: [rank for rank in range(size) if rank in options.ranks] for size in options.world}
     cases = [(name, size, rank) for size in options.world for name in names[size] for rank in ranks[size]]
-    _compare(cases, truths, options.explain)
+    verdicts = []
+    for case in cases:
+        if case in truths:
+            verdicts.append(_is_exact(*case, truths[case], options.explain))
+        else:
+            print(f"{case} is not recorded")
+    print(f"{sum(verdicts)} of {len(verdicts)} exact")
 
 
 if __name__ == "__main__":

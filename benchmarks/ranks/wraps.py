@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch import distributed as dist
+from torch import nn
 
-from benchmarks.ranks.models import FeedForward, Layer, Stage
-from benchmarks.ranks.parallel import Adapted, Experts, Megatron, by_bincount
+from benchmarks.ranks.models import Layer, Stage
+from benchmarks.ranks.parallel import Experts, by_bincount
 
 Wrap = Callable[[Any], Any]
 ddp = nn.parallel.DistributedDataParallel
@@ -102,12 +101,6 @@ def hsdp_and_tp(model: Any) -> Any:
     return fsdp(tensor_parallel(model, mesh["tp"]), mesh=mesh["replicate", "shard"])
 
 
-def titan(model: Any) -> Any:
-    """Apply tensor parallelism, then checkpoints, then ``fully_shard``, in torchtitan's order."""
-    mesh = paired("dp", "tp")
-    return checkpointed(partial(fsdp, mesh=mesh["dp"]), tensor_parallel(model, mesh["tp"]))
-
-
 def sequence_parallel(model: Any) -> Any:
     """Shard with tensor parallelism, and split the activations between the products along the sequence."""
     from torch.distributed.tensor import Replicate, Shard
@@ -131,52 +124,11 @@ def sequence_parallel(model: Any) -> Any:
     return tp.parallelize_module(model, mesh, outer)
 
 
-def head_parallel(model: Any) -> Any:
-    """Split the head by columns; its logits stay split."""
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-    plan = {"output": ColwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False)}
-    return parallelize_module(model, meshed(), plan)
-
-
-def by_hand(model: Any) -> Any:
-    """Split weights by rows as distributed tensors without ``parallelize_module``; each product gathers them."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
-
-    mesh = meshed()
-
-    def split(_: str, module: nn.Module, __: Any) -> None:
-        if isinstance(module, FeedForward):
-            for layer, where in ((module.w1, 0), (module.w3, 0), (module.w2, 1)):
-                layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh, [Shard(where)]))
-
-    def replicated(_: nn.Module, inputs: Any, __: Any) -> Any:
-        return (DTensor.from_local(inputs[0], mesh, [Replicate()]),)
-
-    def taken(_: nn.Module, output: Any, __: Any) -> Any:
-        return output.redistribute(placements=[Replicate()]).to_local()
-
-    for layer in model.layers:
-        distribute_module(layer.feed_forward, mesh, split, replicated, taken)
-    return model
-
-
 def prefetched(model: Any) -> Any:
     """Apply ``fully_shard``, and prefetch each layer's weights while the previous layer runs."""
     model = fsdp(model)
     for layer, following in pairwise(model.layers):
         layer.set_modules_to_forward_prefetch([following])
-    return model
-
-
-def backward_prefetched(model: Any) -> Any:
-    """Prefetch the weights of two layers, in the forward and in the backward."""
-    model = fsdp(model)
-    layers = list(model.layers)
-    for number, layer in enumerate(layers):
-        layer.set_modules_to_forward_prefetch(layers[number + 1 : number + 3])
-        layer.set_modules_to_backward_prefetch(layers[max(0, number - 2) : number][::-1])
     return model
 
 
@@ -199,17 +151,6 @@ def with_experts(wrap: Wrap, model: Any, count: Any = by_bincount) -> Any:
     return wrap(model)
 
 
-def apart(model: Any) -> Any:
-    """Keep experts on their rank, which FSDP is told to ignore, and shard the rest."""
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = meshed()
-    for layer in model.layers:
-        fully_shard(layer, mesh=mesh, ignored_params=set(layer.feed_forward.experts.parameters()))
-    ignored = {p for layer in model.layers for p in layer.feed_forward.experts.parameters()}
-    return fully_shard(model, mesh=mesh, ignored_params=ignored)
-
-
 def over_parts(kind: Any, model: Any) -> Any:
     """Replace attention by a class that works on a rank's part of the sequence, and use DDP."""
     for layer in model.layers:
@@ -217,102 +158,13 @@ def over_parts(kind: Any, model: Any) -> Any:
     return ddp(model)
 
 
-def megatron(model: Any) -> Any:
-    for layer in model.layers:
-        layer.feed_forward = Megatron()
-    return model
-
-
-def adapted(wrap: Wrap, model: Any) -> Any:
-    """Add adapters to the attention's projections, and freeze everything else."""
-    model.requires_grad_(False)
-    for layer in model.layers:
-        for name in ("wq", "wk", "wv", "wo"):
-            setattr(layer.attention, name, Adapted(getattr(layer.attention, name)))
-    return wrap(model)
-
-
-def restored(model: Any, which: str = "full") -> Any:
-    """Shard a model on ``meta``, materialise it on the device, and load a state dict."""
-    from torch.distributed.checkpoint import state_dict as states
-
-    whole = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    model = fsdp(model.to("meta"))
-    model.to_empty(device="cpu")
-    if which == "full":
-        options = states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=False)
-        states.set_model_state_dict(model, whole, options=options)
-    else:
-        model.load_state_dict(states.get_model_state_dict(model))
-    return model
-
-
-def env_main(model: Any) -> Any:
-    """Read what ``torchrun`` sets, create a group, and use DDP."""
-    rank, local, world = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", rank=rank, world_size=world)
-    assert dist.is_available() and local <= rank
-    torch.manual_seed(1234 + dist.get_rank())
-    model = model.to(torch.device("cpu"))
-    dist.barrier()
-    return ddp(model, broadcast_buffers=False, find_unused_parameters=False)
-
-
-def compressed(model: Any, name: str, around: str = "") -> Any:
-    """Use DDP with one of torch's hooks, optionally inside another."""
+def compressed(model: Any, name: str) -> Any:
+    """Use DDP with one of torch's hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    wrapped, hook = ddp(model), getattr(default_hooks, name)
-    wrapped.register_comm_hook(None, getattr(default_hooks, around)(hook) if around else hook)
-    return wrapped
-
-
-def low_rank(model: Any) -> Any:
-    """Use DDP with gradients sent as low-rank products."""
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
     wrapped = ddp(model)
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    wrapped.register_comm_hook(None, getattr(default_hooks, name))
     return wrapped
-
-
-def local_sgd(model: Any) -> Any:
-    """Use DDP without reducing gradients, and average the parameters periodically."""
-    from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
-
-    wrapped = ddp(model)
-    state = PostLocalSGDState(None, dist.new_subgroups(2)[0], start_localSGD_iter=1)
-    wrapped.register_comm_hook(state, post_localSGD_hook)
-    return wrapped
-
-
-def own_hook(model: Any) -> Any:
-    """Use DDP with a custom hook."""
-
-    def hook(state, bucket):  # type: ignore[no-untyped-def]
-        half = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
-        work = dist.all_reduce(half, async_op=True).get_future()
-        return work.then(lambda done: bucket.buffer().copy_(done.value()[0]))
-
-    wrapped = ddp(model, gradient_as_bucket_view=True)
-    wrapped.register_comm_hook(None, hook)
-    return wrapped
-
-
-def hooked(model: Any) -> Any:
-    """Sum gradients as soon as they are ready, by hooks of the parameters, as Horovod does."""
-
-    def reduce(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        dist.all_reduce(parameter.grad, async_op=True).wait()
-        parameter.grad /= dist.get_world_size()
-
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, 0)
-        parameter.register_post_accumulate_grad_hook(reduce)
-    return model
 
 
 def fsdp1(model: Any, strategy: str = "FULL_SHARD", each: bool = True, mixed: Any = None, **options: Any) -> Any:
@@ -347,12 +199,3 @@ def zero(parameters: Any) -> torch.optim.Optimizer:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     return ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, lr=1e-3)
-
-
-def averaging(parameters: Any) -> torch.optim.Optimizer:
-    """Use ``PostLocalSGDOptimizer`` with periodic averages."""
-    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-    from torch.distributed.optim import PostLocalSGDOptimizer
-
-    inner = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
-    return PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=1, warmup_steps=0))  # type: ignore[no-untyped-call]

@@ -8,30 +8,20 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from benchmarks.zoo.cases import Case
-from benchmarks.zoo.torchaudio_on_cpu import import_torchaudio
 from benchmarks.zoo.torchvision_on_cpu import import_torchvision
 
 LIBRARIES = {
     "torchvision": "cases:torchvision_cases", "timm": "cases:timm_cases",
     "transformers": "transformers:transformers_cases", "monai": "volumes:monai_cases",
-    "diffusers": "diffusion:diffusers_cases",
-    "segmentation_models_pytorch": "images:segmentation_cases",
-    "pytorchcv": "images:pytorchcv_cases", "efficientnet_pytorch": "images:efficientnet_cases",
-    "ultralytics": "images:ultralytics_cases", "vit_pytorch": "vit:vit_pytorch_cases",
-    "open_clip": "text:open_clip_cases", "x_transformers": "text:x_transformers_cases", "peft": "text:peft_cases",
-    "torch_geometric": "graphs:torch_geometric_cases", "torchaudio": "sound:torchaudio_cases",
+    "diffusers": "diffusion:diffusers_cases", "peft": "adapters:peft_cases",
 }  # fmt: skip
 """The module and the function that yields each library's cases, which imports the library only when called."""
-
-ON_CPU = {"torchvision": import_torchvision, "torchaudio": import_torchaudio}
-"""Libraries that others import too, whose wheels need help with a CPU build of torch."""
 
 
 def cases(library: str | None, chosen: str) -> Iterator[Case]:
     """Yield the models of one library, or of all, whose name contains ``chosen``."""
-    for name, import_it in ON_CPU.items():
-        if find_spec(name) is not None:
-            import_it()
+    if find_spec("torchvision") is not None:
+        import_torchvision()  # Others import it too; its wheel needs help with a CPU build of torch.
     for name in LIBRARIES if library is None else [library]:
         if find_spec(name) is None:
             print(f"{name}: not installed, skipped", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Recordings of GPUs: the harness runs on the CPU, histories replay, and recordings match predictions."""
+"""Recordings of GPUs: histories replay, and recordings match predictions."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from benchmarks.cuda.configs import configurations
-from benchmarks.cuda.files import DATA, recording_name, write
+from benchmarks.cpu.report import percentile
+from benchmarks.cuda.configs import configured
+from benchmarks.cuda.files import DATA, recording_name
 from benchmarks.cuda.history import (
     RELEASED,
     SEGMENT,
@@ -21,8 +22,7 @@ from benchmarks.cuda.history import (
     replayed,
 )
 from benchmarks.cuda.libraries import Family
-from benchmarks.cuda.truth import compare, describe, percentile, record_all
-from benchmarks.cuda.ways import variants
+from benchmarks.cuda.truth import compare
 from tests.truth.releases import from_release
 from torchsummary_plus.live.versions import since
 
@@ -32,21 +32,7 @@ NOOP = sorted(DATA.glob("gpu_truth_noop_*.json"))
 OWN = [path for path in NOOP if "_libraries_" not in path.name]
 RECORDINGS = sorted(set(DATA.glob("gpu_truth_*.json")) - set(NOOP))
 CHECKED = 5
-"""Configurations of each recording that the tests predict; ``python -m benchmarks.gpu_truth --compare`` does all."""
-
-
-@pytest.mark.parametrize("name", ["mlp-b4-fp32-adamw", "gpt2-b3-amp-adamw-checkpointed", "t5-b2-fp32-sgd"])
-def test_the_harness_measures_on_the_cpu_what_is_predicted(name: str, tmp_path: Path) -> None:
-    chosen = [c for c in configurations(small=True) if c.name == name]
-    (records,) = record_all(chosen, "cpu")
-    write(tmp_path / "truth.json", describe("cpu"), records)
-    read = json.loads((tmp_path / "truth.json").read_text())
-    assert read["records"] == records
-    assert set(records[0]["phase_peaks"]) == {"forward", "backward", "optimizer"}
-    assert records[0]["peak_bytes"] == max(records[0]["phase_peaks"].values())
-    estimate = chosen[0].predict("cpu")
-    assert estimate.peak_bytes == pytest.approx(records[0]["peak_bytes"], rel=0.005)
-    assert compare(read)["peak_bytes"][0] == estimate.peak_bytes / records[0]["peak_bytes"] - 1
+"""Configurations of each recording that the tests predict; ``python -m benchmarks.cuda.truth --compare`` does all."""
 
 
 def traced(*entries: tuple[str, int, int]) -> dict[str, Any]:
@@ -71,19 +57,6 @@ def test_a_history_is_reduced_to_sizes_and_order() -> None:
     assert reduce_history(snapshot) == [[SEGMENT, 2 * MIB], [0, 100], [0, 0], [1, 300], [RELEASED, 20 * MIB]]
 
 
-PUBLISHED = [
-    *([SEGMENT, 2 * MIB], [0, 40_448], [1, 512], [2, 4096], [3, 512], [4, 512]),
-    *([SEGMENT, 20 * MIB], [5, 8_519_680], [6, 12_451_840]),
-]
-"""The blocks of a snapshot printed in public, in the order of their addresses: two segments hold them all."""
-
-
-def test_a_history_replays_event_for_event() -> None:
-    assert replay_history(PUBLISHED) == []
-    large = [*PUBLISHED, [5, 0], [7, 8 * MIB], [7, 0], [6, 0], [RELEASED, 20 * MIB], [SEGMENT, 20 * MIB], [8, 3 * MIB]]
-    assert replay_history(large) == []
-
-
 @pytest.mark.skipif(since("2.14"), reason="recorded on torch 2.11; later releases choose other kernels")
 @pytest.mark.usefixtures("kept_workspaces")
 @from_release("2.11", "the release that CUDA rules were measured on")
@@ -92,10 +65,11 @@ def test_a_recording_bears_the_predictions_out(path: Path) -> None:
     recording = json.loads(path.read_text())
     spread = max(1, len(recording["records"]) // CHECKED)
     errors = compare({**recording, "records": recording["records"][::spread]})
-    limits = {"peak_bytes": (0.005, 95, 0.03), "reserved_bytes": (0.02, 75, 0.08)}
-    for key, (median, percent, most) in limits.items():  # cuDNN splits some convolutions otherwise with a real GPU
-        assert percentile(errors[key], 50) <= median
-        assert percentile(errors[key], percent) <= most
+    limits = {"peak_bytes": (0.005, 0.95, 0.03), "reserved_bytes": (0.02, 0.75, 0.08)}
+    for key, (median, part, most) in limits.items():  # cuDNN splits some convolutions otherwise with a real GPU
+        sizes = [abs(error) for error in errors[key]]
+        assert percentile(sizes, 0.5) <= median
+        assert percentile(sizes, part) <= most
 
 
 @pytest.mark.parametrize("path", NOOP, ids=lambda path: path.stem)
@@ -122,8 +96,8 @@ def test_a_recording_of_the_no_op_runtime_says_so(path: Path) -> None:
     recording = json.loads(path.read_text())
     assert recording["runtime"] == "no-op" and recording_name(recording) == path.name
     assert any("values" in line for line in recording["unknown"])
-    known = {"own": configurations, "libraries": variants}[recording["set"]]()
-    assert [(r["name"], r["held_out"]) for r in recording["records"]] == [(c.name, c.held_out) for c in known]
+    known = [(c.name, c.held_out) for c in configured(recording["set"])]
+    assert [(r["name"], r["held_out"]) for r in recording["records"]] == known
     assert not {"device_bytes", "outside_bytes"} & set().union(*recording["records"])
 
 
@@ -154,14 +128,6 @@ def test_bfloat16_before_ampere_is_exact(name: str) -> None:
     recording = json.loads(next(path for path in OWN if "_t4_" in path.name).read_text())
     errors = compare({**recording, "records": [record for record in recording["records"] if record["name"] == name]})
     assert errors == {"peak_bytes": [0.0], "reserved_bytes": [0.0]}
-
-
-@pytest.mark.parametrize("path", sorted(DATA.glob("gpu_batches_noop_*.json")), ids=lambda path: path.stem)
-def test_the_largest_batches_were_tried_and_are_right(path: Path) -> None:
-    lines = json.loads(path.read_text())["models"]
-    assert len(lines) >= 40 and all("fits" in line or "error" in line for line in lines)
-    tried = [line for line in lines if "fits" in line]
-    assert sum(line["fits"] and not line["next_fits"] for line in tried) >= 0.95 * len(tried)
 
 
 def test_a_library_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:

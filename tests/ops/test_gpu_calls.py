@@ -16,11 +16,11 @@ RECORDINGS = sorted(DATA.glob("gpu_calls_noop_*.json"))
 EXACT = {
     "normalised": 0.5,
     "rows_call": 0.75,
-    **dict.fromkeys(("attention", "image_call", "looked_up", "loss_call", "formula_call"), 1.0),
+    **dict.fromkeys(("attention", "image_call", "looked_up", "loss_call"), 1.0),
 }
 """The least share of a kind's calls whose peak is predicted to the byte; how much some select depends on values."""
 EVERY = 4
-"""Of the calls, one in so many is predicted here; ``python -m benchmarks.gpu_calls --compare`` does all."""
+"""Of the calls, one in so many is predicted here; ``python -m benchmarks.cuda.calls --compare`` does all."""
 
 
 def test_the_order_in_which_memory_is_freed_makes_no_difference() -> None:
@@ -71,7 +71,7 @@ def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
         assert low <= record["peak_bytes"] <= high, record["name"]
         exact += estimate.peak_bytes == record["peak_bytes"] or bool(BOUNDED & dict(estimate.unknown).keys())
         assert estimate.peak_bytes == record["peak_bytes"] or dict(estimate.unknown), record["name"]
-    assert exact >= 0.96 * len(records) >= 180
+    assert exact >= 0.96 * len(records) >= 150
 
 
 @pytest.mark.usefixtures("kept_workspaces")

@@ -14,7 +14,7 @@ from tests.truth.warm import python
 from torchsummary_plus import estimate_memory
 
 COUNT = 25
-"""``python -m benchmarks.memory_programs`` runs thousands."""
+"""``python -m benchmarks.cpu.programs`` runs thousands."""
 
 SECONDS = 120.0
 """Time limit of a program; an estimate takes less than one, but a busy machine may run it twenty times slower."""
@@ -23,7 +23,7 @@ EXACT_SHARE = 0.97
 
 
 def test_every_program_is_predicted() -> None:
-    done = list(judged(seed=0, count=COUNT, workers=1, seconds=SECONDS, python=python()))
+    done = list(judged(seed=0, count=COUNT, seconds=SECONDS, python=python()))
     faults = [result for result in done if result.verdict.word in FAULTS]
     told = "\n".join([summary(done), *(f"{run.number}: {run.verdict}\n{run.program.source()}" for run in faults)])
     assert not faults, told

@@ -19,7 +19,7 @@ from tests.truth.warm import python
 from torchsummary_plus.live.fakes import new_fake
 
 FIRST, STEP = 2000, 997
-"""One in so many of a call's first lines is tried; ``python -m benchmarks.fire interrupts --lines 2000`` tries all."""
+"""One in so many of a call's first lines is tried; ``python -m benchmarks.fire.interrupts --lines 2000`` tries all."""
 
 SPREAD = {"summary": 6, "graph": 4, "estimate_memory": 2, "measure_memory": 1, "max_batch_size": 1}
 """How many instants are spread over all lines of each call: more for those that take milliseconds."""

@@ -47,7 +47,7 @@ from .other_devices import other_device
 ORDER_BAND = 0.25
 """How far an unknown order of gradients of gradients on CUDA may move a peak, as a share of what autograd holds there.
 
-Random programs on the no-op runtime (``benchmarks.gpu_programs``) were up to 23 % of it off.
+Random programs on the no-op runtime (``benchmarks.cuda.programs``) were up to 23 % of it off.
 """
 
 COMPILED_BAND = 0.01

@@ -1,7 +1,7 @@
 """CUDA: bounds for the scratch memory of rare operators, each of which an estimate names in ``unknown``.
 
 Their kernels are in aten/src/ATen/native/cuda, or in libraries that only a GPU can ask. The estimate counts their
-results; ``peak_range`` has room for the bound. The factors hold for the records of ``benchmarks.gpu_calls``.
+results; ``peak_range`` has room for the bound. The factors hold for the records of ``benchmarks.cuda.calls``.
 """
 
 from __future__ import annotations

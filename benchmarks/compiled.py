@@ -1,13 +1,16 @@
-"""Compare predicted with measured memory of compiled steps on the CPU: ``python -m benchmarks.cpu.compiled``.
+"""Compare predicted with measured memory of compiled steps: ``python -m benchmarks.compiled``.
 
-Every model is compiled by ``torch.compile`` with its real kernels, which needs g++, and runs two steps under torch's
-profiler after a first one that compiles. ``--predict`` keeps the measurements and predicts again; it needs no compiler.
-Each case runs in a process of its own, so the times are those of a first compilation.
+Every model is compiled by ``torch.compile`` and runs two steps after a first one that compiles: on the CPU with its
+real kernels, which needs g++, under torch's profiler; with ``--card A100``, in an environment with a CUDA build of
+torch, on the no-op runtime. Kernels of Triton do nothing there, so they are not compiled unless ``--triton`` asks for
+it. ``--predict``, in any environment, keeps the measurements and predicts again. Each case runs in a process of its
+own, so the times are those of a first compilation.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import re
@@ -16,9 +19,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,17 +28,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.cpu.events import measured_levels
-from benchmarks.cpu.models import CALLS, GPT2, GROUPED, SUBJECTS, T5, WHISPER, WIDE, Lossy, Subject, floats, words
+from benchmarks.cpu.models import GROUPED, SUBJECTS, Subject, floats, hugging, words
 from benchmarks.cpu.nets import Through
 from benchmarks.cpu.truth import DATA, MODES, SEED, STEPS, Case, as_text, isa, load, loss_of, machine, steps_of
 from examples.resnet import resnet18
 from tests.truth.memory_truth import cpu_changes, storage_bytes
 from torchsummary_plus import estimate_memory
 
+GPUS = {"A100": "A100 80GB"}
+"""Names of cards that the package calls otherwise."""
 BATCH = 8
 NAMES = (
     *("mlp", "mlp_norm", "recommender", "vgg", "unet", "diffusion_unet", "vit", "gpt", "gpt_plain", "gpt_checkpointed"),
-    *("llama", "encoder", "lstm", "experts"),
+    *("llama", "encoder", "lstm", "experts", "gpt2", "llama_transformers", "bert", "t5", "whisper"),
 )
 OPTIMIZERS = {"sgd": "sgd", "adamw": "adamw_foreach"}
 """By their names here, the ways of training of ``benchmarks.cpu.truth``."""
@@ -104,34 +108,13 @@ def conv_next() -> nn.Module:
     return Through(lambda model, x: model(x).logits, ConvNextForImageClassification(config))
 
 
-def hugging(config: str, task: str, call: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
-    """Return a tiny transformers model, which needs no torchvision."""
-
-    def build() -> nn.Module:
-        import transformers
-
-        configured = getattr(transformers, f"{config}Config")(**settings)
-        return Lossy(getattr(transformers, config + task)(configured), CALLS[call])
-
-    return build
-
-
-IDS = words(32)
-SUBJECTS_OF_TRANSFORMERS = (
-    Subject("gpt2", "transformer", hugging("GPT2", "LMHeadModel", "text", GPT2), IDS),
-    Subject("llama_transformers", "transformer", hugging("Llama", "ForCausalLM", "text", GROUPED), IDS),
-    Subject("mixtral", "transformer", hugging("Mixtral", "ForCausalLM", "text", GROUPED), IDS),
-    Subject("bert", "transformer", hugging("Bert", "ForMaskedLM", "text", WIDE), IDS),
-    Subject("t5", "transformer", hugging("T5", "ForConditionalGeneration", "text", T5), IDS),
-    Subject("whisper", "transformer", hugging("Whisper", "ForConditionalGeneration", "sound", WHISPER), floats(16, 48)),
-    Subject("convnext", "cnn", conv_next, floats(3, 64, 64)),
-)
 KNOWN = {subject.name: subject for subject in SUBJECTS}
 MODELS = (
     *(KNOWN[name] for name in NAMES),
     Subject("resnet18", "cnn", resnet18, floats(3, 64, 64)),
     Subject("mobilenet", "cnn", mobile_net, floats(3, 64, 64)),
-    *SUBJECTS_OF_TRANSFORMERS,
+    Subject("mixtral", "transformer", hugging("Mixtral", "ForCausalLM", "text", GROUPED), words(32)),
+    Subject("convnext", "cnn", conv_next, floats(3, 64, 64)),
     Subject("three_breaks", "breaks", Breaking, floats(256)),
     Subject("custom_function", "mlp", Custom, floats(256)),
 )
@@ -164,101 +147,123 @@ CASES = [CompiledCase(subject, dtype) for subject in MODELS for dtype in DTYPES]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--card", default="", help="a GPU of benchmarks/nocuda; by default the CPU")
     parser.add_argument("--only", default="", help="a regular expression to search for in the names of cases")
     parser.add_argument("--predict", action="store_true", help="keep the measurements and predict again")
     parser.add_argument("--missing", action="store_true", help="run only what the data file lacks")
-    parser.add_argument("--data", type=Path, default=DATA / f"cpu_compiled_{isa().lower()}.json", help="the data file")
+    parser.add_argument("--triton", action="store_true", help="compile Triton's kernels, which takes minutes a model")
     parser.add_argument("--run", nargs=2, metavar=("STEP", "CASE"), help="run one step here and print its result")
     options = parser.parse_args()
     if options.run:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         step, name = options.run
-        print(json.dumps(RUNS[step](next(case for case in CASES if case.name == name))))
+        case = next(case for case in CASES if case.name == name)
+        found = measured(case, options.card, options.triton) if step == "measure" else predicted(case, options.card)
+        print(json.dumps(found))
         return
-    data = {"machine": machine(), "cases": load(options.data)}
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # A process without the no-op runtime finds no GPU.
+    kind = f"gpu_compiled_noop_{options.card.lower()}_torch_2.13.0" if options.card else f"cpu_compiled_{isa().lower()}"
+    path = DATA / f"{kind}.json"
+    data = {"machine": {"card": options.card.upper()} if options.card else machine()}
+    data["cases"] = rows = load(path, data["machine"])
     for case in CASES:
         if re.search(options.only, case.name):
             for step in ("predict",) if options.predict else ("measure", "predict"):
-                update(data["cases"], case, step, options.missing, "-m", "benchmarks.cpu.compiled")
-            options.data.write_text(as_text(data))
-    print(report(data["cases"]))
+                run(rows, case, step, options)
+            path.write_text(as_text(data))
+    print(report(rows))
 
 
-def update(cases: dict[str, Any], case: CompiledCase, step: str, only_missing: bool, *module: str) -> None:
-    """Run a step of a case in a process of its own, by a Python module, and put what it finds among the cases."""
+def run(rows: dict[str, Any], case: CompiledCase, step: str, options: argparse.Namespace) -> None:
+    """Run a step of a case in a process of its own, and put what it finds among the rows."""
     names = [name for name, _ in case.cases()]
-    if only_missing and all(f"{step}_seconds" in cases.get(name, {}) for name in names):
+    if options.missing and all(f"{step}_seconds" in rows.get(name, {}) for name in names):
         return
-    command = [sys.executable, *module, "--run", step, case.name]
+    runtime = ["-m", "benchmarks.nocuda", "--card", options.card] if options.card and step == "measure" else []
+    how = ["--card", options.card, *(["--triton"] if options.triton else [])]
+    command = [sys.executable, *runtime, "-m", "benchmarks.compiled", *how, "--run", step, case.name]
     with tempfile.TemporaryDirectory() as folder:
         own = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
         done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
     failed = {name: {f"{step}_error": done.stderr.strip().splitlines()[-1:]} for name in names}
     found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else failed
     for name, values in found.items():
-        kept = {key: value for key, value in cases.get(name, {}).items() if key != f"{step}_error"}
-        cases[name] = {**kept, **values}
+        kept = {key: value for key, value in rows.get(name, {}).items() if key != f"{step}_error"}
+        rows[name] = {**kept, **values}
         print(name, values, file=sys.stderr, flush=True)
 
 
-def measured(case: CompiledCase) -> dict[str, dict[str, Any]]:
-    """Return the measured peak of both optimizers' steps, and how long the first step took, which compiles."""
+def measured(case: CompiledCase, card: str, with_triton: bool) -> dict[str, dict[str, Any]]:
+    """Return the measured peaks of both optimizers' steps, and how long the first step took, which compiles."""
     model, inputs = case.built()
-    compiled, found = torch.compile(model), {}
-    began = time.perf_counter()
+    if card:
+        from torch._inductor.async_compile import AsyncCompile
+
+        from torchsummary_plus.compiled.kernels import Nothing  # Not above: a prediction imports the compiler itself.
+
+        if not with_triton:
+            AsyncCompile.triton = lambda *_, **__: Nothing()  # type: ignore[method-assign]
+        model, inputs = model.cuda(), tuple(tensor.cuda() for tensor in inputs)
+    compiled, found, began = torch.compile(model), {}, time.perf_counter()
     steps_of(next(case.cases())[1], compiled, inputs)
-    seconds = time.perf_counter() - began
+    seconds = round(time.perf_counter() - began, 1)
     for name, one in case.cases():
         model.zero_grad()
-        static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
-        levels = measured_levels(cpu_changes(lambda one=one: steps_of(one, compiled, inputs)), STEPS)
-        found[name] = {
-            "measured": static + max(level.nbytes for level in levels),
-            "measure_seconds": round(seconds, 1),
-        }
+        if card:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            steps_of(one, compiled, inputs)
+            peaks = {"measured": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+        else:
+            static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
+            levels = measured_levels(cpu_changes(lambda one=one: steps_of(one, compiled, inputs)), STEPS)
+            peaks = {"measured": static + max(level.nbytes for level in levels)}
+        found[name] = {**peaks, "measure_seconds": seconds}
     return found
 
 
-def predicted(case: CompiledCase) -> dict[str, dict[str, Any]]:
-    """Return the predicted peaks, compiled and not, and how long the compiled ones took."""
+def predicted(case: CompiledCase, card: str) -> dict[str, dict[str, Any]]:
+    """Return the predicted peaks with their ranges, not compiled and compiled, and how long the compiled ones took."""
     found: dict[str, dict[str, Any]] = {}
     model, inputs = case.built()
     for name, one in case.cases():
         given: dict[str, Any] = {
-            "input_data": inputs[0] if len(inputs) == 1 else inputs,
-            "optimizer": MODES[one.mode],
-            "autocast": one.subject.autocast,
-            "loss": loss_of,
-        }
-        eager = estimate_memory(model, **given)
-        began = time.perf_counter()
+            "input_data": inputs[0] if len(inputs) == 1 else inputs, "optimizer": MODES[one.mode],
+            "autocast": one.subject.autocast, "loss": loss_of,
+        }  # fmt: skip
+        if card:
+            given["gpu"] = GPUS.get(card, card)
+        eager, began = estimate_memory(model, **given), time.perf_counter()
         estimate = estimate_memory(model, **given, compiled=True)
         found[name] = {
-            "predicted": estimate.peak_bytes,
-            "range": list(estimate.peak_range),
-            "eager": eager.peak_bytes,
-            "predict_seconds": round(time.perf_counter() - began, 1),
-            "notes": list(estimate.assumptions),
-        }
+            "predicted": estimate.peak_bytes, "range": list(estimate.peak_range), "eager": eager.peak_bytes,
+            "predict_seconds": round(time.perf_counter() - began, 1), "notes": list(estimate.assumptions),
+        }  # fmt: skip
+        if card:
+            found[name] |= {
+                "predicted_reserved": estimate.reserved_bytes,
+                "reserved_range": list(estimate.reserved_range),
+            }
     return found
 
 
-RUNS: dict[str, Callable[[CompiledCase], dict[str, dict[str, Any]]]] = {"measure": measured, "predict": predicted}
-
-
-def report(cases: dict[str, Any]) -> str:
-    """Return the errors of the cases that have both figures, and how many are exact."""
-    both = {name: case for name, case in cases.items() if "predicted" in case and "measured" in case}
+def report(rows: dict[str, Any]) -> str:
+    """Return the errors of the cases that have both figures, and how many are exact and in their ranges."""
+    both = {name: row for name, row in rows.items() if "predicted" in row and "measured" in row}
     lines = [
-        f"{name:32} measured {case['measured']:>12,}  compiled {case['predicted'] / case['measured'] - 1:+8.3%}  "
-        f"eager {case['eager'] / case['measured'] - 1:+8.3%}  "
-        f"{case['predict_seconds']:5.1f} s of {case['measure_seconds']:5.1f} s"
-        for name, case in sorted(both.items())
+        f"{name:32} measured {row['measured']:>12,}  compiled {row['predicted'] / row['measured'] - 1:+8.3%}  "
+        f"{row['predict_seconds']:5.1f} s of {row['measure_seconds']:5.1f} s"
+        for name, row in sorted(both.items())
     ]
-    exact = sum(case["predicted"] == case["measured"] for case in both.values())
-    inside = sum(case["range"][0] <= case["measured"] <= case["range"][1] for case in both.values())
-    return "\n".join([*lines, f"{exact} of {len(both)} exact, {inside} inside the range"])
+    exact = sum(row["predicted"] == row["measured"] for row in both.values())
+    pairs = (("range", "measured"), ("reserved_range", "reserved"))
+    inside, held = (
+        sum(row[low_high][0] <= row[real] <= row[low_high][1] for row in both.values() if real in row)
+        for low_high, real in pairs
+    )
+    return "\n".join([*lines, f"of {len(both)}: {exact} exact, {inside} inside the range, reserved {held} inside"])
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""How much time and memory do summaries and estimates take?"""
