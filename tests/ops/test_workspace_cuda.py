@@ -9,14 +9,13 @@ from torch.nn import functional as F
 
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.arguments import RULE
-from torchsummary_plus.data.capability import AMPERE, Capability, Chip
+from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.versions import parsed, since
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
-from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
 from torchsummary_plus.step import fake_steps
 from torchsummary_plus.step.fake_steps import Step, Task
@@ -93,23 +92,6 @@ def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capa
     assert workspaces(recorded(model, (16,), capability, "eval")) == [nbytes]
     log = recorded(model, (16,), capability)
     assert workspaces(log) == [nbytes, nbytes]
-
-
-BIASES = {"row": ((48,), 1, 32), "matrix": ((64, 48), 1, 32), "scaled": ((48,), 2, 32)}
-
-
-@pytest.mark.parametrize("name", BIASES)
-@pytest.mark.parametrize("release", ["2.11", "2.13"])
-def test_cublaslt_which_adds_a_row_has_its_own_workspace_until_it_shares_that_of_cublas(
-    monkeypatch: pytest.MonkeyPatch, name: str, release: str
-) -> None:
-    """Measured on the no-op runtime with torch 2.11 and 2.13."""
-    monkeypatch.setattr(blas, "since", lambda first: parsed(first) <= parsed(release))
-    shape, beta, inner = BIASES[name]
-    args = meta(*shape), meta(64, inner), meta(inner, 48)
-    taken = Workspaces("cuda", AMPERE).lasting("aten::addmm", args, {"beta": beta}, meta(64, 48))
-    by_lt = release == "2.11" and name == "row"
-    assert taken == ((8_519_680, 1 << 20) if by_lt else (8_519_680,))
 
 
 @pytest.mark.parametrize(
@@ -202,11 +184,3 @@ def test_flags_and_the_environment_choose_the_attention_kernel(monkeypatch: pyte
     assert kernel(HOPPER) == "flash"
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
         assert kernel(HOPPER) == "math"
-
-
-def test_a_sum_in_thousands_of_parts_is_recorded_in_a_moment() -> None:
-    """Beyond 32-bit offsets a reduction runs in parts, each with staging buffers of its own."""
-    grad = torch.empty(1 << 20, 64, 112, 112, device="meta")
-    buffers = [step for step in sum_course(Chip((8, 6)), grad, [0, 2, 3]) if isinstance(step, Alloc)]
-    frees = [step.buffer for step in sum_course(Chip((8, 6)), grad, [0, 2, 3]) if isinstance(step, Free)]
-    assert len(buffers) > 500 and sorted(frees) == list(range(len(buffers)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.ops.test_workspace_cuda import CUDA, TURING, meta, scratch_bytes
+from tests.ops.test_workspace_cuda import CUDA, TURING
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.live.fakes import standing_in_for
@@ -34,15 +34,3 @@ def test_models_are_told_that_bfloat16_is_emulated() -> None:
             assert torch.cuda.is_bf16_supported()
             assert torch.cuda.is_bf16_supported(including_emulation=False) is natively
     assert torch.cuda.is_bf16_supported is original
-
-
-@pytest.mark.usefixtures("kept_workspaces")
-def test_a_convolution_in_emulated_bfloat16_unfolds_one_image() -> None:
-    x, weight = (meta(*shape, dtype=torch.bfloat16) for shape in ((4, 8, 16, 16), (32, 8, 3, 3)))
-    out = meta(4, 32, 16, 16, dtype=torch.bfloat16)
-    args = (x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    columns = 8 * 3 * 3 * 16 * 16 * 2
-    assert scratch_bytes(TURING, "aten::convolution", args, out) == columns
-    assert scratch_bytes(AMPERE, "aten::convolution", args, out) > columns
-    last = x.to(memory_format=torch.channels_last)
-    assert scratch_bytes(TURING, "aten::convolution", (last, *args[1:]), out) == columns + x.numel() * 2

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.fakes import in_kernel, new_fake
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
@@ -43,25 +42,6 @@ def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int,
 
 
 @pytest.mark.parametrize(
-    ("shape", "settings", "infers", "trains", "reserve"),
-    [
-        ((16, 4, 32), (0, 64, 0, 1, 0.0, False), 8_457_504, 8_500_512, 16_640),
-        ((400, 40, 96), (2, 64, 0, 1, 0.0, False), 29_381_184, 39_385_664, 20_480_256),
-        ((300, 120, 64), (2, 128, 48, 3, 0.0, False), 124_950_720, 124_950_720, 389_376_256),
-        ((700, 9, 64), (3, 128, 0, 2, 0.5, False), 29_114_720, 30_524_768, 42_033_856),
-        ((50, 16, 128), (1, 64, 0, 2, 0.5, True), 35_881_344, 37_962_112, 1_254_656),
-        ((300, 8, 64), (2, 96, 32, 2, 0.0, True), 48_456_000, 48_456_000, 25_190_656),
-    ],
-)
-def test_sizes_of_recurrent_layers(
-    shape: tuple[int, ...], settings: Any, infers: int, trains: int, reserve: int
-) -> None:
-    """As cuDNN 9.20 printed them for an input (steps, batch, width) in fp32."""
-    run = recurrence(meta(*shape), *settings, ())
-    assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
-
-
-@pytest.mark.parametrize(
     ("settings", "infers", "trains", "reserve"),
     [
         ((1, 64, 0, 1, 0.0, False), 8_421_888, 8_427_264, 5632),
@@ -75,39 +55,6 @@ def test_packed_sequences_need_no_copies_in_cudnn(settings: Any, infers: int, tr
     """As cuDNN 9.20 printed them for sequences of 9, 7, 3 and 2 steps of 40 numbers in fp32."""
     run = recurrence(meta(21, 40), *settings, [4, 4, 3, 2, 2, 2, 2, 1, 1])
     assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
-
-
-@from_release("2.13", "statistics in float32 besides those that are returned")
-@pytest.mark.parametrize(("width", "buffers"), [(1, [256, 256]), (9, [256, 256, 1024, 1024])])
-def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: int, buffers: list[int]) -> None:
-    """As torch 2.13 allocates them for 16 samples of 16 channels in 4 groups; 2.11 lacks the first two."""
-    half = torch.bfloat16
-    x, row, stats = meta(16, 16, width, dtype=half), meta(16, dtype=half), meta(16, 4, dtype=half)
-    forward = course("aten::native_group_norm", (x, row, row, 16, 16, width, 4, 1e-5), (x, stats, stats))
-    assert forward == ["result 0", "result 1", "result 2", *buffers]
-
-
-@pytest.mark.parametrize(
-    ("shape", "mask", "empty", "allocated"),
-    [
-        ((16, 31, 5, 5), (True, True, True), True, []),
-        ((16, 31, 5, 5), (False, True, True), True, [124, 124, "result 0", "result 1"]),
-        ((16, 31, 5, 5), (True, False, False), True, [124, "result 0"]),
-        ((16, 31, 5, 5), (True, False, False), False, ["result 0"]),
-        ((64, 31), (True, True, True), True, [124, 124, 124, 124, "result 1", "result 2", "result 0"]),
-        ((3, 1, 64, 16), (True, True, True), False, [4, 4, "result 1", "result 2", "result 0"]),
-    ],
-)
-def test_batch_norms_backward_computes_the_statistics_that_cudnn_left_empty(
-    shape: tuple[int, ...], mask: tuple[bool, ...], empty: bool, allocated: list[Any]
-) -> None:
-    """As torch allocates them in evaluation in fp16; one channel makes an image rows of channels in any layout."""
-    half, channels = torch.float16, shape[1]
-    x, row = meta(*shape, dtype=half), meta(channels, dtype=half)
-    saved = meta(0 if empty else channels)
-    out = tuple(gradient if wanted else None for gradient, wanted in zip((x, row, row), mask))
-    args = (x, x, row, row, row, saved, saved, False, 1e-5, mask)
-    assert course("aten::native_batch_norm_backward", args, out) == allocated
 
 
 @pytest.mark.parametrize("has_cudnn", [True, False])
@@ -127,44 +74,6 @@ def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward(
     left = meta(0)
     args = (x, x, row, row, row, left, left, False, 1e-5, [False, True, True])
     assert course("aten::native_batch_norm_backward", args, (None, row, row)) == [124, "result 0", "result 1"]
-
-
-HALF_VOLUME = meta(4, 16, 16, 32, 32, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last_3d)
-
-
-@pytest.mark.parametrize(
-    ("x", "weighted", "training", "buffers"),
-    [
-        (HALF_VOLUME.float(), False, False, [4, 4]),
-        (HALF_VOLUME, True, True, [4_194_304, 524_288, 4, -4, -524_288, -4_194_304]),
-        (meta(4, 16, 64, 64, dtype=torch.bfloat16)[..., ::2], False, True, [524_288, -524_288, 4, 4]),
-        (meta(4, 16, 64, 64, dtype=torch.float16)[..., ::2], False, True, [4, 4]),
-        (meta(4, 1, 64, 64), True, True, []),
-    ],
-)
-def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_precision(
-    x: torch.Tensor, weighted: bool, training: bool, buffers: list[int]
-) -> None:
-    """As torch 2.13 allocates them on an H100; volumes in channels last are such a layout, images are not."""
-    row = meta(x.shape[1])
-    affine = row if weighted else None
-    args = (x, affine, affine, row, row, training, 0.1, 1e-5)
-    with torch.backends.cudnn.flags(enabled=False):
-        result = course("aten::native_batch_norm", args, (x, row, row), (9, 0))
-    assert result == ["result 0", "result 1", "result 2", *buffers]
-
-
-def image(channels: int, kind: str) -> torch.Tensor:
-    """An image of 16 x 16 in fp32, or a slice of the channels of a larger one."""
-    plain = meta(2, channels, 16, 16)
-    cut, last = meta(2, channels + 2, 16, 16), torch.channels_last
-    return {
-        "plain": plain,
-        "last": plain.to(memory_format=last),
-        "expanded": meta(1, 1, 1, 1).expand(2, channels, 16, 16),
-        "slice": cut[:, 1:-1],
-        "slice of last": cut.to(memory_format=last)[:, 1:-1],
-    }[kind]
 
 
 @pytest.mark.parametrize(

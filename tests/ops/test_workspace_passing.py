@@ -1,7 +1,5 @@
 """Workspaces of cuBLAS that torch frees after each product, as it does from 2.15 on."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +9,6 @@ from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda import attention, blas
-from torchsummary_plus.ops.scratch.registry import Alloc, Workspace
 from torchsummary_plus.step.workspace import Workspaces
 
 CUBLAS, CUBLASLT = 8_519_680, 1 << 20
@@ -46,22 +43,6 @@ def test_a_row_is_added_by_cublaslt_with_a_workspace_of_its_own_alone(beta: int,
 
 
 @pytest.mark.usefixtures("passing")
-@pytest.mark.parametrize("name", sorted(blas.ONE_PRODUCT - {"aten::addmm", "aten::_addmm_activation"}))
-def test_a_workspace_is_beside_everything_else_and_does_not_pass_on(name: str) -> None:
-    batch = (2,) if "b" in name.split("::")[1][:3] else ()
-    args: tuple[Any, ...] = (meta(*batch, 64, 32), meta(*batch, 32, 48))
-    if "add" in name and not name.endswith("mv"):
-        args = (meta(*batch, 64, 48), *args)
-    if name.endswith("mv"):
-        args = (*((meta(64),) if name == "aten::addmv" else ()), meta(64, 32), meta(32))
-    spaces = Workspaces("cuda", AMPERE)
-    assert spaces.lasting(name, args, {}, meta(64, 48)) == ()
-    last = spaces.scratch(name, args, {}, meta(64, 48))[-1]
-    assert isinstance(last, (Alloc, Workspace)) and last.nbytes == CUBLAS
-    assert spaces.scratch("aten::relu", (meta(4),), {}, meta(4)) == ()
-
-
-@pytest.mark.usefixtures("passing")
 def test_an_operator_with_only_a_bound_may_take_a_workspace_each_time() -> None:
     def distances(model: nn.Module, x: Tensor) -> None:
         torch.cdist(model(x), x, compute_mode="use_mm_for_euclid_dist").sum().backward()
@@ -70,14 +51,6 @@ def test_an_operator_with_only_a_bound_may_take_a_workspace_each_time() -> None:
     assert "aten::_euclidean_dist" in dict(estimate.unknown)
     assert [doubt.nbytes > CUBLAS > doubt.lasting == 0 for doubt in estimate.log.doubts] == [True] * 2
     assert estimate.peak_range[1] > estimate.peak_bytes
-
-
-@pytest.mark.usefixtures("passing")
-def test_an_operator_of_several_products_is_named() -> None:
-    spaces, args = Workspaces("cuda", AMPERE), (meta(64, 8), meta(3, 64, 8), meta(3, 8, 64))
-    assert spaces.lasting("aten::addbmm", args, {}, meta(64, 64)) == ()
-    spaces.scratch("aten::addbmm", args, {}, meta(64, 64))
-    assert spaces.unknown == {"aten::addbmm": 1} and spaces.take_doubt()[0] == CUBLAS
 
 
 @pytest.mark.parametrize(("release", "setting", "is_kept"), [(True, "", False), (True, "1", True), (False, "0", True)])
