@@ -147,6 +147,24 @@ def test_lbfgs_that_converges_lies_in_the_range(scale: float, iterations: int, s
     assert predicted.peak_range[0] <= measured.peak_bytes <= predicted.peak_range[1]
 
 
+def test_lbfgs_that_stops_at_its_first_loss_lies_in_the_range() -> None:
+    """No other closure runs while that loss is held: four bytes less than the least of further iterations."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = (0 * model(x)).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    predicted, measured = both(model, input_data=torch.randn(256, 64), train_step=step)
+    assert predicted.peak_range[0] <= measured.peak_bytes < predicted.peak_bytes
+
+
 class Unregistered(nn.Module):
     """Most of its parameters are in plain lists, so that ``parameters()`` lists only 401 of them."""
 

@@ -254,7 +254,8 @@ class Estimate:
     def _edges(self, log: MemoryLog, peak: int) -> tuple[int, ...]:
         """Return the least and the most that a log's peak may be.
 
-        An optimizer with assumed iterations may keep a tensor that is a Python number here, such as its step size.
+        An optimizer with assumed iterations may keep a tensor that is a Python number here, such as its step size, and
+        holds its first loss during further ones only if there are any.
         """
         is_assumed = any(storage.assumed for storage in log.storages)
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
@@ -273,6 +274,7 @@ class Estimate:
         order, doubt = 0, LEAST_DOUBT if log.unknown or is_assumed else 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
             order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
+        lowest -= LEAST_DOUBT if is_assumed else 0
         return max(0, lowest - order), max(most, peak + doubt) + order
 
     def _within_bands(self) -> Iterator[str]:
