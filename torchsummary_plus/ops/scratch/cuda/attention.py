@@ -96,12 +96,10 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     return (*copies, Result(0), Result(1), Result(2), *sums, *shares)
 
 
-@reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)
-def cudnn_results(
-    out: Any, query: Any, key: Any, value: Any, mask: Any, keeps: bool, *_: Any, **__: Any
-) -> tuple[int | None, ...]:
-    """Without a backward, one sum per row is not kept."""
-    return (None, None if keeps else 0)
+# Without a backward, one sum per row is not kept.
+reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)(
+    lambda out, query, key, value, mask, keeps, *_, **__: (None, None if keeps else 0)
+)
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)

@@ -233,11 +233,9 @@ def forward_handle(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settin
     return (("cublas", workspace_bytes(chip)),) if is_requested else ()
 
 
-@lasting("cuda", "aten::convolution_backward", source=HANDLES)
-def backward_handle(chip: Chip, out: Any, grad: Any, *call: Any) -> Kept:
-    """As :func:`forward_handle`, whose arguments follow the gradient."""
-    taken: Kept = forward_handle(chip, out, *call)
-    return taken
+lasting("cuda", "aten::convolution_backward", source=HANDLES)(
+    lambda chip, out, grad, *call: forward_handle(chip, out, *call)
+)
 
 
 @reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)

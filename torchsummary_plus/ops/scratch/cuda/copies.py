@@ -32,11 +32,6 @@ def _plain(*positions: int) -> Callable[..., Course]:
     return formula
 
 
-def _plain_first(out: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """A contiguous copy of the input, ahead of the results."""
-    return *copies(x), *results(out)
-
-
 def _in_inputs_format(*others: int) -> Callable[..., Course]:
     """Return a formula for gradients: input, gradient and the arguments at ``others`` in the input's format."""
 
@@ -112,7 +107,8 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     (lambda out, x, grid, *grad: (
         *copies(*(t for t in (x, grid, *grad) if t is grid or 0 in t.stride())), *results(out)),
      "GridSampler.cpp", ("cudnn_grid_sampler", "cudnn_grid_sampler_backward")),
-    (_plain_first, "TensorModeKernel.cu, Sorting.cpp, FractionalMaxPool2d.cu",
+    # Ahead of the results.
+    (lambda out, x, *_, **__: (*copies(x), *results(out)), "TensorModeKernel.cu, Sorting.cpp, FractionalMaxPool2d.cu",
      ("median.dim", "nanmedian.dim", "kthvalue", "fractional_max_pool2d_backward")),
     # Gradient and indices in the input's format.
     (lambda out, grad, x, *args: (Result(0), *buffers(*(copied(t, suggested(x)) for t in (grad, args[5])))),
@@ -146,10 +142,10 @@ for _formula, _file, _names in _RULES:
     scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}")(_formula)
 
 
-@reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")
-def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
-    """The result starts with the input's bytes; where they are enough, its storage keeps them."""
-    return (max(nbytes(x), nbytes(out)),)
+# The result starts with the input's bytes; where they are enough, its storage keeps them.
+reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")(
+    lambda out, x, *_: (max(nbytes(x), nbytes(out)),)
+)
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh")
@@ -163,21 +159,8 @@ def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     return *results(out), *buffers(converted, plain, scan_of_row(out, x, dim))
 
 
-@scratch("cuda", "aten::_to_copy", source=TRANSFERS)
-def transferred(out: Any, x: Any, *, non_blocking: bool = False, **_: Any) -> Course:
-    """As :func:`copied_to`, with a new target."""
-    temporary = _between(out, x, non_blocking)
-    return (Result(0), *temporary) if temporary else ()
-
-
-@scratch("cuda", "aten::copy_", source=TRANSFERS)
-def copied_to(out: Any, target: Any, x: Any, non_blocking: bool = False) -> Course:
-    """Between devices, dtypes are converted on the GPU if the copy does not block; bytes move between dense tensors."""
-    return _between(target, x, non_blocking)
-
-
-def _between(target: Any, x: Any, non_blocking: bool) -> tuple[Alloc, ...]:
-    """Return a transfer's temporary tensors on the GPU."""
+def _between(target: Any, x: Any, non_blocking: bool = False) -> tuple[Alloc, ...]:
+    """Return a transfer's temporary tensors on the GPU, which converts dtypes if the copy does not block."""
     sides = target.device.type, x.device.type
     if sorted(sides) != ["cpu", "cuda"] or not target.numel():
         return ()
@@ -192,6 +175,12 @@ def _between(target: Any, x: Any, non_blocking: bool) -> tuple[Alloc, ...]:
     if non_blocking and not same_dtype:
         return (Alloc(elements(target) * itemsize(x)),)
     return copies(target)
+
+
+scratch("cuda", "aten::copy_", source=TRANSFERS)(lambda out, *call, **how: _between(*call, **how))
+scratch("cuda", "aten::_to_copy", source=TRANSFERS)(
+    lambda out, x, *, non_blocking=False, **_: (Result(0), *made) if (made := _between(out, x, non_blocking)) else ()
+)
 
 
 @scratch("cuda", "aten::isinf", source="aten/src/ATen/native/TensorCompare.cpp, isinf")

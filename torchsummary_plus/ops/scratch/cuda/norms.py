@@ -60,11 +60,10 @@ def layer_norm_backward(
     return steps.course()
 
 
-@scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM)
-def rms_norm_backward(chip: Chip, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any) -> Course:
-    """As :func:`layer_norm_backward`, with the weight's gradient only."""
-    course: Course = layer_norm_backward(chip, out, grad, x, shape, None, rstd, weight, gradients=1)
-    return course
+# With the weight's gradient only.
+scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM)(
+    lambda chip, out, grad, x, shape, *rest: layer_norm_backward(chip, out, grad, x, shape, None, *rest, gradients=1)
+)
 
 
 GROUP_NORM = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
@@ -138,10 +137,13 @@ THREADS, WIDEST, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 """Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
 
 
-@scratch("cuda", "aten::batch_norm_stats", source=BATCH_NORM)
-def batch_norm_stats(out: Any, x: Tensor, eps: float) -> Course:
-    """Four values for each channel and row of blocks."""
-    return buffers(*_staging(x, 4 * itemsize(out[0])))
+# Four or two values for each channel and row of blocks.
+scratch("cuda", "aten::batch_norm_stats", source=BATCH_NORM)(
+    lambda out, x, eps: buffers(*_staging(x, 4 * itemsize(out[0])))
+)
+scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)(
+    lambda out, grad, x, mean, *_: buffers(*_staging(x, 2 * itemsize(mean)))
+)
 
 
 @scratch("cuda", "aten::native_batch_norm", source=BATCH_NORM)
@@ -204,12 +206,6 @@ def native_batch_norm_backward(
         steps.append(places[place] for place in (1, 2) if place in places)
     steps.append(() if out[0] is None else (places[0],))
     return steps.course()
-
-
-@scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)
-def batch_norm_backward_reduce(out: Any, grad: Tensor, x: Tensor, mean: Tensor, *_: Any) -> Course:
-    """Two values for each channel and row of blocks."""
-    return buffers(*_staging(x, 2 * itemsize(mean)))
 
 
 def _staging(x: Tensor, size: int) -> tuple[int, ...]:

@@ -212,10 +212,11 @@ def _reduced(chip: Chip, out: Any, count: int) -> Course:
     return sum_course(chip, losses, [0])
 
 
-@reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
-def squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
-    """The result has room for all losses before it is resized to one element; its storage stays large."""
-    return (pairs(x, target) * itemsize(out),)
+# The result has room for all losses before it is resized to one element; its storage stays large.
+reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)(
+    lambda out, x, target, *_: (pairs(x, target) * itemsize(out),)
+)
+reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)(lambda out, x, *_: (nbytes(x),))
 
 
 @scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
@@ -225,12 +226,6 @@ def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEA
         return ()
     count = pairs(x, target)
     return joined((Alloc(count * itemsize(out)),), _reduced(chip, out, count))
-
-
-@reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)
-def cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
-    """As :func:`squared_loss_storage`."""
-    return (nbytes(x),)
 
 
 @scratch("cuda", "aten::binary_cross_entropy", source=LOSS)
@@ -259,10 +254,8 @@ def cross_entropy_with_logits(
     return steps.course()
 
 
-@reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp")
-def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
-    """The buffer, which only the CPU's backward reads, is empty."""
-    return None, 0
+# The buffer, which only the CPU's backward reads, is empty.
+reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp")(lambda *_: (None, 0))
 
 
 @dataclass(frozen=True, slots=True)
