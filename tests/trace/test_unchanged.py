@@ -161,27 +161,6 @@ def test_whatever_state_and_failure(name: str, run: str, mode: str, nth: int | N
         leaves_all_unchanged(model, call, run=run, mode=mode)
 
 
-def test_training_goes_on_to_the_bit() -> None:
-    """An optimizer's step between and after summaries is the step it would have been."""
-
-    def train(look: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(3):
-            for run in PASSES if look else []:
-                summary(model, (4,), run=run, verbose=0)
-            loss = model(torch.rand(8, 4)).square().mean()
-            if look:
-                summary(model, (4,), batch_size=5, verbose=0)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return [*model.parameters(), *model.buffers()]
-
-    assert all(torch.equal(a, b) for a, b in zip(train(look=True), train(look=False), strict=True))
-
-
 @pytest.mark.parametrize("name", STATEFUL)
 def test_the_snapshot_sees_what_a_forward_changes(name: str) -> None:
     """The measuring instrument itself: still on a still model, and moved by a plain forward."""
