@@ -15,6 +15,7 @@ from torch import nn
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import graph, summary
 from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.render.columns import COLUMNS
 
 ROOT = Path(__file__).parents[2]
 POOLED = "examples/simple_cnn.py:PooledCNN"
@@ -132,3 +133,35 @@ def test_a_model_of_timm_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_weights_have_no_forward(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "folder/model.safetensors", "4"]) == 2
     assert "MODEL is 'folder/model.safetensors', weights without a forward" in capsys.readouterr().err
+
+
+def test_names_for_gpu_and_columns_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus", "4090"]) == 0
+    assert [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()] == ["RTX 4090 Laptop", "RTX 4090"]
+    assert main(["gpus", "not modelled"]) == 0
+    assert {"AMD,", "Intel,", "Apple,"} <= set(capsys.readouterr().out.split())
+    assert main(["columns"]) == 0
+    *lines, default = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(COLUMNS) and default.startswith("Shown by default: ")
+
+
+def test_a_step_on_a_gpu_is_timed_and_its_largest_batch_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "1,28,28", "--optimizer", "sgd", "--gpu", "T4", "--time", "--max-batch"]) == 0
+    printed = capsys.readouterr().out
+    assert "Largest batch: " in printed and "Samples per second" in printed
+    for option in ("--time", "--max-batch"):
+        assert main([POOLED, "1,28,28", "--memory", option]) == 2
+        assert f"{option} needs --gpu" in capsys.readouterr().err
+
+
+def test_weights_and_ranks_have_the_budgets_that_they_can_be_counted_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = json.dumps({"scale": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}).encode()
+    file = tmp_path / "tiny.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    assert main([str(file), "--max-params", "2"]) == 3
+    assert "3 parameters; --max-params is 2" in capsys.readouterr().err
+    for words in ([str(file), "--max-memory", "1MiB"], [POOLED, "1,28,28", "--world-size", "2", "--max-params", "2"]):
+        assert main(words) == 2
+    assert "count a whole model" in capsys.readouterr().err
