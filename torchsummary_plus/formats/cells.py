@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..data.arguments import integer
@@ -173,7 +174,7 @@ def _column(column: Field, style: CellStyle) -> Written | None:
     """Return how the cells of a column are written; None if they stay as they are."""
     unit, digits = style.unit(column), style.digits
     if column.scaled:
-        return lambda cell: _sized(cell, unit, digits)
+        return partial(_sized, unit=unit, digits=digits)
     factor = 2 if style.flops and column.unit == "mult-adds" else 1
     if unit or factor > 1:
         return lambda cell: _counted(cell, column.unit == "bytes", unit, factor, digits)

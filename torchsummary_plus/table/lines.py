@@ -149,10 +149,11 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
 
 def _shown_above(report: Report, depth: int | None) -> list[int]:
     """Return for each row the one whose line it is folded into."""
-    home: list[int] = []
-    for row in report.rows:
-        is_deep = depth is not None and row.depth > depth and row.parent is not None
-        home.append(home[row.parent or 0] if is_deep else row.index)
+    home = list(range(len(report.rows)))
+    if depth is not None:
+        for row in report.rows:
+            if row.depth > depth and row.parent is not None:
+                home[row.index] = home[row.parent]
     return home
 
 

@@ -149,14 +149,13 @@ class ModuleTree:
                 known.add(id(parameter))
                 self._unregistered_parameters.setdefault(position, []).append((name, parameter))
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Return all parameters, then all buffers, of the registered modules; shared ones repeat."""
-        parameters: list[torch.Tensor | None] = []
-        buffers: list[torch.Tensor | None] = []
-        for module in self.modules[: self.unregistered]:
-            parameters += module._parameters.values()
-            buffers += module._buffers.values()
-        return [tensor for tensor in parameters + buffers if tensor is not None]
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield all parameters, then all buffers, of the registered modules; shared ones repeat."""
+        for kind in ("_parameters", "_buffers"):
+            for module in self.modules[: self.unregistered]:
+                for tensor in getattr(module, kind).values():
+                    if tensor is not None:
+                        yield tensor
 
     def device(self) -> torch.device:
         """Return the device of the first parameter or buffer, preferring those on a GPU.
@@ -295,10 +294,8 @@ def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> in
 
 def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Return the parameters and buffers that modules hold themselves."""
-    tensors: list[torch.Tensor | None] = []
-    for module in modules:
-        tensors += (*module._parameters.values(), *module._buffers.values())
-    return [tensor for tensor in tensors if tensor is not None]
+    held = [tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values())]
+    return [tensor for tensor in held if tensor is not None]
 
 
 def class_name(module: nn.Module) -> str:
