@@ -1,4 +1,4 @@
-"""Tables -> plain text, in the width and the characters that a stream takes."""
+"""Tables -> plain text, drawn by tabulate, in the width and the characters that a stream takes."""
 
 from __future__ import annotations
 
@@ -122,8 +122,17 @@ def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
 
 def _ruled(lines: Sequence[Sequence[str]], widths: Sequence[int], width: int, flat: bool = False) -> str:
     """Return the cells below their headings, the first line, with torchsummary's rules."""
-    head, *rows = [_row(line, widths, flat) for line in lines]
-    return "\n".join(["-" * width, head, "=" * width, *rows, "=" * width])
+    from tabulate import TableFormat, tabulate  # Imported here: estimates start faster without it.
+
+    def draw(cells: Sequence[str], *_: object) -> str:
+        return _row(cells, widths, flat)
+
+    def rule(*_: object) -> str:
+        return "=" * width
+
+    form = TableFormat(lambda *_: "-" * width, rule, None, rule, draw, draw, padding=0, with_header_hide=None)
+    table: str = tabulate(lines[1:], lines[0], tablefmt=form, disable_numparse=True, stralign=None)
+    return table
 
 
 ASCII = str.maketrans("├└│─", "|`|-")  # Stand-ins for the tree's branches.
