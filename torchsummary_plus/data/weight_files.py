@@ -126,9 +126,7 @@ def _first_of(names: Collection[str]) -> str:
     return f"{describe(next(iter(names)))}{more}"
 
 
-def _safetensors(
-    file: BinaryIO, size: int, name: str, integers: dict[str, tuple[int, ...]]
-) -> Iterator[WeightEntry]:
+def _safetensors(file: BinaryIO, size: int, name: str, integers: dict[str, tuple[int, ...]]) -> Iterator[WeightEntry]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")

@@ -116,9 +116,7 @@ def tables_section(title: str, tables: Iterable[Table], drawing: str = "") -> Se
 
 def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:
     """Return the section of a step's memory: whether it fits, over time, and at its peak by module."""
-    drawn = ENVIRONMENT.get_template("memory.html.jinja").render(
-        line=timeline(estimate), map=peak_tiles(estimate)
-    )
+    drawn = ENVIRONMENT.get_template("memory.html.jinja").render(line=timeline(estimate), map=peak_tiles(estimate))
     kinds = replace(answer, title="By kind, at the peak")
     modules = replace(by_module, title="By module", answer="", notes=())
     return Section("Memory", table_html(kinds) + Markup(drawn) + table_html(modules))
