@@ -14,8 +14,8 @@ from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
 from torchsummary_plus.step.measuring import _missed
-from torchsummary_plus.watch.history import AllocatorHistory, happened, requests
-from torchsummary_plus.watch.profiled import Change, ProfileReader, QuietProfile, changes, with_frees, with_requests
+from torchsummary_plus.watch.history import AllocatorHistory, happened
+from torchsummary_plus.watch.profiled import Change, ProfileReader, QuietProfile, changes, with_history
 
 ODD = 1000
 """Bytes that are not a multiple of a block's."""
@@ -57,7 +57,7 @@ def as_on_a_card(profiled: list[Change]) -> tuple[list[Change], list[dict[str, A
 
 def measured(blocks: list[Change], trace: list[dict[str, Any]]) -> tuple[Estimate, ProfileReader]:
     reader = ProfileReader("cuda", [])
-    reader.read(with_requests(blocks, requests(trace)))
+    reader.read(with_history(blocks, happened(trace)))
     info = StepInfo("cuda:0", 1, "train", measured=True)
     return build_estimate(reader.log(("",)), info, "cuda", AllocatorOptions()), reader
 
@@ -68,10 +68,10 @@ def test_a_free_that_the_profile_left_out_is_taken_from_the_history() -> None:
     left_out = [change for change in blocks if change.nbytes < 0 and not change.names]
     seen = [change for change in blocks if change not in left_out]
     assert left_out
-    whole = with_frees(seen, happened(trace))
+    whole = with_history(seen, happened(trace))
     assert [(c.address, c.nbytes > 0) for c in whole] == [(c.address, c.nbytes > 0) for c in blocks]
     assert sum(not change.is_placed for change in whole) == len(left_out)
-    assert with_frees(blocks, happened(trace)) == blocks
+    assert [replace(change, requested=0) for change in with_history(blocks, happened(trace))] == blocks
     assert measured(whole, trace)[1].peak_bytes() == measured(blocks, trace)[1].peak_bytes()
 
 
@@ -142,7 +142,7 @@ def test_a_recording_of_the_users_goes_on(card: StandIn) -> None:
     assert card.recording == was_on
     assert card.asked == ([] if was_on else ["all", None])
     assert card.trace[: len(before)] == before
-    assert {address: list(requested) for address, requested in history.requests.items()} == {5: [100]}
+    assert [(address, nbytes) for _, address, nbytes in history.happened] == [(5, 100)]
     assert (history.blocks, history.peak_bytes) == ({1: 512}, 512)
 
 

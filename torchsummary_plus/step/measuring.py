@@ -40,8 +40,7 @@ from ..watch.profiled import (
     changes,
     freed,
     received,
-    with_frees,
-    with_requests,
+    with_history,
     with_unseen_frees,
 )
 from .compiling import compiled_for_torch
@@ -168,7 +167,7 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
     changed = changes(done, device.type)
     unused = if_used - {*received(done), *freed(changed)} if if_used else set()
     before = [(at, nbytes, history.blocks.get(at, nbytes)) for at, nbytes in existing.items() if at not in unused]
-    events = with_requests(with_frees(changed, history.happened), history.requests)
+    events = iter(with_history(changed, history.happened))
     reader = ProfileReader(device.type, before)
     reader.read(events)
     missed = _missed(reader, before, history)

@@ -5,7 +5,6 @@ Measured steps take these first, so that they start as in a new process.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,23 +13,6 @@ import torch
 
 from ..data.units import SMALL_REQUEST
 from ..live import compat
-
-Requests = dict[int, deque[int]]
-"""Address -> requested bytes of each allocation at that address, in order."""
-
-
-def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
-    """Return the requests in a trace of ``torch.cuda.memory._snapshot()``, by address.
-
-    >>> requests([{"action": "alloc", "addr": 64, "size": 8}, {"action": "free_completed", "addr": 64, "size": 8}])
-    {64: deque([8])}
-    """
-    by_address: Requests = {}
-    for entry in trace:
-        if entry["action"] == "alloc":
-            by_address.setdefault(entry["addr"], deque()).append(entry["size"])
-    return by_address
-
 
 Happened = list[tuple[int, int, int]]
 """Every allocation and free in order: time in nanoseconds, address, bytes (negative for a free)."""
@@ -52,13 +34,12 @@ def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
 class AllocatorHistory:
     """Records the history of a CUDA device's allocator while open; on other devices, does nothing.
 
-    A recording that the user has started continues. On exit, ``requests``, ``happened`` and ``peak_bytes`` are set, the
-    last as the most allocated above the initial level; ``blocks`` are those initially in use.
+    A recording that the user has started continues. On exit, ``happened`` and ``peak_bytes`` are set, the second as the
+    most allocated above the initial level; ``blocks`` are those initially in use.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.requests: Requests = {}
         self.happened: Happened = []
         self.blocks: dict[int, int] = {}
         self.peak_bytes: int | None = None
@@ -82,7 +63,7 @@ class AllocatorHistory:
         if self.device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
             entries = compat.allocator_snapshot(self.device)["device_traces"][index_of(self.device)][self._before :]
-            self.requests, self.happened = requests(entries), happened(entries)
+            self.happened = happened(entries)
             if self._is_ours:
                 compat.record_history(None, device=self.device)
 

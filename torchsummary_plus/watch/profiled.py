@@ -33,7 +33,7 @@ from ..data.memory_records import (
 from ..live import compat
 from ..live.isolation import safe_point
 from ..trace.questions import OUTSIDE
-from .history import Happened, Requests
+from .history import Happened
 from .marks import COLLECT, STOP, NodeModules, read
 
 ENGINE = "autograd::engine::evaluate_function"
@@ -106,30 +106,25 @@ def freed(changes: Iterable[Change]) -> set[int]:
     return {mark[1] for mark in takewhile(lambda mark: mark[0] != STOP, marks) if mark[0] in ("free", "resized")}
 
 
-def with_requests(changes: Iterable[Change], requests: Requests) -> Iterator[Change]:
-    """Add to the changes the requested bytes from the allocator's history."""
-    for change in changes:
-        waiting = requests.get(change.address) if change.nbytes > 0 else None
-        yield replace(change, requested=min(waiting.popleft(), change.nbytes)) if waiting else change
-
-
-def with_frees(changes: Sequence[Change], happened: Happened) -> list[Change]:
-    """Add to the changes the frees in the allocator's history that the profile left out, in order.
+def with_history(changes: Sequence[Change], happened: Happened) -> list[Change]:
+    """Add the requested bytes, and the frees that the profile left out, from the allocator's history, in order.
 
     torch's profiler reports no CUDA frees outside operators, such as that of an output Python drops.
     """
-    seen: dict[int, deque[bool]] = {}
-    for change in changes:
+    result = list(changes)
+    waiting: dict[int, deque[int]] = {}
+    for place, change in enumerate(changes):
         if not change.mark:
-            seen.setdefault(change.address, deque()).append(change.nbytes > 0)
-    missing = []
+            waiting.setdefault(change.address, deque()).append(place)
     for time_ns, address, nbytes in happened:
-        waiting = seen.get(address)
-        if waiting and waiting[0] == (nbytes > 0):
-            waiting.popleft()
+        places = waiting.get(address)
+        if places and (result[places[0]].nbytes > 0) == (nbytes > 0):
+            place = places.popleft()
+            if nbytes > 0:
+                result[place] = replace(result[place], requested=min(nbytes, result[place].nbytes))
         elif nbytes < 0:
-            missing.append(Change(time_ns, address, nbytes, (), (), is_placed=False))
-    return sorted([*changes, *missing], key=lambda change: change.time_ns)
+            result.append(Change(time_ns, address, nbytes, (), (), is_placed=False))
+    return sorted(result, key=lambda change: change.time_ns)
 
 
 @cache
