@@ -10,7 +10,7 @@ from torch import nn
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
 from torchsummary_plus.render.html_report import timeline
-from torchsummary_plus.render.treemap import treemap
+from torchsummary_plus.render.treemap import Tile, treemap
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,17 @@ def test_tiles_are_all_of_the_peak(device: str) -> None:
     much = {path: nbytes for path, nbytes in own.items() if nbytes > estimate.peak_bytes / 100}
     assert much.items() <= {tile.path: tile.nbytes for tile in tiles if not tile.label.endswith(" more")}.items()
     assert ("outside modules" in {tile.label for tile in tiles}) == (estimate.outside_bytes > estimate.peak_bytes / 350)
+
+
+def test_tiles_are_nested_a_few_times_however_deep_the_model_is() -> None:
+    model: nn.Module = nn.Linear(64, 64)
+    for _ in range(20):
+        model = nn.Sequential(nn.Linear(64, 64), model)
+
+    def depth(tiles: tuple[Tile, ...]) -> int:
+        return 1 + max([depth(tile.inside) for tile in tiles if tile.inside], default=0)
+
+    assert depth(treemap(estimate_memory(model, (64,), device="cpu"))) == 4
 
 
 def test_the_drawing_of_the_step_is_the_timeline(resnet: ModelSummary) -> None:

@@ -52,8 +52,8 @@ def treemap(estimate: Estimate) -> tuple[Tile, ...]:
         tip += [f"{kind_label(kind)} {' '.join(in_unit(size, 'auto'))}" for kind, size in held]
         return Tile(path, label, nbytes, tuple(tip))
 
-    def tiles(index: int, frames: int) -> tuple[Tile, ...]:
-        """Return the tiles of a module's bytes inside so many headed ones."""
+    def tiles(index: int, frames: int, in_group: bool) -> tuple[Tile, ...]:
+        """Return the tiles of a module's bytes inside so many headed ones and, if ``in_group``, one without."""
         path, outside = modules[index].path, 0 if index else estimate.outside_bytes
         itself = tile(path, _last(path) or ROOT, modules[index].own_bytes - outside, modules[index].at_peak)
         both = itself, tile("", "outside modules", outside)
@@ -65,8 +65,8 @@ def treemap(estimate: Estimate) -> tuple[Tile, ...]:
                 small += [nbytes] if nbytes else []
                 continue
             has_heading = frames < FRAMES and nbytes >= LEAST_FRAME * peak
-            within = tiles(inner, frames + has_heading)
-            if len(within) > 1:
+            within = tiles(inner, frames + has_heading, not has_heading)
+            if len(within) > 1 and not (in_group and not has_heading):
                 tip = name, f"{size_text(nbytes)} including submodules"
                 within = (Tile(name, _last(name), nbytes, tip, within, has_heading),)
             parts += within
@@ -74,7 +74,7 @@ def treemap(estimate: Estimate) -> tuple[Tile, ...]:
             parts.append(tile(path, f"{len(small):,} more", sum(small)))
         return tuple(parts)
 
-    return tiles(0, 0)
+    return tiles(0, 0, False)
 
 
 def _last(path: str) -> str:
