@@ -21,7 +21,7 @@ from ..trace.questions import OUTSIDE
 LOOKAHEAD = 256
 """Tokens after a period that are compared."""
 
-Proved = set[tuple[bool, Any]]
+Proved = set[frozenset[Any]]
 """Periods that a third log has confirmed to repeat."""
 
 
@@ -109,39 +109,28 @@ def grown(
 def _proved_sweeps(lists: Sequence[list[Token]], values: Sequence[Hashable], proved: Proved) -> list[Sweep]:
     """Return the sweeps by which the first two lists predict the third. Raises :class:`NotRepeatingError`.
 
-    Without a third list, all their periods must be confirmed already. Ages of storages are compared first: they alone
-    distinguish a first or last layer that keeps more than the others. Elsewhere they may grow with the depth, so that
-    the second attempt ignores them.
+    Without a third list, all their periods must be confirmed already.
     """
     few, more, *most = lists
-    for by_age in (True, False):
-        try:
-            sweeps = find_sweeps(few, more, by_age)
-            periods = [Counter((t.what, values[t.same]) for t in more[at : at + length]) for at, length in sweeps]
-            found = {(by_age, frozenset(period.items())) for period in periods}
-            if not most and proved.issuperset(found):
-                return sweeps
-            if most and [token[:3] for token in repeated(few, more, sweeps, 2)] == [token[:3] for token in most[0]]:
-                proved |= found
-                return sweeps
-        except NotRepeatingError:
-            continue
-    raise NotRepeatingError
+    sweeps = find_sweeps(few, more)
+    periods = (Counter((t.what, values[t.same]) for t in more[at : at + length]) for at, length in sweeps)
+    found = {frozenset(period.items()) for period in periods}
+    if most and [token[:3] for token in repeated(few, more, sweeps, 2)] == [token[:3] for token in most[0]]:
+        proved |= found
+    elif most or not proved.issuperset(found):
+        raise NotRepeatingError
+    return sweeps
 
 
-def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_age: bool) -> list[Sweep]:
+def find_sweeps(few: Sequence[Token], more: Sequence[Token]) -> list[Sweep]:
     """Return where the deeper list has an additional period. Raises :class:`NotRepeatingError`.
 
     It is the middle one of the repeated periods, since the first and the last layer have only one neighbour.
     """
     known: dict[object, int] = {}
 
-    def alike(token: Token) -> int:
-        """Number what tokens of equal layers have in common."""
-        ages = token.numbers[1:] if by_age and token.what in ("free", "output") else ()
-        return known.setdefault((token.what, token.same, token.size, ages), len(known))
-
-    short, long = list(map(alike, few)), list(map(alike, more))
+    # What tokens of equal layers have in common.
+    short, long = ([known.setdefault((t.what, t.same, t.size), len(known)) for t in tokens] for tokens in (few, more))
     sweeps = []
     i = j = 0
     while i < len(short) or j < len(long):
