@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.parts import of_parts
 from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus.step.autograd.nodes import OF_VIEW
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -104,6 +105,7 @@ def handed(x: Tensor, again: bool) -> Tensor:
 VIEWS: dict[str, Callable[..., Tensor]] = {
     "an item": lambda x: written(x, item),
     "a view of a view": lambda x: written(x, lambda y: y.view(-1)[SIDE:].unflatten(0, (-1, 8)).mul_(2).add_(1)),
+    "a part of a part": lambda x: written(x, lambda y: y[1:][:, 1:][:64, ::2].mul_(2).relu()),
     "a tensor's product": lambda x: written(x, lambda y: y[:2].mul_(y[:2].detach().clone())),
     "an activation": lambda x: written(x, lambda y: F.leaky_relu(y.reshape(-1), 0.1, inplace=True)),
     "a view that is dropped": filled,
@@ -155,7 +157,6 @@ CASES = {
         "loss": LOSSES,
         "turned": TURNED,
         "in Python": IN_PYTHON,
-        "view": VIEWS,
         "within": WITHIN,
         "part": PARTS,
     }.items()
@@ -172,6 +173,16 @@ def test_a_step_through_an_operator(case: str) -> None:
     assert predicted.phase_peaks == measured.phase_peaks
     assert predicted.peak_bytes == measured.peak_bytes
     assert predicted.unknown == ()
+
+
+@pytest.mark.parametrize("case", VIEWS)
+def test_a_write_to_a_view_is_in_range(case: str) -> None:
+    torch.manual_seed(0)
+    model, x = Through(VIEWS[case]), torch.randn(SIDE, SIDE)
+    predicted = estimate_memory(model, input_data=x, optimizer="sgd")
+    low, high = predicted.peak_range
+    assert low <= measure_memory(model, input_data=x, optimizer="sgd").peak_bytes <= high
+    assert {name for name, _ in predicted.unknown} <= {OF_VIEW}
 
 
 OTHERWISE: dict[str, Callable[..., Tensor]] = {

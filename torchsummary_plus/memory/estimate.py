@@ -138,7 +138,8 @@ class Estimate:
         If error bands of rules widen ``peak_range``, the last lines name their operators.
         """
         gpu = self.info.gpu
-        frees_cache = gpu and self.reserved_bytes + self._outside[1] > parse_memory(gpu) and self.fits()
+        most = self.reserved_bytes + bytes_outside(self.log, self.backend, gpu)[1]
+        frees_cache = gpu and most > parse_memory(gpu) and self.fits()
         return (
             *self.log.assumptions,
             *((_OF_RANK,) if self._rank_doubt else ()),
@@ -189,7 +190,7 @@ class Estimate:
 
         One rank of many also has NCCL's buffers, for each process group it communicates in.
         """
-        (least, most), (low, high) = self.reserved_range, self._outside
+        (least, most), (low, high) = self.reserved_range, bytes_outside(self.log, self.backend, self.info.gpu or 0)
         return least + low, most + high
 
     @property
@@ -206,14 +207,6 @@ class Estimate:
         if any(storage.elsewhere for storage in self.log.storages):
             most = max(most, self._run(held_back(self.log)).peak_reserved_bytes)
         return max(0, least - doubt), most + doubt + timed
-
-    @property
-    def _outside(self) -> tuple[int, int]:
-        """The least and the most bytes outside the allocator: the CUDA context and NCCL's buffers."""
-        is_cuda = self.backend == "cuda"
-        low, high = context_range(self.info.gpu or 0, uses_libraries(self.log)) if is_cuda else (0, 0)
-        least, most = communicator_range(self.log, self.backend)
-        return low + least, high + most
 
     @property
     def _compiler_doubt(self) -> int:
@@ -416,19 +409,17 @@ Source: NVIDIA/nccl issue 964 (688 MB on 3 to 4 A100 with NVLink; 0.5 to 0.7 GiB
 """
 
 
-def communicator_range(log: MemoryLog, backend: str) -> tuple[int, int]:
-    """Return the least and the most bytes of NCCL's buffers."""
-    low, high = COMMUNICATOR_BYTES if backend == "cuda" else (0, 0)
-    return log.communicators * low, log.communicators * high
+def bytes_outside(log: MemoryLog, backend: str, memory: int | float | str, gpu: str = "") -> tuple[int, int]:
+    """Return the least and the most bytes outside the allocator: the CUDA context and NCCL's buffers."""
+    if backend != "cuda":
+        return 0, 0
+    uses_libraries = any(is_of_a_library(moment.operator) for moment in log.moments)
+    context, (low, high) = context_range(memory, uses_libraries, gpu), COMMUNICATOR_BYTES
+    return context[0] + log.communicators * low, context[1] + log.communicators * high
 
 
-def uses_libraries(log: MemoryLog) -> bool:
-    """Whether a step loads kernels of cuBLAS or cuDNN."""
-    return any(is_of_a_library(moment.operator) for moment in log.moments)
-
-
-def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
-    """Return the bytes that remain for the allocator: all but the most that a CUDA context may take.
+def room_of_log(log: MemoryLog, backend: str, memory: int | float | str, gpu: str = "") -> int:
+    """Return the bytes that remain for a log's tensors: all but a CUDA context and NCCL's buffers, at their most.
 
     Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """
@@ -438,13 +429,7 @@ def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bo
             f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; pass bytes, or estimate "
             f"with gpu={describe(gpu_model.name)}"
         )
-    return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
-
-
-def room_of_log(log: MemoryLog, backend: str, memory: int | float | str, gpu: str = "") -> int:
-    """Return the bytes that remain for a log's tensors: all but a CUDA context and NCCL's buffers, at their most."""
-    _, outside = communicator_range(log, backend)
-    return room_for_tensors(memory, backend, uses_libraries(log), gpu) - outside
+    return parse_memory(memory) - bytes_outside(log, backend, memory, gpu)[1]
 
 
 def least(log: MemoryLog) -> MemoryLog:

@@ -119,26 +119,8 @@ GPUS: dict[str, GPU] = {}
 COMMON = ("RTX 4060", "RTX 4070", "T4", "RTX 4090", "RTX 5090", "A100 40GB", "L40S", "H100 SXM")
 """A common GPU of each size from 8 to 80 GB."""
 
-ALIASES: dict[str, str] = {
-    "H100": "H100 SXM",
-    "H100 80GB": "H100 SXM",
-    "GH200": "GH200 96GB",
-    "GH200 480GB": "GH200 96GB",
-    "RTX 3080": "RTX 3080 10GB",
-    "RTX 3060": "RTX 3060 12GB",
-    "RTX 3050": "RTX 3050 8GB",
-    "RTX 2060": "RTX 2060 6GB",
-    "GTX 1060": "GTX 1060 6GB",
-    "RTX A2000": "RTX A2000 6GB",
-    "RTX 3080 Laptop": "RTX 3080 Laptop 8GB",
-    "GB300": "B300",
-    "DGX Spark": "GB10",
-    "A100 40GB PCIe": "A100 PCIe 40GB",
-    "A100 80GB PCIe": "A100 PCIe 80GB",
-    "V100 16GB PCIe": "V100 PCIe 16GB",
-    "V100 32GB PCIe": "V100 PCIe 32GB",
-}
-"""Names for one GPU among several, or that include the memory of the CPU next to it."""
+ALIASES: dict[str, GPU] = {}
+"""The table's other names of one GPU among several, or with the memory of the CPU next to it, without brand words."""
 
 
 def register_gpu(gpu: GPU) -> GPU:
@@ -279,10 +261,9 @@ def _spellings(gpu: GPU) -> tuple[str, str]:
 
 def _candidates(name: str) -> list[GPU]:
     """Return the GPUs a name may mean; its form factor counts only if GPUs differ by it."""
-    aliases = {_compact(alias): GPUS[meant] for alias, meant in ALIASES.items()}
     for wanted in (_compact(name), _compact(FORM_FACTOR.sub("", name.lower()))):
-        if wanted in aliases:
-            return [aliases[wanted]]
+        if wanted in ALIASES:
+            return [ALIASES[wanted]]
         matches = [gpu for gpu in GPUS.values() if wanted in _spellings(gpu)]
         if matches:
             return matches
@@ -300,18 +281,28 @@ def _names(gpus: Iterable[GPU]) -> str:
     return ", ".join(describe(gpu.name) for gpu in gpus)
 
 
+def _rows(name: str) -> csv.DictReader[str]:
+    return csv.DictReader(Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines())
+
+
+def _capability(text: str) -> Capability:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
 def _read_table() -> None:
     """Register the GPUs of the table, a line each; an empty cell is None."""
     sources = {"printed": PRINTED, "tabulated": TABULATED, "datasheet": DATASHEET}
-    text = Path(__file__).with_name("gpus.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(text.splitlines()):
-        major, _, minor = row["compute_capability"].partition(".")
+    for row in _rows("gpus.csv"):
         counts = {name: int(row[name]) for name in ("smi_mib", "cuda_mib", "multiprocessors") if row[name]}
         first, also, rest = row["source"].partition(";")
         figures = {name: float(row[name]) for name in _FIGURES if row[name]}
         peaks = Peaks(**figures, source=row["peak_source"]) if figures else None
-        capability, gb, source = (int(major), int(minor)), int(row["datasheet_gb"]), sources[first] + also + rest
-        register_gpu(GPU(row["name"], row["architecture"], capability, gb, source=source, peaks=peaks, **counts))
+        capability, gb = _capability(row["compute_capability"]), int(row["datasheet_gb"])
+        source = sources[first] + also + rest
+        gpu = GPU(row["name"], row["architecture"], capability, gb, source=source, peaks=peaks, **counts)
+        register_gpu(gpu)
+        ALIASES.update({_compact(alias): gpu for alias in row["also"].split("; ") if alias})
 
 
 _read_table()
@@ -320,56 +311,24 @@ _read_table()
 Range = tuple[int, int]
 """The least and the most MiB."""
 
-LAZY: dict[tuple[int, int], Range] = {
-    (6, 0): (256, 616),
-    (6, 1): (106, 616),
-    (7, 0): (256, 616),
-    (7, 5): (100, 616),
-    (8, 0): (414, 2_048),
-    (8, 6): (200, 990),
-    (8, 9): (224, 990),
-    (9, 0): (414, 1_220),
-    (10, 0): (414, 1_220),
-    (12, 0): (307, 1_220),
+CONTEXTS: dict[tuple[Capability | None, int], Range] = {
+    (_capability(row["compute_capability"]), int(row["cuda"] or 0)): (int(row["least_mib"]), int(row["most_mib"]))
+    for row in _rows("contexts.csv")
 }
-"""By compute capability, with lazy loading: the driver's part of a context, and the modules of loaded kernels.
+"""A context's range with lazy loading, by compute capability and major version of CUDA, 0 for any.
 
-The allocator never sees it. Figures are device memory minus the allocator's reserved bytes, where both were published:
-
-- bare, after the first call: 106 MiB on a GPU of 7.92 GiB, a GTX 1070 or 1080 (BayraktarLab/cell2location#398), 256 on
-  an RTX 3090 (invoke-ai/InvokeAI#9413), 426 on an RTX 6000 Ada (torch 2.10, CUDA 13: unslothai/unsloth-zoo#1053), 471
-  on an RTX 4090 (3DTopia/Phidias-Diffusion#8), 414 on an A100 (awslabs/keys_values#92), 274 with a small tensor
-  (pytorch/pytorch#86509), 300 to 400 (#107667, #109888);
-- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 197 on a GPU of 10.74 GiB
-  (lllyasviel/FramePack#369), 200 to 220 on an RTX A4000 (DengKaiCQ/VGGT-Long#6), 224 on a GPU of 23.5 GiB (XChenZ/
-  havatar#6), 420 on an L40S (stepfun-ai/Step-Video-T2V#8), 507 on an L40 (QwenLM/Qwen3-VL#2097), 501 to 512 on an A100
-  (TianheWu/CoSeR#10, lianqi1008/Control-GIC#6, Kwai-Keye/Keye#11), 307 to 619 on an RTX 5090 (murong-xu/CADS#4,
-  Wan-Video/Wan2.1#465, TrajectoryCrafter/TrajectoryCrafter#20), 616 of a server (LMCache/LMCache#4019);
-- training: 124 to 137 MiB on a T4 (Linfeng-Tang/SeAFusion#27, tsugumi-sys/SA-ConvLSTM-Pytorch#22) and on the GPU of
-  7.92 GiB, 349 on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 522 on one of 23.65 GiB (pytorch/pytorch#16417), 880 to
-  990 on an L40S, 1,210 to 1,220 on an H100 (milabench) and 1,106 there (aqlaboratory/openfold#481), 902 to 996 on an
-  A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there with the wheels of earlier
-  years;
-- all kernels loaded at once, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``: 1,001 to 2,222 MiB on an RTX
-  3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386), 1,343 on a V100 (Hugging Face's
-  anatomy of a model's memory).
-
-torch 2.11 and later are built for CUDA 12.6 and later, which load kernels lazily.
-
-Measured on an H100 (torch 2.11, CUDA 13.0, driver 580; benchmarks/data/gpu_context_nvidia_h100*): bare 527 MiB; with
-kernels of torch alone 619 to 637, with cuFFT 627, with cuSOLVER 717; 639 to 771 in training; with all kernels loaded at
-once 1,259 bare and 1,805 to 1,841 in training.
-
-Public figures exist for 6.1, 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. GPUs of 8.6 are assumed to need at most as much as 8.9,
-Blackwell at most as much as Hopper; the oldest, for which current wheels have few kernels, as much as a data-centre
-GPU.
+It is the driver's part and the modules of loaded kernels, which the allocator never sees: device memory minus the
+allocator's reserved bytes, where both were published or measured. ``contexts.csv`` names each figure's source; on GPUs
+that are not named, 274 MiB with a small tensor (pytorch/pytorch#86509) and 300 to 400 (#107667, #109888). torch 2.11
+and later are built for CUDA 12.6 and later, which load kernels lazily.
 """
 
-LAZY_CUDA_13: dict[tuple[int, int], Range] = {(9, 0): (526, 800)}
-"""With torch built for CUDA 13, where that was measured: the most that was measured, and some room."""
-
 EAGER: Range = (1_001, 2_222)
-"""With eager loading of all kernels."""
+"""With eager loading of all kernels, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``.
+
+Sources: an RTX 3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386); 1,343 on a V100
+(Hugging Face's anatomy of a model's memory); measured on an H100, 1,259 bare and 1,805 to 1,841 in training.
+"""
 
 WITHOUT_LIBRARIES = 640
 """The most for a step that uses neither cuBLAS, cuSOLVER nor cuDNN; their kernels account for the difference."""
@@ -396,8 +355,8 @@ def context_bytes(
         from ..live import versions  # Imported here: a list of GPUs does not need torch.
 
         cuda = versions.CUDA
-    known = LAZY | (LAZY_CUDA_13 if cuda == 13 else {})
-    ranges = [known[capability]] if capability in known else LAZY.values()
+    known = CONTEXTS.get((capability, cuda)) or CONTEXTS.get((capability, 0))
+    ranges = CONTEXTS.values() if known is None else [known]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     if environment.get("CUDA_MODULE_LOADING") == "EAGER":
         low, high = EAGER

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from ..live.versions import Place, PrivateName, place, probe
@@ -106,21 +106,6 @@ FLAT_REDUCED = _places(_RUNTIME, ("_reduce_grad_no_shard", "_accumulate_sharded_
 """Functions at whose end a flat parameter has its reduced gradient, as ``grad`` or beside it."""
 
 
-@dataclass(frozen=True)
-class Pipelining:
-    """The private names of torch.distributed.pipelining, which takes a second to import."""
-
-    connects: tuple[Place, ...]
-    """Methods that decide how shapes are inferred, and that test connections: before torch 2.15, and since."""
-    receive: Place
-    send: Place
-    releases: Place
-    modes: Any
-    backward_meta: Any
-    gradient_metas: Any
-    schedule: Any
-
-
 def forget_stand_ins() -> None:
     """Have torch's compiler, if it is imported, rebuild its tables of torch's functions without a pass's stand-ins."""
     if (rules := sys.modules.get("torch._dynamo.trace_rules")) is not None:
@@ -128,13 +113,17 @@ def forget_stand_ins() -> None:
 
 
 @cache
-def pipelining() -> Pipelining:
-    """Import torch.distributed.pipelining and probe its private names."""
+def pipelining() -> SimpleNamespace:
+    """Import torch.distributed.pipelining, which takes a second, and probe its private names.
+
+    ``connects`` are the methods that decide how shapes are inferred, and that test connections: before torch 2.15, and
+    since.
+    """
     stage, schedules = f"{_PIPELINING}.stage", f"{_PIPELINING}.schedules"
     schedule = f"{schedules}:_PipelineSchedule"
     of_some = "nothing: only some releases have it"
     receive, send = _places(f"{stage}:PipelineStage", ("_recv_meta", "_send_meta"), _PIPELINE)
-    return Pipelining(
+    return SimpleNamespace(
         connects=_places(schedule, ("_warmup_p2p", "_initialize_pipeline_distributed_state"), of_some),
         receive=receive,
         send=send,

@@ -42,7 +42,6 @@ from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
 from ..trace.questions import Answers, Guesses
 from . import compat
-from .cuda import cuda_alone, devices_asked
 from .kernels import RankKernels, RankPass
 from .pipelines import (
     NeedsStageError,
@@ -55,7 +54,7 @@ from .pipelines import (
     stages_of,
 )
 from .process_group import Rank, as_rank, in_world
-from .stand_ins import objects_sent, parameters_as_fakes, shapes_without_modes
+from .stand_ins import cuda_alone, devices_asked, objects_sent, parameters_as_fakes, shapes_without_modes
 from .wrappers import FlatParameters, RankLedger, Shards, ddp_alone, fsdp_alone, limits_gathers, shards_of
 
 Build = Callable[[], Any]
@@ -66,25 +65,21 @@ class _ImportedError(Exception):
     """The builder imported modules, which may keep tensors alive: the model has to be built again."""
 
 
-@dataclass
-class Known:
-    """What recording one rank has shown about the others: shapes of stages by batch size, and what repeats."""
-
-    neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
-    proved: Proved = field(default_factory=set)
-    """Periods confirmed to repeat from layer to layer."""
-
-
 @dataclass(frozen=True)
 class Ranked:
-    """What to record: the steps of a builder's model, on one rank and one device."""
+    """What to record: the steps of a builder's model, on one rank and one device.
+
+    Ranks share what recording one has shown about the others: shapes of stages by batch size, and what repeats.
+    """
 
     build: Build
     rank: Rank
     step: Step
     device: torch.device
     capability: Capability
-    known: Known = field(default_factory=Known)
+    neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
+    proved: Proved = field(default_factory=set)
+    """Periods confirmed to repeat from layer to layer."""
 
     def of_rank(self, number: int) -> Ranked:
         """Return the same for another rank, which reuses what this one found out."""
@@ -97,7 +92,7 @@ class Ranked:
         """
         with one_pass():
             import_for_steps(compiler=True)
-            neighbours = self.known.neighbours.setdefault(example.batch_size, Neighbours())
+            neighbours = self.neighbours.setdefault(example.batch_size, Neighbours())
             while True:
                 try:
                     return self._deep(example, listeners, neighbours)
@@ -133,7 +128,7 @@ class Ranked:
         whole = cuts[0].whole
         if whole is None:
             return tree, log
-        logs, proved = [log], self.known.proved
+        logs, proved = [log], self.proved
         try:
             for cut in cuts[1:]:
                 logs.append(self._settled(example, listeners, cut, neighbours)[1])
@@ -184,7 +179,7 @@ class Ranked:
             tree = ModuleTree(model)
             kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
-            besides = _bytes_besides(ledger, model) if kernels.built_on_meta else 0
+            besides = _note_besides(ledger, model) if kernels.built_on_meta else ()
             set_mode(tree, self.step.mode == "train", kernels)
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
@@ -201,7 +196,7 @@ class Ranked:
                         steps.run_once(args, kwargs)
                         steps.engine.drop_unreferenced()
                     log = _numbered(steps.log())
-                notes = (*_note_on_meta(besides), *log.assumptions, *((COMPILED,) if is_compiled else ()))
+                notes = (*besides, *log.assumptions, *((COMPILED,) if is_compiled else ()))
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
                 raise
@@ -292,20 +287,14 @@ def _collections() -> int:
     return sum(int(generation["collections"]) for generation in gc.get_stats())
 
 
-def _bytes_besides(ledger: RankLedger, model: nn.Module) -> int:
-    """Return the bytes besides this rank's parts of the parameters and buffers, of which it holds none afterwards."""
-    return ledger.bytes_besides(all_stored((*model.parameters(), *model.buffers())))
-
-
-def _note_on_meta(nbytes: int) -> tuple[str, ...]:
+def _note_besides(ledger: RankLedger, model: nn.Module) -> tuple[str, ...]:
     """Return the note on tensors that a builder on meta holds besides the model's parameters and buffers."""
-    if not nbytes:
-        return ()
-    return (
-        f"the builder's model has {mebibytes(nbytes)} MB of tensors that are neither parameters nor buffers, "
-        "counted on the device "
-        "even if they are on meta, where to_empty() leaves them: register them as buffers",
+    nbytes = ledger.bytes_besides(all_stored((*model.parameters(), *model.buffers())))
+    note = (
+        f"the builder's model has {mebibytes(nbytes)} MB of tensors that are neither parameters nor buffers, counted "
+        "on the device even if they are on meta, where to_empty() leaves them: register them as buffers"
     )
+    return (note,) if nbytes else ()
 
 
 _NO_DEEPSPEED = (

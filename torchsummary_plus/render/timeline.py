@@ -11,7 +11,7 @@ from ..data.errors import InputError
 from ..data.tracking_records import Tracking
 from ..data.units import describe
 from ..memory.attribution import TimelinePoint
-from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
+from ..memory.estimate import Estimate, room_of_log
 from ..memory.gpus import named_gpu
 from . import figure as fig
 from .figure import Place
@@ -115,7 +115,7 @@ def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, 
     gets only a label, since drawn to scale it would flatten the plot.
     """
     gpu = named_gpu(memory)
-    nbytes = max(0, room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu))
+    nbytes = max(0, room_of_log(estimate.log, estimate.backend, memory, estimate.info.gpu))
     unit, unit_name = fig.in_units(nbytes)
     name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
     text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size

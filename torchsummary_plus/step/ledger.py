@@ -41,7 +41,7 @@ from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
 from ..trace.questions import OUTSIDE
 from ..watch.marks import NodeModules
-from .autograd.nodes import SavedNumbers, number_of
+from .autograd.nodes import SavedNumbers, saved_bytes
 from .step_copy import PriorTensor
 from .workspace import Workspaces
 
@@ -122,7 +122,7 @@ class Ledger(Listener):
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
-        self.numbers.settle()
+        self.numbers.settle(is_over=phase == "end")
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
         self._depth = 1 if Streams.active is None else len(Streams.active.stack)
@@ -144,7 +144,7 @@ class Ledger(Listener):
             return 0
         is_switched = self.phase != "backward" or len(streams.stack) > self._depth
         node = None if is_switched else compat.current_node()
-        number = ACCUMULATING if node is None else number_of(node)
+        number = ACCUMULATING if node is None else node._sequence_nr()
         if number >= ACCUMULATING:
             return streams.current
         return self._switches[bisect_right(self._switches, (number, ACCUMULATING)) - 1][1]
@@ -251,7 +251,7 @@ class Ledger(Listener):
         if module is not None:
             return module
         node = compat.current_node() if self.phase == "backward" else None
-        return OUTSIDE if node is None else self.node_modules.of(number_of(node))
+        return OUTSIDE if node is None else self.node_modules.of(node._sequence_nr())
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record an operator's results, scratch memory and lasting workspaces."""
@@ -265,9 +265,12 @@ class Ledger(Listener):
         sizes += [None] * len(results)
         lasting = self.workspaces.lasting(name, args, kwargs, out, (self.phase == "backward", self._stream()))
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
-        saved = self.numbers.saved_bytes(args) if by_node else 0
+        saved = saved_bytes(func, args) if by_node else 0
         node = compat.current_node() if self.phase == "backward" else None
-        self.node_band = 0.0 if node is None else self.workspaces.note_node(node, args, kwargs, out)
+        if node is not None:
+            self.node_band = self.workspaces.note_node(node, args, kwargs, out)
+        else:
+            self.node_band = self.workspaces.note_values(name, args, out)
         course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out)
         self._record_course(course, results, sizes, owner, name, lasting, saved)
         self.node_band = 0.0
@@ -335,19 +338,10 @@ class Ledger(Listener):
         self.event(number, nbytes)
         return number
 
-    def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Record the CPU tensor of a Python number while a class dispatches the operator."""
-        if self.backend != "cpu":
-            return super().number(frame, func, nbytes)
-        owner = self._owner(frame)
-        self.moments.append(Moment(func.name(), owner, self.phase, self.step))
-        number = self._allocate(nbytes, owner)
-        return lambda: self.event(number, 0)
-
-    def _record_number(self, storage: torch.UntypedStorage) -> None:
+    def _record_number(self, storage: torch.UntypedStorage, band: float) -> None:
         """Record the tensor that torch made of a Python number."""
         if storage._cdata not in self._live:
-            self._record(storage, self.moments[-1].module)
+            self._record(storage, self.moments[-1].module, storage.nbytes(), band)
 
     def _record_result(self, tensor: torch.Tensor, nbytes: int | None, owner: int, band: float) -> None:
         if self.is_here(tensor):

@@ -170,11 +170,16 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
             raise InputError("targets was given without a loss; pass loss= too, a name or a callable that takes them")
         return None
     own_targets = _as_targets(targets)
-    named, function = _find(loss)
+    if isinstance(loss, str):
+        name = SPELLINGS.get(loss.lower(), "")
+        if not name:
+            raise choice_error("loss", loss, [*LOSSES, "a callable"])
+        return Loss(name, LOSSES[name].function, own_targets, LOSSES[name].targets, True)
     bare = _bare(loss)
-    name = SPELLINGS[loss.lower()] if isinstance(loss, str) else getattr(bare, "__name__", type(bare).__name__)
-    if named is not None:
-        return Loss(name, function, own_targets, named.targets, True)
+    name = getattr(bare, "__name__", type(bare).__name__)
+    for named in LOSSES.values():
+        if bare is _bare(named.function) or (named.module is not None and isinstance(loss, named.module)):
+            return Loss(name, loss, own_targets, named.targets, True)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         raise InputError(f"loss is the class {loss.__name__}, not an instance; call it: {loss.__name__}(...)")
     if not callable(loss):
@@ -185,20 +190,6 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
             "without the batch axis, (size, dtype), or a list or dict of these"
         )
     return Loss(name, loss, own_targets)
-
-
-def _find(loss: Any) -> tuple[Named | None, Any]:
-    """Return torch's loss for a name, module or function, if any, and the callable to use."""
-    if isinstance(loss, str):
-        name = SPELLINGS.get(loss.lower())
-        if name is None:
-            raise choice_error("loss", loss, [*LOSSES, "a callable"])
-        return LOSSES[name], LOSSES[name].function
-    for named in LOSSES.values():
-        is_module = named.module is not None and isinstance(loss, named.module)
-        if is_module or _bare(loss) is _bare(named.function):
-            return named, loss
-    return None, loss
 
 
 def _needs_targets(loss: Any) -> bool:

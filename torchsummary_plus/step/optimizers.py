@@ -15,7 +15,6 @@ from math import inf
 from typing import Any
 
 import torch
-from torch.optim import lbfgs
 from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
@@ -203,7 +202,6 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
         yield
         return
-    module: Any = lbfgs
     group = optimizer.param_groups[0]
     tolerances = {name: group[name] for name in TOLERANCES}
     group.update(dict.fromkeys(TOLERANCES, -inf))
@@ -214,19 +212,8 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     answers.assume(OUTSIDE, type(optimizer).__name__, how)
     ledger.assuming = SEARCHED if by_search else 0.0
     outer, answers.is_search = answers.is_search, True
-    module.min = _shorter
     try:
         yield
     finally:
-        del module.min
         ledger.assuming, answers.is_search = None, outer
         group.update(tolerances)
-
-
-def _shorter(*sizes: Any) -> Any:
-    """Return the smaller step size: of a number and a tensor from the gradient, the tensor, which is kept.
-
-    Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
-    """
-    tensors = [value for value in sizes if isinstance(value, torch.Tensor)]
-    return tensors[0] if len(sizes) == 2 and len(tensors) == 1 else min(*sizes)

@@ -23,7 +23,7 @@ from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
-from .autograd.nodes import DeviceNumbers
+from .autograd.nodes import renewals_noted
 from .ledger import IfUsed, Ledger
 from .optimizers import not_converging
 from .runner import Steps
@@ -33,7 +33,7 @@ from .step_copy import PriorTensor, StepCopy
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
     """Connect a ledger to the storages that stand for real ones, and record those that existed before the steps.
 
-    The ledger can then query whether an engine formula or Python code is running, and whether the graph is retained.
+    The ledger can then query whether an engine formula or Python code is running.
     """
 
     def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
@@ -42,7 +42,6 @@ def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
 
     ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
     ledger.in_engine = lambda: kernels.watch.state.by_engine
-    ledger.numbers.keeps_graph = lambda: kernels.watch.state.keeps_graph
 
 
 @contextmanager
@@ -103,16 +102,13 @@ class RecordedSteps(Steps):
             self.engine = engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.let_go)
             functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
-            kernels.renewed = functions.renewed
             watch.state.on_cuda = functions.on_cuda
-            stack.enter_context(functions.renewed.watching())
+            stack.enter_context(renewals_noted(ledger.workspaces.renewed))
             if functions.on_cuda:
-                functions.numbers = ledger.workspaces.numbers = DeviceNumbers()
-                engine.aside = functions.numbers.aside
                 stack.enter_context(loss_on_card(ledger.workspaces.chip))
             else:
                 functions.keep_number = ledger.numbers.of_wrapper
-            stack.enter_context(engine_watched(functions))
+            stack.enter_context(engine_watched(functions, ledger.workspaces))
             stack.enter_context(self._backwards_named())
             stack.enter_context(watch)
             parameters = [tensor for reference, _ in self.parameters.values() if (tensor := reference()) is not None]

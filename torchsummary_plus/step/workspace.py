@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
+
 from ..data.arguments import RULE
 from ..data.capability import AMPERE, Capability, Chip
 from ..data.errors import SummaryError
@@ -32,7 +34,7 @@ from ..ops.scratch.registry import (
     most_bytes,
     variant_of,
 )
-from .autograd.nodes import OTHER_FORMULAS, DeviceNumbers
+from .autograd.nodes import OF_VIEW, OTHER_FORMULAS, WITH_VECTORS, WRITE
 from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes
 
 Place = tuple[bool, int]
@@ -67,8 +69,10 @@ class Workspaces:
         self.unknown: dict[str, int] = {}
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
         self._doubt = self._lasting_doubt = 0
-        self.numbers: DeviceNumbers | None = None
-        """The numbers of nodes on a GPU."""
+        self.created: list[range] = []
+        """The numbers of nodes that backwards have created, which a GPU's engine numbers in a thread of its own."""
+        self.renewed: set[int] = set()
+        """The numbers of the nodes that torch has created after writes to views."""
         self.tried: dict[str, int] = {}
         """By name: calls of operators whose scratch memory was measured on zeros."""
         self.bands: dict[str, float] = {}
@@ -90,21 +94,33 @@ class Workspaces:
         self._doubt = self._lasting_doubt = 0
         return doubt, lasting
 
+    def note_values(self, name: str, args: tuple[Any, ...], out: Any) -> float:
+        """Name a decomposition whose vectors a real step may not compute, and return the error band of its memory."""
+        if name not in WITH_VECTORS or (torch.is_grad_enabled() and args[0].requires_grad):
+            return 0.0
+        self._note(name, _reach(args, out))
+        return 1.0
+
     def note_node(self, node: Any, *values: Any) -> float:
         """Name gradients that may differ from a real step's, and return the error band of what they allocate.
 
         They may hold an operator's arguments for longer, as the gradient of a scripted function does, held by its
-        interpreter; run in another order, as those of gradients on CUDA whose nodes' order there is unknown; or be
-        computed by another formula.
+        interpreter; run in another order, as those of gradients on CUDA, whose nodes have other numbers there
+        (aten/src/ATen/SequenceNumber.h, local to a thread); or be computed by another formula.
         """
         if "DifferentiableGraph" in node.name():
             self._note(SCRIPT, _reach(*values) // DOUBT)
-        if self.numbers is not None and self.numbers.is_open:
+        number = node._sequence_nr()
+        if self.backend == "cuda" and any(number in numbers for numbers in self.created):
             self._note(SECOND_ORDER)
-        is_of_filled = node.name() != "MaskedFillBackward1" or node.next_functions[1][0] is not None
-        if node.name() not in OTHER_FORMULAS or not is_of_filled:
+        name = OF_VIEW if number in self.renewed else node.name()
+        if number in self.renewed:  # So is the one before, if several make the view.
+            before = (each for each, _ in node.next_functions if each is not None and each.name() != WRITE)
+            self.renewed |= {each._sequence_nr() for each in before} & {number - 1}
+        is_of_filled = name != "MaskedFillBackward1" or node.next_functions[1][0] is not None
+        if name not in OTHER_FORMULAS or not is_of_filled:
             return 0.0
-        self._note(node.name(), _reach(*values))
+        self._note(name, _reach(*values))
         return 1.0
 
     def forget(self) -> None:

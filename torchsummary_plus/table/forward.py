@@ -24,7 +24,7 @@ from ..live.autocast import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
 from ..live.isolation import safe_point
 from ..live.structures import inner_tensors
-from ..trace.kernels import Kernel, number_bytes, tensors_of
+from ..trace.kernels import Kernel, tensors_of
 from ..trace.state import State
 from .modules import ModuleTree
 
@@ -82,16 +82,8 @@ class Listener:
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator runs."""
 
-    def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Called when a class dispatches an operator whose numbers torch converted to tensors; returns a callback."""
-        return _nothing
-
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Called after an operator returned ``out``; ``frame`` is None outside every call, as in a backward."""
-
-
-def _nothing() -> None:
-    return None
 
 
 class _Here(threading.local):
@@ -131,13 +123,11 @@ class Pass(compat.DispatchMode):
         self.modes = 0
         """Dispatch modes that were active when the pass began, with this one."""
         self.state = State()
-        self._as_called = getattr(kernel, "as_called", None)
         self._begin = _overridden(listeners, "begin")
         self._end = _overridden(listeners, "end")
         self._hand_over = _overridden(listeners, "hand_over")
         self._before = _overridden(listeners, "before")
         self._operator = _overridden(listeners, "operator")
-        self._number = _overridden(listeners, "number")
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
@@ -219,8 +209,6 @@ class Pass(compat.DispatchMode):
                 return self.kernel(func, args, kwargs)
             in_engine = state.in_engine
             try:
-                if self._as_called is not None:
-                    func, args, kwargs = self._as_called(func, args, kwargs)
                 state.in_engine = False
                 for before in self._before:
                     before(func, args, kwargs)
@@ -238,19 +226,11 @@ class Pass(compat.DispatchMode):
 
         Without the mode the classes would not be notified of fakes among the arguments, which count as plain tensors.
         """
-        nbytes = number_bytes(func, args)
-        with self.state.being(in_engine=False, in_class=True):
-            listening = self._number if nbytes and self.state.notifies else []
-            over = [number(self.frame, func, nbytes) for number in listening]
-            try:
-                with _again(self):
-                    for kind in kinds:
-                        out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
-                        if out is not NotImplemented:
-                            return out
-            finally:
-                for end in over:
-                    end()
+        with self.state.being(in_engine=False, in_class=True), _again(self):
+            for kind in kinds:
+                out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
+                if out is not NotImplemented:
+                    return out
         return NotImplemented
 
     def hold(self, mode_key: Any) -> None:

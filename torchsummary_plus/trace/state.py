@@ -13,11 +13,10 @@ from ..live import compat
 
 
 class Composite(Enum):
-    """Functions of torch that differ under a mode: they add out of place, or compute vectors that are not needed."""
+    """Functions of torch that add out of place under a mode."""
 
     ATTENTION = "attention"
     RECURRENCE = "recurrence"
-    VALUES = "singular values or eigenvalues"
 
 
 class State:
@@ -33,7 +32,6 @@ class State:
         "in_engine",
         "in_optimizer",
         "in_transform",
-        "keeps_graph",
         "notifies",
         "on_cuda",
     )
@@ -59,8 +57,6 @@ class State:
         self.differentiates = False
         """Whether the outermost ``torch.func`` transform differentiates in reverse; its level is not known to torch
         while it wraps results."""
-        self.keeps_graph = False
-        """Whether the engine's run keeps the graph for another one."""
         self.composite: Composite | None = None
         self.autocasts = ""
         """The kind of device for which autocast was on when Python last called a function; "" if it was off."""

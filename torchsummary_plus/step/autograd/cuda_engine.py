@@ -11,8 +11,8 @@ Source: torch/csrc/autograd/engine.cpp, ``stash_current_streams``, ``evaluate_fu
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -45,8 +45,6 @@ class CudaEngine:
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
         if self.slot is not None:
             _count_of_a_leaf_alone()  # Outside the pass, whose tensors are fakes.
-        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Entered while a node is created that a GPU's engine does not need."""
         self.lasting: dict[int, Any] = {}
         """Accumulating nodes by the ids of their leaves, which they hold."""
         self.fresh: list[Any] = []
@@ -74,10 +72,6 @@ class CudaEngine:
         if self.fresh:
             alone = _count_of_a_leaf_alone()
             self.fresh = [node for node in self.fresh if sys.getrefcount(node.variable) > alone]
-
-    def drop(self, leaves: Container[int]) -> None:
-        """Release the lasting nodes of leaves that no program can reach, by the leaves' ids."""
-        self.lasting = {key: node for key, node in self.lasting.items() if key not in leaves}
 
     def let_go(self) -> None:
         """Release all nodes; their leaves refer back here in cycles that Python cannot see."""
@@ -134,7 +128,7 @@ class CudaEngine:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
         if len(tensors) < len(inputs) or any(map(_is_on_meta, tensors)):
             return run()
-        with self.aside(), compat.no_function():  # A leaf's node is found through that of a view.
+        with compat.no_function():  # A leaf's node is found through that of a view.
             nodes = [torch.autograd.graph.get_gradient_edge(tensor).node for tensor in tensors]
         wanted = [place for place, node in enumerate(nodes) if node in graph]
         if not any(_has_stream(nodes[place]) for place in wanted):
@@ -162,7 +156,6 @@ class CudaEngine:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
         with (
             self.watch.state.being(in_engine=True, as_meta=True, notifies=False),
-            self.aside(),
             torch.enable_grad(),
             compat.no_function(),
         ):

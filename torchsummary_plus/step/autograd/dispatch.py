@@ -22,9 +22,9 @@ from ...trace.questions import OUTSIDE, ZEROS, Answers, note_at_one, on_zeros
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
 from ..real_steps import asking_module
+from ..workspace import Workspaces
 from .cuda_engine import CudaEngine
 from .functions import StepFunctions, is_on, note_node
-from .nodes import RenewedViews, number_of
 
 aten = torch.ops.aten
 
@@ -48,8 +48,6 @@ class StepKernels(ValuedKernels):
         """By storage: the autograd node in which it was last written to, and the operator."""
         self.scripted: dict[int, bool] = {}
         """By module: whether it is scripted and calls ``linear``."""
-        self.renewed: RenewedViews | None = None
-        """Views whose nodes the engine may have replaced before its first operator."""
 
     def follow_leaf(self, leaf: torch.Tensor) -> None:
         """Register with the engine a leaf that outlives a backward."""
@@ -74,12 +72,6 @@ class StepKernels(ValuedKernels):
         """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
         return torch.is_grad_enabled() or self.module() >= 0
 
-    def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Return the call that torch makes on the device without a mode; listeners receive this call."""
-        if self.watch.state.composite is Composite.VALUES and func in _WITH_VECTORS:
-            return func, *_without_vectors(_WITH_VECTORS[func], *args, **kwargs)
-        return func, args, kwargs
-
     def in_step(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator as the engine, or the code of a step, runs it without a mode."""
         state = self.watch.state
@@ -95,14 +87,10 @@ class StepKernels(ValuedKernels):
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
             self.engine.drop_unreferenced()  # A forward run again in the backward is over.
-        if self.renewed is not None:
-            self.renewed.catch_up()
         node = compat.current_node()
-        number = -1 if node is None else number_of(node)
+        number = -1 if node is None else node._sequence_nr()
         if func is aten._to_copy.default and _stays(args[0], **kwargs):
             return args[0]
-        if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
-            raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a dispatch mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node), self._off_meta(args, kwargs)
         try:
             with state.being(in_engine=False):
@@ -180,10 +168,6 @@ class StepKernels(ValuedKernels):
         return in_place.func if not in_place.nodes or (node and node.name() in in_place.nodes) else func
 
 
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""An operator and its arguments."""
-
-
 class InPlace(NamedTuple):
     """An in-place form of an operator, on a tensor that one of ``makers`` created; only in ``nodes``, if given."""
 
@@ -192,28 +176,7 @@ class InPlace(NamedTuple):
     nodes: Collection[str] = ()
 
 
-_WITH_VECTORS: dict[Any, Any] = {aten._linalg_svd.default: False, aten._linalg_eigh.default: "L"}
-"""Decompositions whose vectors may not be needed, with the default of their second argument."""
-
-
-def _without_vectors(
-    usual: Any, matrix: Any, form: Any = None, vectors: bool = True, **options: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a decomposition without vectors.
-
-    Source: aten/src/ATen/native/BatchLinearAlgebra.cpp, ``linalg_svdvals`` and ``linalg_eigvalsh``.
-    """
-    for name in ("compute_uv", "compute_v"):
-        options.pop(name, None)
-    return (matrix, usual if form is None else form, False), options
-
-
-_DETERMINANT = "LinalgDetBackward0"
-"""A node whose formula, when differentiated again, checks for singular matrices. Under a mode it computes both cases
-instead: torch/csrc/autograd/FunctionsManual.cpp, ``linalg_det_backward``.
-"""
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
-_BOTH_EXTREMES, _ANGLE = "AminmaxBackward0", "Atan2Backward0"
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
 _COMPARED = {getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 _EXTREMES = ("Maximum", "Minimum", "Fmax", "Fmin", "Clamp", "ClampMin", "ClampMax")
@@ -233,8 +196,6 @@ _IN_PLACE = {
         {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default, aten.neg_.default},
         {_LOGITS, "BinaryCrossEntropyBackward0"},
     ),
-    aten.add.Tensor: InPlace(aten.add_.Tensor, {aten.mul.Tensor}, {_BOTH_EXTREMES}),
-    aten.masked_fill.Scalar: InPlace(aten.masked_fill_.Scalar, {aten.reciprocal.default}, {_ANGLE}),
 }
 """In-place operations of gradient formulas on tensors they have just created, except under subclasses and modes.
 
@@ -243,9 +204,7 @@ Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp 
 
 _CLAMPED = {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
 if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
-    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
-        aten.masked_fill_.Scalar, {aten.where.self, aten.reciprocal.default}, {*_CLAMPED, _ANGLE}
-    )
+    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(aten.masked_fill_.Scalar, {aten.where.self}, _CLAMPED)
 else:
     _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED, _CLAMPED)
     _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED, _CLAMPED)
@@ -265,19 +224,21 @@ _DIFFERENTIATE = compat.transforms, "grad_increment_nesting"
 
 
 @contextmanager
-def engine_watched(functions: StepFunctions) -> Iterator[None]:
+def engine_watched(functions: StepFunctions, workspaces: Workspaces) -> Iterator[None]:
     """Run backwards in this thread, under the function mode, with the state of the pass set."""
     run = getattr(*compat.RUN_BACKWARD)
 
     def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
-        numbers = functions.numbers
+        first = compat.sequence_number()
         with (
-            functions.watch.state.being(in_engine=True, keeps_graph=keeps_graph),
+            functions.watch.state.being(in_engine=True),
             torch.autograd.set_multithreading_enabled(False),
-            nullcontext() if is_on(StepFunctions) else copy(functions),
-            nullcontext() if numbers is None else numbers.running(roots, creates_graph),
+            nullcontext() if is_on() else copy(functions),
         ):
-            return functions.engine.run(run, roots, gradients, keeps_graph, creates_graph, *args, **kwargs)
+            out = functions.engine.run(run, roots, gradients, keeps_graph, creates_graph, *args, **kwargs)
+        if creates_graph:
+            workspaces.created.append(range(first, compat.sequence_number()))
+        return out
 
     differentiate: Any = getattr(*_DIFFERENTIATE, None)
 

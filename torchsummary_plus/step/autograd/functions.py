@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial, update_wrapper
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -33,11 +32,9 @@ from ...table.forward import Pass
 from ...trace.kernels import NUMBER_BYTES
 from ...trace.questions import array_question
 from ...trace.state import Composite
-from ...trace.valued_kernels import longest_target
-from ..real_steps import MAKERS, READS, asking_module, read_out
+from ..real_steps import MAKERS, READS, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
-from .nodes import DeviceNumbers, RenewedViews, number_of
 
 _NODE = "_torchsummary_plus_node"
 
@@ -46,7 +43,7 @@ def note_node(error: BaseException) -> None:
     """Record on an exception the autograd node that raised it."""
     node = compat.current_node()
     if node is not None:
-        error.__dict__.setdefault(_NODE, number_of(node))
+        error.__dict__.setdefault(_NODE, node._sequence_nr())
 
 
 def failed_node(error: BaseException) -> int | None:
@@ -64,11 +61,8 @@ class StepFunctions(TorchFunctionMode):
         self.device = device
         self.on_cuda = device.type == "cuda"
         self.capability = capability
-        self.renewed = RenewedViews(watch)
         self.keep_number: Callable[[Any], None] = lambda out: None
         """Called with the result of a function whose second argument is a number."""
-        self.numbers: DeviceNumbers | None = None
-        """The numbers of nodes on a GPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.on_cuda:
@@ -83,9 +77,7 @@ class StepFunctions(TorchFunctionMode):
         is_inside = self.on_cuda and compat.transform_level() is not None
         state.in_transform = torch.is_autocast_enabled("cuda") if is_inside else None
         try:
-            self.renewed.catch_up()
             out = self.stand_in(func)(*args, **(kwargs or {}))
-            self.renewed.catch_up()
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
             elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
@@ -110,8 +102,6 @@ class StepFunctions(TorchFunctionMode):
         kernels: Any = self.watch.kernel
         if func in _FINITE and kernels.answers.recorded is None:
             return partial(_finite, func)
-        if func in _OF_VALUES:
-            return partial(self._of_values, func)
         if func in READS:
             return partial(self._read, func)
         if func in MAKERS:
@@ -127,30 +117,16 @@ class StepFunctions(TorchFunctionMode):
             return cast_encoder_layer
         if func in _RECURRENCES:
             return partial(self._recurrence, func)
-        if func is _ctc_kernel:
-            return self._ctc_loss
         return self._max_pool1d if func in _POOLS else cast("Callable[..., Any]", func)
-
-    def _of_values(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a function of singular values or eigenvalues, without vectors unless a gradient needs them."""
-        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return func(*args, **kwargs)
-        with self.watch.state.being(composite=Composite.VALUES):
-            return func(*args, **kwargs)
 
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Read a real tensor's values, for which no operator runs, and note what they assume."""
         kernels: Any = self.watch.kernel
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
-                self._assume(func.__name__, how)
-            kernels.answers.count(array_question(asking_module(self.watch.frame, self.watch.state), tensor))
+                kernels.answers.assume(kernels.module(), func.__name__, how)
+            kernels.answers.count(array_question(kernels.module(), tensor))
         return func(tensor, *args, **kwargs)
-
-    def _assume(self, operator: str, how: str) -> None:
-        kernels: Any = self.watch.kernel
-        kernels.answers.assume(asking_module(self.watch.frame, self.watch.state), operator, how)
 
     def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
         """Without a fused kernel, attention adds the mask in place; under a mode, out of place.
@@ -172,26 +148,6 @@ class StepFunctions(TorchFunctionMode):
         with self.watch.state.being(composite=Composite.RECURRENCE):
             return func(*args, **kwargs)
 
-    def _ctc_loss(
-        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *args: Any, **kw: Any
-    ) -> Any:
-        """Read the lengths, as contiguous int64, as Python numbers; under a mode the backward keeps their tensors.
-
-        Source: aten/src/ATen/native/LossCTC.cpp, ``ctc_loss``.
-        """
-        kernels: Any = self.watch.kernel
-        given = [input_lengths, target_lengths]
-        if not all(isinstance(tensor, torch.Tensor) for tensor in given):
-            return _ctc_kernel(log_probs, targets, *given, *args, **kw)
-        read: list[torch.Tensor] = [tensor.to(torch.int64).contiguous() for tensor in given]
-        lengths = [
-            kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), tensor) or [longest] * tensor.numel()
-            for tensor, longest in zip(given, (log_probs.shape[0], longest_target(log_probs, targets)))
-        ]
-        loss = _ctc_kernel(log_probs, targets, *lengths, *args, **kw)
-        read.clear()  # Until here the kernel would hold them.
-        return loss
-
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Without gradients or a tangent the CPU kernel makes no indices; under a mode, torch runs the one that does.
 
@@ -211,12 +167,10 @@ _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot
-_eigvals_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvals
 _pool: Any = functional.max_pool1d
-_ctc_kernel: Any = torch.ctc_loss
 _RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
-_UNDER_MODES = {_linear_kernel, _one_hot_kernel, _eigvals_kernel, _ctc_kernel, *_RECURRENCES, *_POOLS}
+_UNDER_MODES = {_linear_kernel, _one_hot_kernel, *_RECURRENCES, *_POOLS}
 """Functions that run otherwise under any dispatch mode, also a user's."""
 
 
@@ -246,25 +200,10 @@ def _as_numbers(index: Any, inside: bool) -> Any:
     return index.item() if inside and isinstance(index, Fake) and not index.dim() else index
 
 
-def _eigenvalues(input: torch.Tensor) -> torch.Tensor:
-    """Skip the eigenvectors, which only a gradient needs; under a mode they are always computed."""
-    if torch.is_grad_enabled() and input.requires_grad:
-        return _eigvals_kernel(input)
-    values: torch.Tensor = torch.ops.aten._linalg_eigvals(input)
-    return values
-
-
-_OF_VALUES = {
-    *(torch.linalg.svdvals, torch.linalg.eigvalsh, torch.linalg.cond, torch.linalg.matrix_rank),
-    *(torch.linalg.matrix_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch.nuclear_norm),
-}
-"""Functions that use singular values or eigenvalues only."""
-
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _one_hot_kernel: _one_hot,
     _getitem: _item,
     _setitem: _item,
-    _eigvals_kernel: _eigenvalues,
 }
 
 _FINITE = {
@@ -284,41 +223,15 @@ def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
     return torch.full(shape, _FINITE[func], dtype=torch.bool, device=device)
 
 
-class CastGrid(torch.autograd.Function):
-    """``torch.affine_grid_generator`` operator by operator: its product, and so its result, is in autocast's dtype.
+def cast_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
+    """Run ``torch.affine_grid_generator`` under autocast, which casts the points and the matrices that it multiplies.
 
     Source: aten/src/ATen/native/AffineGridGenerator.cpp; the operator itself has no kernel of autocast's.
     """
-
-    @staticmethod
-    def forward(ctx: Any, theta: Tensor, size: list[int], align_corners: bool) -> Tensor:
-        """Multiply the grid in homogeneous coordinates by the matrices."""
-        ctx.size, ctx.align_corners = size, align_corners
-        count, _, *sides = size
-        points = theta.new_empty((count, *sides, len(sides) + 1))
-        for axis, length in enumerate(reversed(sides)):
-            points[..., axis].copy_(_steps(theta, length, align_corners).view(-1, *[1] * axis))
-        points[..., -1].fill_(1)
-        points = points.view(count, -1, len(sides) + 1)
-        return torch.bmm(points, theta.transpose(1, 2)).view(count, *sides, len(sides))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """Return the gradient of the matrices."""
-        return torch.ops.aten.affine_grid_generator_backward.default(grad, ctx.size, ctx.align_corners), None, None
-
-
-def _steps(theta: Tensor, length: int, align_corners: bool) -> Tensor:
-    """Return the coordinates along one axis, from -1 to 1."""
-    ends = (-1, 1) if length > 1 else (0, 0)
-    steps = torch.linspace(*ends, length, dtype=theta.dtype, device=theta.device)
-    return steps if align_corners else steps * (length - 1) / length
-
-
-def cast_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
-    """Run ``torch.affine_grid_generator`` under autocast."""
-    grid: Tensor = CastGrid.apply(theta, list(size), align_corners)  # type: ignore[no-untyped-call]
+    points = theta.new_empty((size[0], *size[2:], len(size) - 1))
+    cast = theta.to(torch.get_autocast_dtype(theta.device.type)) if theta.dtype is torch.float32 else theta
+    grid = torch.affine_grid_generator(cast, list(size), align_corners)
+    del points  # Until here torch holds them as they were before the cast.
     return grid
 
 
@@ -330,80 +243,66 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
     one that makes nested tensors, which have no fakes. The mode does not see calls inside functions of a user's tensor
     class, nor the random generator's state, which checkpointing keeps and no operator creates: ``notice`` reports that.
     """
-    overrides: Any = torch.overrides
-    random: Any = torch.random
-    layers: Any = functional
-    usual, get_rng_state = overrides.has_torch_function, torch.get_rng_state
+    usual, get_rng_state = torch.overrides.has_torch_function, torch.get_rng_state
 
     def noticed_rng_state() -> torch.Tensor:
         state = get_rng_state()
         notice(state, "torch::get_rng_state")
         return state
 
-    with run_inline(StepFunctions):
-        inline = overrides.has_torch_function
+    with run_inline():
+        inline = torch.overrides.has_torch_function
 
         def has_torch_function(tensors: Any) -> bool:
             """Leave the fast path only where it makes nested tensors, which have no fakes."""
             is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
             return bool(usual(tensors)) if is_encoder else inline(tensors)
 
-        overrides.has_torch_function = has_torch_function
-        layers.linear = in_pass(functions.linear, _linear_kernel)
         # torch.distributed.tensor.experimental looks it up by this name for context parallelism.
         attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
-        layers.scaled_dot_product_attention = in_pass(attention, ATTENTION)
-        torch.get_rng_state = random.get_rng_state = in_pass(noticed_rng_state, get_rng_state)
-        try:
+        stand_ins: dict[tuple[Any, str], Any] = {
+            (torch.overrides, "has_torch_function"): has_torch_function,
+            (functional, "linear"): in_pass(functions.linear, _linear_kernel),
+            (functional, "scaled_dot_product_attention"): in_pass(attention, ATTENTION),
+            (torch, "get_rng_state"): in_pass(noticed_rng_state, get_rng_state),
+            (torch.random, "get_rng_state"): in_pass(noticed_rng_state, get_rng_state),
+        }
+        with compat.replaced(stand_ins):
             yield
-        finally:
-            layers.linear, layers.scaled_dot_product_attention = _linear_kernel, ATTENTION
-            torch.get_rng_state = random.get_rng_state = get_rng_state
 
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
 """torch modules that import the check by name; all others look it up in the last of these."""
 
-_SPREAD: dict[str, Callable[..., Iterable[Any]]] = {
-    "has_torch_function": lambda args: args,
-    "has_torch_function_unary": lambda arg: (arg,),
-    "has_torch_function_variadic": lambda *args: args,
-}
-"""The variants of the check, and the arguments that each takes."""
+_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+"""The variants of the check; the first takes a sequence of arguments, the others take them one by one."""
 
 
-@contextmanager
-def run_inline(kind: type[TorchFunctionMode]) -> Iterator[None]:
-    """Hide modes of one kind from torch's Python functions; other modes still see them."""
-    torch_modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
-    usual = [(module, name, vars(module)[name]) for module in torch_modules for name in _SPREAD if name in vars(module)]
-    try:
-        for module, name, question in usual:
-            setattr(module, name, _without(kind, question, _SPREAD[name]))
-        yield
-    finally:
-        for module, name, question in usual:
-            setattr(module, name, question)
+def run_inline() -> AbstractContextManager[None]:
+    """Hide this package's mode from torch's Python functions, in any thread; other modes still see them."""
+    modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
+    places = [(module, name) for module in modules for name in _CHECKS if name in vars(module)]
+    return compat.replaced({place: _without_mode(place[1], getattr(*place)) for place in places})
 
 
-def is_on(kind: type[TorchFunctionMode]) -> bool:
-    """Whether a mode of this kind is active in the current thread."""
-    return any(isinstance(mode, kind) for mode in _modes())
+def is_on() -> bool:
+    """Whether the mode is active in the current thread."""
+    return any(isinstance(mode, StepFunctions) for mode in _modes())
 
 
 def _modes() -> list[Any]:
     return [compat.function_mode_at(place) for place in range(compat.count_function_modes())]
 
 
-def _without(kind: type[TorchFunctionMode], question: Any, spread: Callable[..., Iterable[Any]]) -> Callable[..., bool]:
-    """Return the check with the result it has without modes of this kind, in any thread."""
+def _without_mode(name: str, check: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the check with the result it has without the mode."""
 
-    def answered(*args: Any) -> bool:
-        if not question(*args):
+    def checked(*args: Any) -> bool:
+        if not check(*args):
             return False
-        if not all(isinstance(mode, kind) for mode in _modes()):
+        if not all(isinstance(mode, StepFunctions) for mode in _modes()):
             return True
-        others = [arg for arg in spread(*args) if type(arg) not in CLASSES]
+        others = [arg for arg in (args[0] if name == _CHECKS[0] else args) if type(arg) not in CLASSES]
         return bool(others) and compat.functions_are_dispatched() and bool(compat.overloaded_args(others))
 
-    return answered
+    return checked
