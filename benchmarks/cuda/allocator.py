@@ -102,7 +102,7 @@ def read() -> dict[str, list[Event]]:
 def differences(name: str, events: list[Event]) -> list[str]:
     """Return where the allocator model differs from torch 2.13's allocator, which was recorded."""
     setting, _, room = name.rpartition(" ")
-    allocator = CachingAllocator(AllocatorOptions.parse(setting), ROOM_MIB[room] * MIB, oldest_first=True)
+    allocator = CachingAllocator(AllocatorOptions.parse(setting), ROOM_MIB[room] * MIB)
     wrong, live = [], set()
     for number, (block, nbytes, allocated, reserved) in enumerate(events):
         if nbytes and not allocator.allocate(block, nbytes):

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchsummary_plus.live.versions import parsed
-from torchsummary_plus.memory.allocator import OLDEST_FIRST_SINCE, CachingAllocator
+from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 
 SEGMENT, RELEASED = -1, -2
@@ -48,15 +47,13 @@ def reduce_history(snapshot: dict[str, Any], device: int = 0) -> History:
     return history
 
 
-def replay_history(
-    history: Sequence[Sequence[int]], options: AllocatorOptions | None = None, oldest_first: bool = True
-) -> list[str]:
+def replay_history(history: Sequence[Sequence[int]], options: AllocatorOptions | None = None) -> list[str]:
     """Return where the allocator model takes or returns other memory than the GPU's allocator did.
 
     Memory taken from the device precedes the block that needed it. Memory is returned in runs, each of the whole cache,
     where the model therefore empties its own cache.
     """
-    allocator = CachingAllocator(options, oldest_first=oldest_first)
+    allocator = CachingAllocator(options)
     wrong: list[str] = []
     taken = released = 0
     for index, (block, nbytes) in enumerate(history):
@@ -149,25 +146,35 @@ def unpacked(text: str) -> History:
     return history
 
 
-def prefers_oldest(path: Path) -> bool:
-    """Return whether the release of torch in a recording's name prefers the oldest segment.
-
-    >>> prefers_oldest(Path("gpu_truth_noop_l4_torch_2.13.0_cudnn_9.20.0.json"))
-    True
-    """
-    return parsed(path.name.partition("_torch_")[2].partition("_")[0]) >= parsed(OLDEST_FIRST_SINCE)
-
-
-def replayed(histories: Mapping[str, History], oldest_first: bool) -> dict[str, list[str]]:
+def replayed(histories: Mapping[str, History]) -> dict[str, list[str]]:
     """Return the differences of every history that does not replay exactly."""
-    every = ((name, replay_history(history, oldest_first=oldest_first)) for name, history in histories.items())
+    every = ((name, replay_history(history)) for name, history in histories.items())
     return {name: wrong for name, wrong in every if wrong}
+
+
+def peaks(history: History) -> tuple[int, int]:
+    """Return the peak of reserved bytes in the allocator model, and on the GPU."""
+    allocator = CachingAllocator()
+    reserved, is_emptied = [0], False
+    for block, nbytes in history:
+        if block in (SEGMENT, RELEASED):
+            reserved.append(reserved[-1] + (nbytes if block == SEGMENT else -nbytes))
+            is_emptied |= block == RELEASED
+            continue
+        if is_emptied:
+            allocator.empty_cache()
+        is_emptied = False
+        if nbytes:
+            allocator.allocate(block, nbytes)
+        else:
+            allocator.free(block)
+    return allocator.peak_reserved_bytes, max(reserved)
 
 
 def main() -> None:
     for path in sorted((Path(__file__).parents[1] / "data").glob("gpu_truth_*.histories.xz")):
         histories = read_histories(path)
-        wrong = replayed(histories, prefers_oldest(path))
+        wrong = replayed(histories)
         print(f"{path.name}: {len(histories) - len(wrong)} of {len(histories)} replayed event for event", flush=True)
         for name, mismatches in wrong.items():
             print(f"  {name}: {mismatches[0]}, and {len(mismatches) - 1} more")

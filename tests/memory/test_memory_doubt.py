@@ -16,6 +16,7 @@ from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
+from torchsummary_plus.memory import estimate as estimates
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, AtMost, Rule, Workspace
 from torchsummary_plus.step import kernel_trials, real_steps
@@ -154,3 +155,14 @@ def test_the_range_holds_the_peak_for_any_scratch_memory_within_its_bands() -> N
         peaks.append(run_log(replace(log, events=events), "cuda", estimate.options).peak_bytes)
     low, high = estimate.peak_range
     assert low <= min(peaks) < estimate.peak_bytes < max(peaks) <= high
+
+
+@pytest.mark.parametrize(("by_age", "allocator"), [(True, ""), (False, ""), (False, "expandable_segments:True")])
+def test_reserved_bytes_have_a_range_where_addresses_decide(
+    by_age: bool, allocator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "BY_AGE", by_age)
+    step = estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", allocator=allocator)
+    band = 0 if by_age or allocator else round(estimates.ADDRESS_BAND * step.reserved_bytes)
+    assert step.reserved_range == (step.reserved_bytes - band, step.reserved_bytes + band)
+    assert step.peak_range == (step.peak_bytes, step.peak_bytes)

@@ -179,7 +179,8 @@ def test_published_figures_lie_in_the_ranges_that_were_predicted_for_them() -> N
 
 
 @runs_fully_shard
-def test_ranges_of_a_rank_on_a_card_allow_for_what_was_never_measured() -> None:
+def test_ranges_of_a_rank_on_a_card_allow_for_what_was_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchsummary_plus.memory.estimate.BY_AGE", True)
     rank, alone = (estimated(partial(fsdp, "cuda"), size, gpu="H100") for size in (8, 1))
     band = RANK_BAND * rank.peak_bytes
     for (least, most), figure in ((rank.peak_range, rank.peak_bytes), (rank.reserved_range, rank.reserved_bytes)):

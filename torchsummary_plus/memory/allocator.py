@@ -11,11 +11,10 @@ With ``expandable_segments`` each pool has one segment, mapped in pages of 2 or 
 
 Each stream has its own pools: a freed block serves only requests of the stream it was allocated in.
 
-Of equally large cached blocks, torch takes that of the oldest segment (torch 2.13), or the one with the lowest address
-(up to 2.11), where the driver's addresses decide which blocks are split; 2.12 follows neither order. On an H100 (driver
-580, CUDA 13.0), the driver was found to reserve addresses in multiples of 32 MiB, each reservation below the previous
-ones, and to place an allocation at the lowest free address of a reservation: with torch 2.11, 195 of 205 recorded
-histories then replay to the byte, against 155 with ascending addresses (benchmarks/data/gpu_truth_nvidia_h100*).
+Of equally large cached blocks, torch takes that of the oldest segment since torch 2.13. Earlier releases take the one
+with the lowest address, so that the driver's addresses decide which blocks are split: of 205 histories that an H100
+recorded with torch 2.11, 177 have the same peak of reserved bytes as here, which is up to 12 % off for the others
+(benchmarks/data/gpu_truth_nvidia_h100*).
 
 Source: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11, 2.12 and
 2.13 have the same constants and options for device memory. A block given to another stream by ``record_stream`` is
@@ -25,17 +24,12 @@ upper limit of an expandable segment (1 1/8 of the GPU's memory).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from ..data.errors import InputError
 from ..data.units import MIB, MIN_BLOCK, SMALL_REQUEST, round_up
-from ..live.versions import since
 from .allocator_options import AllocatorOptions
-
-OLDEST_FIRST_SINCE = "2.13"
-OLDEST_FIRST = since(OLDEST_FIRST_SINCE)
-"""Whether the running torch prefers the oldest segment's block to the one with the lowest address."""
 
 ENDLESS = 1 << 62
 """The limit if none is given, and the size up to which blocks may be split."""
@@ -77,24 +71,21 @@ class CpuAllocator:
 class CachingAllocator:
     """The CUDA allocator: allocated <= reserved <= limit, and blocks never overlap.
 
-    >>> cuda = CachingAllocator(oldest_first=True)
+    >>> cuda = CachingAllocator()
     >>> cuda.allocate(0, 1_000), cuda.allocate(1, 1 << 20)
     (0, 0)
     >>> cuda.allocated_bytes, cuda.reserved_bytes
     (1049600, 2097152)
     """
 
-    def __init__(
-        self, options: AllocatorOptions | None = None, limit: int | None = None, oldest_first: bool = OLDEST_FIRST
-    ) -> None:
+    def __init__(self, options: AllocatorOptions | None = None, limit: int | None = None) -> None:
         self.options = options = options or AllocatorOptions()
         self.allocated_bytes = self.reserved_bytes = self.peak_reserved_bytes = 0
         self._limit = ENDLESS if limit is None else limit
         self._max_split = options.max_split_bytes or ENDLESS
         self._max_spare = options.max_non_split_rounding_bytes or options.large_segment_bytes
         self._expandable = options.expandable_segments
-        fixed = FixedSegments(None if oldest_first else DriverOrder())
-        self._segments: FixedSegments | ExpandableSegments = ExpandableSegments() if self._expandable else fixed
+        self._segments = ExpandableSegments() if self._expandable else FixedSegments()
         self._pools: dict[int, tuple[Pool, Pool]] = {0: self._new_pools()}
         """By stream: the small and the large pool."""
         self._live: dict[int, Block] = {}
@@ -163,17 +154,16 @@ class CachingAllocator:
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Return just enough of the unsplittable cached blocks to the device, if any."""
-        segments = self._segments
-        if not isinstance(segments, FixedSegments) or self._max_split == ENDLESS:
+        if self._expandable or self._max_split == ENDLESS:
             return False
         wanted = max(size, self._max_split)
         index = pool.first_fit(wanted)
         if index < len(pool.cached):
-            self.reserved_bytes -= segments.release(pool.take(index))
+            self.reserved_bytes -= pool.take(index).size
             return True
         released = 0
         while released < wanted and pool.cached and pool.cached[-1][0] >= self._max_split:
-            released += segments.release(pool.take(-1))
+            released += pool.take(-1).size
         self.reserved_bytes -= released
         return released >= wanted
 
@@ -325,11 +315,10 @@ class Pool:
 class FixedSegments:
     """One ``cudaMalloc`` per segment, which keeps its size and is returned when entirely free.
 
-    Without a driver's ``addresses`` they ascend with the age of the segment, and none is used twice.
+    Addresses ascend with the age of the segment, and none is used twice.
     """
 
-    def __init__(self, addresses: DriverOrder | None = None) -> None:
-        self.addresses = addresses
+    def __init__(self) -> None:
         self.next_address = 0
 
     def growth(self, pool: Pool, size: int) -> int:
@@ -341,10 +330,7 @@ class FixedSegments:
     def grow(self, pool: Pool, size: int) -> Block:
         """Return a new segment as one block."""
         nbytes, address = self.growth(pool, size), self.next_address
-        if self.addresses is None:
-            self.next_address += nbytes
-        else:
-            address = self.addresses.take(nbytes)
+        self.next_address += nbytes
         return Block(address, nbytes, pool)
 
     def give_back(self, pool: Pool) -> int:
@@ -352,13 +338,7 @@ class FixedSegments:
         whole = [block for _, _, block in pool.cached if block.is_whole]
         for block in whole:
             pool.remove(block)
-        return sum(self.release(block) for block in whole)
-
-    def release(self, block: Block) -> int:
-        """Return a segment that is a single block to the device, and return its bytes."""
-        if self.addresses is not None:
-            self.addresses.give(block.address, block.size)
-        return block.size
+        return sum(block.size for block in whole)
 
 
 class ExpandableSegments:
@@ -428,80 +408,3 @@ class ExpandableSegments:
             if room >= size:
                 return first
         raise AssertionError("an expandable segment has no upper limit")
-
-
-RESERVATION = 32 * MIB
-
-Range = tuple[int, int]
-"""First address and bytes."""
-
-
-class DriverOrder:
-    """The addresses of ``cudaMalloc`` and ``cudaFree``, relative to the end of the device's range.
-
-    >>> addresses = DriverOrder()
-    >>> [addresses.take(size * MIB) // MIB for size in (2, 20, 20, 2, 64)]
-    [-32, -30, -64, -44, -128]
-    """
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        """The reservations, by address."""
-        self._sizes: dict[int, int] = {}
-        self._free: list[Range] = []
-        """Free parts of reservations, by address; adjacent ones of a reservation are one."""
-        self._gaps: list[Range] = []
-        """Returned reservations, by address; adjacent ones are one."""
-        self._end = 0
-
-    def take(self, size: int) -> int:
-        """Return the address of an allocation: the lowest that fits in a reservation, or that of a new one."""
-        for index, (address, free) in enumerate(self._free):
-            if free >= size:
-                if free == size:
-                    del self._free[index]
-                else:
-                    self._free[index] = address + size, free - size
-                return address
-        return self._reserve(size)
-
-    def give(self, address: int, size: int) -> None:
-        """Free an allocation; a reservation that is entirely free is returned."""
-        start = self._starts[bisect_right(self._starts, address) - 1]
-        merged = _merged(self._free, (address, size), start, start + self._sizes[start])
-        if merged == (start, self._sizes[start]):
-            self._starts.remove(start)
-            del self._sizes[start]
-            insort(self._gaps, _merged(self._gaps, merged, self._end, 0))
-        else:
-            insort(self._free, merged)
-
-    def _reserve(self, size: int) -> int:
-        """Return the start of a new reservation: at the end of the highest gap that fits, or below all others."""
-        whole = round_up(size, RESERVATION)
-        for index in reversed(range(len(self._gaps))):
-            address, gap = self._gaps[index]
-            if gap >= whole:
-                start = address + gap - whole
-                self._gaps[index : index + 1] = [(address, gap - whole)] if gap > whole else []
-                break
-        else:
-            self._end -= whole
-            start = self._end
-        insort(self._starts, start)
-        self._sizes[start] = whole
-        if whole > size:
-            insort(self._free, (start + size, whole - size))
-        return start
-
-
-def _merged(ranges: list[Range], new: Range, low: int, high: int) -> Range:
-    """Return a range joined with its neighbours from ``low`` to ``high``, which are removed from the list."""
-    address, size = new
-    index = bisect_right(ranges, new)
-    if index < len(ranges) and ranges[index][0] == address + size < high:
-        size += ranges.pop(index)[1]
-    if index and address > low and sum(ranges[index - 1]) == address:
-        address, before = ranges.pop(index - 1)
-        size += before
-    return address, size

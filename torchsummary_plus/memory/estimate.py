@@ -21,6 +21,7 @@ from ..data.memory_records import (
     highest,
 )
 from ..data.units import MIB, describe, in_common_unit
+from ..live.versions import since
 from .allocator_options import AllocatorOptions
 from .attribution import (
     Footprint,
@@ -59,6 +60,11 @@ Up to 0.05 was measured, and 0.1 where cuDNN's workspaces come from a table (Res
 """
 TIMED_BYTES = 128 << 20
 """The most that torch's timing of kernels leaves reserved; 100 MiB was measured."""
+
+BY_AGE = since("2.13")
+"""Whether the running torch reuses memory by the age of segments; earlier, by addresses, which the driver chooses."""
+ADDRESS_BAND = 0.15
+"""How far reserved bytes may be off if it does not, as a share of them: up to 0.12 was measured."""
 
 RANK_BAND = 0.1
 """How far the peak of one rank on CUDA may be off, as a share of it; its reserved bytes may be off by as much.
@@ -197,13 +203,16 @@ class Estimate:
     def reserved_range(self) -> tuple[int, int]:
         """The least and the most that ``reserved_bytes`` may be.
 
-        They differ for one rank of many on CUDA and for compiled code, as far as those extend ``peak_range``. The most
-        includes memory that ``record_stream`` keeps from being used again until another stream is done with it.
+        They differ for one rank of many on CUDA and for compiled code, as far as those extend ``peak_range``,
+        and before torch 2.13, unless segments are expandable, by ``ADDRESS_BAND``. The most includes memory that
+        ``record_stream`` keeps from being used again until another stream is done with it.
         """
         doubt, timed = self._compiler_doubt + self._rank_doubt, 0
         least = most = self.reserved_bytes
         if COMPILED_ON_CUDA in self.log.assumptions:
             doubt, timed = doubt + round(RESERVED_BAND * least), TIMED_BYTES
+        if self.backend == "cuda" and not (BY_AGE or self.options.expandable_segments):
+            doubt += round(ADDRESS_BAND * least)
         if any(storage.elsewhere for storage in self.log.storages):
             most = max(most, self._run(held_back(self.log)).peak_reserved_bytes)
         return max(0, least - doubt), most + doubt + timed

@@ -18,7 +18,7 @@ from torch.nn.modules import module
 from ..data.errors import UnsupportedError
 from ..live.compat import accelerator_places, fakes_without_card, no_modes, swap_tensors
 from ..live.compat import replaced as all_replaced
-from ..live.cuda_calls import Streams, numbers_named
+from ..live.cuda_calls import Streams, always, numbers_named
 from ..live.fakes import Fake, is_plain
 from ..live.versions import Place
 from . import compat
@@ -171,7 +171,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
         "get_rng_state": lambda *_: torch.empty(_RNG_STATE_BYTES, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda *_: None,
         **{name: (lambda device: switch(device)) for name in _SWITCHES},
-        **{name: _no_op() for name in _NO_OPS},
+        **{name: always(None) for name in _NO_OPS},  # Not one twice in torch._dynamo's table of torch's functions.
     }
     of_accelerator = (
         *(lambda *_: torch.device("cuda"), lambda *_: torch.device("cuda")),
@@ -198,11 +198,6 @@ _NO_OPS = (
     *("synchronize", "empty_cache", "_lazy_init", "manual_seed", "manual_seed_all", "ipc_collect"),
     *("reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"),
 )
-
-
-def _no_op() -> Callable[..., None]:
-    """Return a new function that does nothing; torch._dynamo's table of torch's functions must not list one twice."""
-    return lambda *_, **__: None
 
 
 @contextmanager
