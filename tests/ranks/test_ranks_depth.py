@@ -55,7 +55,6 @@ def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: p
     logs = logs_that_are_grown(monkeypatch)
     result = estimated(sharded, ranks=(0, 3))
     assert logs == [3, 2]
-    assert result.log.events == whole.log.events
     assert_equal(result, whole)
 
 

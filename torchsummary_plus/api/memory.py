@@ -254,10 +254,12 @@ def largest_batch(
     request = next(world.requests(model, required(example), options))
 
     with progress_line(progress) as tick:
-        search = Search(partial(request.trace, tick=tick, highest_draw=True, as_source=True), *request.limits(memory))
+        limits = request.limits(memory)
+        search = Search(partial(request.trace, tick=tick, highest_draw=True, as_source=True), *limits)
         batch = search.run()
         if request.compiled:
-            search = search.again(partial(request.trace, tick=tick, highest_draw=True))
+            as_asked = partial(request.trace, tick=tick, highest_draw=True)
+            search = Search(as_asked, *limits, start=max(2, search.low))
             batch = search.run()
         sizes = (max(size, search.smallest) for size in (batch, batch + 1))
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in sizes)

@@ -121,6 +121,11 @@ def next_words(peak: int, usable: int) -> str:
     return f"{in_common_unit(peak)}, {in_common_unit(peak - usable)} too much"
 
 
+Trace = Callable[[int], MemoryLog]
+Fits = Callable[[MemoryLog], bool]
+Spare = Callable[[MemoryLog], int]
+
+
 class Search:
     """Searches for the largest batch whose log fits.
 
@@ -129,18 +134,10 @@ class Search:
     ``start`` and the next one.
     """
 
-    def __init__(
-        self,
-        trace: Callable[[int], MemoryLog],
-        fits: Callable[[MemoryLog], bool],
-        spare: Callable[[MemoryLog], int],
-        proves: bool = False,
-        start: int = 2,
-    ) -> None:
+    def __init__(self, trace: Trace, fits: Fits, spare: Spare, proves: bool = False, start: int = 2) -> None:
         self._start = start
         self._trace = trace
         self._fits = fits
-        self._spare_of = spare
         self._spare = cache(lambda batch: spare(self.logs[batch]))
         """The bytes that the peak of a traced batch leaves free."""
         self._proves = proves
@@ -150,10 +147,6 @@ class Search:
         """The largest batch known to fit, and the smallest known not to."""
         self.smallest = 1
         """The smallest batch that runs: batch normalisation, for one, may need two values."""
-
-    def again(self, trace: Callable[[int], MemoryLog]) -> Search:
-        """Return a search for the same memory with other traces, which begins where this one ended."""
-        return Search(trace, self._fits, self._spare_of, start=max(2, self.low))
 
     def run(self) -> int:
         """Return the largest batch that fits, 0 if the smallest that runs does not.
@@ -248,13 +241,7 @@ class SharedSearch(Search):
     answer is then a guess, lowered by ``NEAR``, if none of them fits.
     """
 
-    def __init__(
-        self,
-        trace: Callable[[int], MemoryLog],
-        fits: Callable[[MemoryLog], bool],
-        spare: Callable[[MemoryLog], int],
-        shared: Mapping[int, MemoryLog],
-    ) -> None:
+    def __init__(self, trace: Trace, fits: Fits, spare: Spare, shared: Mapping[int, MemoryLog]) -> None:
         super().__init__(trace, fits, spare)
         self.logs.update(shared)
         self._own: set[int] = set()

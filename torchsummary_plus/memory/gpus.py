@@ -227,11 +227,8 @@ def _size(text: str) -> int | None:
         number, prefix, binary = match[1], match[2] or "", match[3]
         unit = int((1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
         return round(float(number) * unit)
-    candidates = _candidates(text)
-    if len(candidates) > 1:
+    if _candidates(text):
         return find_gpu(text).usable_bytes
-    if candidates:
-        return candidates[0].usable_bytes
     other = other_device(text)
     if other is not None:
         return other.usable_bytes

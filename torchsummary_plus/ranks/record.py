@@ -195,7 +195,7 @@ class Ranked:
                     for _ in steps.each():
                         steps.run_once(args, kwargs)
                         steps.engine.drop_unreferenced()
-                    log = _numbered(steps.log())
+                    log = steps.log()
                 notes = (*besides, *log.assumptions, *((COMPILED,) if is_compiled else ()))
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
@@ -260,20 +260,6 @@ class Ranked:
         gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
-
-
-def _numbered(log: MemoryLog) -> MemoryLog:
-    """Return a log with its storages numbered in the order of their allocations, as in a log grown from others."""
-    order = dict.fromkeys([storage for _, storage, nbytes in log.events if nbytes])
-    order |= dict.fromkeys(range(len(log.storages)))
-    number = {storage: place for place, storage in enumerate(order)}
-    return replace(
-        log,
-        events=tuple([(moment, number[storage], nbytes) for moment, storage, nbytes in log.events]),
-        storages=tuple([log.storages[storage] for storage in order]),
-        streams=tuple([log.stream(storage) for storage in order]) if log.streams else (),
-        calls=tuple(replace(call, outputs=tuple(number[output] for output in call.outputs)) for call in log.calls),
-    )
 
 
 def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:

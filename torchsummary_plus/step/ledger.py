@@ -68,11 +68,6 @@ class Entry:
     empties: bool = False
     elsewhere: bool = False
 
-    def spec(self) -> StorageSpec:
-        """Return the entry as plain data."""
-        sizes = self.lesser, self.band
-        return StorageSpec(self.nbytes, self.kind, self.owner, *sizes, self.assumed, self.empties, self.elsewhere)
-
 
 class Ledger(Listener):
     """Records what is allocated and freed during a step, for which module, and in which stream.
@@ -416,7 +411,13 @@ class Ledger(Listener):
         doubts = tuple(replace(doubt, event=doubt.event + len(initial)) for doubt in self.doubts)
         events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
-        storages, streams = tuple(entry.spec() for entry in self.entries), tuple(entry.stream for entry in self.entries)
+        storages = tuple(
+            [
+                StorageSpec(e.nbytes, e.kind, e.owner, e.lesser, e.band, e.assumed, e.empties, e.elsewhere)
+                for e in self.entries
+            ]
+        )
+        streams = tuple([entry.stream for entry in self.entries])
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
         log = replace(log, streams=streams if any(streams) else ())
         return there_from_the_start(log, self.new_inputs)

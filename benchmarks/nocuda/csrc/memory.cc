@@ -11,7 +11,7 @@ const size_t RANGE = size_t(1) << 42;
 std::mutex lock;
 char *range = nullptr;
 size_t used = 0;
-// Addresses as the driver of an H100 hands them out (torchsummary_plus/memory/addresses.py): reservations of whole 32 MiB,
+// Addresses as the driver of an H100 hands them out: reservations of whole 32 MiB,
 // each below the previous ones; an allocation lies at the lowest free address of a reservation.
 const size_t RESERVATION = size_t(32) << 20;
 using Ranges = std::map<size_t, size_t>;    // offset -> bytes
