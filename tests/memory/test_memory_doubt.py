@@ -20,6 +20,7 @@ from torchsummary_plus.memory import estimate as estimates
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, AtMost, Rule, Workspace
 from torchsummary_plus.step import kernel_trials, real_steps
+from torchsummary_plus.step.autograd.nodes import WITH_VECTORS
 from torchsummary_plus.step.workspace import LARGEST_LASTING
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -49,7 +50,7 @@ WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
 def test_rare_operators_are_tried(name: str) -> None:
     model, x = Applied(WITHOUT_A_RULE[name], 60), torch.ones(1)
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
-    assert not estimate.unknown
+    assert {name for name, _ in estimate.unknown} <= WITH_VECTORS
     assert estimate.peak_bytes == measure(model, (x,), "eval", steps=1).peak_bytes
 
 

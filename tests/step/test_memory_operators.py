@@ -205,6 +205,23 @@ def test_a_gradient_by_another_formula_is_named_and_in_range(case: str) -> None:
     assert [name.partition("Backward")[0] for name, _ in predicted.unknown] == [case]
 
 
+VALUES: dict[str, Callable[..., Tensor]] = {
+    "_linalg_svd": lambda x: torch.linalg.svdvals(x) * 1,
+    "_linalg_eigh": lambda x: torch.linalg.eigvalsh(x + x.mT),
+    "linalg_eig": lambda x: torch.linalg.eigvals(x).abs(),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_without_vectors_are_named_and_in_range(name: str) -> None:
+    model, x = Through(VALUES[name]), torch.randn(SIDE, SIDE)
+    predicted = estimate_memory(model, input_data=x, mode="eval")
+    low, high = predicted.peak_range
+    assert low <= measure_memory(model, input_data=x, mode="eval").peak_bytes <= high
+    assert [unknown for unknown, _ in predicted.unknown] == [f"aten::{name}"]
+    assert estimate_memory(Through(VALUES["_linalg_svd"]), input_data=x).unknown == ()
+
+
 def test_a_value_that_fills_a_mask_is_known_unless_it_has_a_gradient() -> None:
     filled = estimate_memory(Through(lambda x: x.masked_fill(x > 0, torch.tensor(2.0))), (SIDE,), SIDE)
     assert filled.unknown == () and filled.peak_range == (filled.peak_bytes, filled.peak_bytes)
