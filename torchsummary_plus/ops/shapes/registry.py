@@ -6,12 +6,14 @@ A rule computes a kernel's result from shapes, strides, dtypes and the device. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from ..strides import channels_last as channels_last_strides
 from ..strides import contiguous, order_of_axes, suggests_channels_last
@@ -23,9 +25,8 @@ Out: TypeAlias = "tuple[Shape, Shape, torch.dtype]"
 Outs: TypeAlias = "list[Out | int | None]"
 """Several outputs; None is an undefined one."""
 Answer: TypeAlias = "Out | int | Outs"
-"""A new tensor; the position of a returned argument; or a list of these, for a tuple of outputs."""
+"""A new tensor; the position, among all tensor arguments, of one that is returned; or a list of these, for a tuple."""
 ShapeRule: TypeAlias = Callable[..., Answer]
-R = TypeVar("R", bound=ShapeRule)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,19 +50,19 @@ def sure(condition: object) -> None:
         raise Unsure
 
 
-def said_by(rule: Callable[..., T] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T | None:
-    """Return a rule's result for an operator's arguments; None if there is no rule or it declines."""
-    if rule is None:
-        return None
+def said_in(
+    table: Mapping[str, Callable[..., T]], func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> T | None:
+    """Return what a table's rule says of an operator's call; None if there is no rule or it declines."""
+    rule = table.get(func.name())
     try:
-        return rule(*args, **kwargs)
+        return None if rule is None else rule(*args, **kwargs)
     except Unsure:
         return None
 
 
-def rule(*names: str) -> Callable[[R], R]:
-    """Register a function of the arguments as the rule of these aten operators; a second rule raises ValueError."""
-    return rule_in(RULES, *names)
+ruled = partial(said_in, RULES)
+"""Return an operator's result without running it; None if no rule applies, so that the meta kernel runs or raises."""
 
 
 def rule_in(table: dict[str, Any], *names: str) -> Callable[[F], F]:
@@ -77,6 +78,10 @@ def rule_in(table: dict[str, Any], *names: str) -> Callable[[F], F]:
         return function
 
     return register
+
+
+rule = partial(rule_in, RULES)
+"""Register a function of the arguments as the rule of these aten operators; a second rule raises ValueError."""
 
 
 def axis_of(dim: int, rank: int) -> int:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ..strides import contiguous
 from .pointwise import broadcast, promoted
 from .registry import (
     FLOATS,
     INDICES,
-    F,
     Out,
     Shape,
     Sizes,
@@ -29,7 +28,7 @@ from .registry import (
     numel,
     rule,
     rule_in,
-    said_by,
+    said_in,
     strides_in_format,
     sure,
 )
@@ -49,13 +48,9 @@ VIEWS: dict[str, Callable[..., ViewResult]] = {}
 """By the operator's name in its schema: "aten::slice.Tensor"."""
 
 
-def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ViewResult | None:
-    """Return the view or views that an operator returns of its first argument; None if no rule applies."""
-    return said_by(VIEWS.get(func.name()), args, kwargs)
-
-
-def _view(*names: str) -> Callable[[F], F]:
-    return rule_in(VIEWS, *names)
+viewed = partial(said_in, VIEWS)
+"""Return the view or views that an operator returns of its first argument; None if no rule applies."""
+_view = partial(rule_in, VIEWS)
 
 
 def _replaced(sizes: Sizes, axis: int, *new: int) -> Shape:
