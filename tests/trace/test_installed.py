@@ -22,6 +22,7 @@ def remember(y):
 """
 
 LIBRARY = """
+import functools
 import torch
 from torch import nn
 from installed_library import store
@@ -60,6 +61,20 @@ class Closure(Base):
 class Elsewhere(Base):
     def kept(self, y):
         return store.remember(y)
+@functools.cache
+def table(size):
+    return torch.eye(size)
+class Helper:
+    @functools.lru_cache
+    def table(self, size):
+        return [torch.eye(size)]
+class Cached(Base):
+    helper = Helper()
+    def __init__(self):
+        super().__init__()
+        self.helping = self.helper
+    def kept(self, y):
+        return y @ table(8) @ self.helping.table(8)[0]
 class Table(Base):
     def kept(self, y):
         return y @ TABLE
@@ -68,18 +83,14 @@ class Unused(Base):
         return y @ TABLE if y.dim() > 5 else y
 """
 
-NAMES = ["Global", "Shared", "Attribute", "Closure", "Elsewhere", "Table", "Unused"]
+NAMES = ["Global", "Shared", "Attribute", "Closure", "Elsewhere", "Cached", "Table", "Unused"]
 
 
-@pytest.fixture(scope="module", params=["site-packages", "target"])
+@pytest.fixture(scope="module", params=["site-packages", "dist-packages"])
 def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """A package in a folder of installed ones, an environment's or one of ``pip install --target``."""
+    """A package in a folder of installed ones."""
     folder: Path = tmp_path_factory.mktemp("installed") / request.param / "installed_library"
     folder.mkdir(parents=True)
-    if request.param == "target":
-        listed = folder.with_name("installed_library-1.0.dist-info")
-        listed.mkdir()
-        (listed / "RECORD").write_text("installed_library/__init__.py,,\ninstalled_library/store.py,,\n")
     (folder / "store.py").write_text(STORE)
     (folder / "__init__.py").write_text(LIBRARY)
     sys.path.insert(0, str(folder.parent))
@@ -90,6 +101,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 def tensors_of(library: Any) -> list[Any]:
     holders = [library.STATE, library.Base.shared]
+    holders += [library.table.cache_info(), library.Helper.table.cache_info()]
     holders += [library.put.__closure__[0].cell_contents, library.store.LAST, library.store.STORE]
     return [*map(repr, holders), *(repr(vars(getattr(library, name)).get("last")) for name in NAMES)]
 

@@ -17,6 +17,7 @@ import dis
 import enum
 import io
 import itertools
+import operator
 import os
 import queue
 import random
@@ -96,8 +97,6 @@ class Copier:
         """The values that weak references refer to, by id: their copies may have no other holder."""
         self._scripts: dict[Any, Any] = {}
         """Copies of the C++ objects of scripted modules."""
-        self._stateless: set[int] = set()
-        """Ids of functions, tuples and the like that lead to nothing that is copied."""
 
     def note(self, value: Any, replacement: Any) -> Any:
         """Use a replacement for a value from now on, and return it."""
@@ -109,6 +108,10 @@ class Copier:
         """Return the copy that has been made of a value; None if there is none."""
         return self._copies.get(id(value))
 
+    def is_copied(self, value: Any) -> bool:
+        """Whether a value has a copy, rather than being shared."""
+        return self._copies.get(id(value), value) is not value
+
     def clear(self) -> None:
         """Drop all references, so that only the copies hold each other; it copies nothing afterwards."""
         del self._tensor  # Which usually refers to this copier.
@@ -117,7 +120,6 @@ class Copier:
         self._scripts.clear()
         self.functions.clear()
         self.weakly_held.clear()
-        self._stateless.clear()
 
     def kinds(self) -> set[type]:
         """Return the classes of the values that have been copied."""
@@ -248,13 +250,19 @@ class Copier:
         return new
 
     def _tuple(self, value: Any) -> Any:
-        if INERT.issuperset(map(type, tuple.__iter__(value))) or not self._leads_to_state(value):
+        if INERT.issuperset(map(type, tuple.__iter__(value))):
             return value
         items = [self.of(item) for item in tuple.__iter__(value)]
         if id(value) in self._copies:  # It is inside itself.
             return self._copies[id(value)]
+        if all(map(operator.is_, items, tuple.__iter__(value))):
+            return self.note(value, value)
         new = self.note(value, tuple.__new__(type(value), items))
         return new if type(value) is tuple else self._fill(value, new)
+
+    def _frozenset(self, value: Any) -> Any:
+        items = {self._key(item): item for item in value}
+        return self.note(value, value if all(map(operator.is_, items, items.values())) else type(value)(items))
 
     def _method(self, value: MethodType) -> Any:
         owner = self.of(value.__self__)
@@ -266,8 +274,6 @@ class Copier:
         return self.note(value, MethodType(function, owner))
 
     def _partial(self, value: Any) -> Any:
-        if not self._leads_to_state(value):
-            return value
         keywords = {name: self.of(item) for name, item in value.keywords.items()}
         new = self.note(value, type(value)(self.of(value.func), *map(self.of, value.args), **keywords))
         return self._fill(value, new)
@@ -287,43 +293,26 @@ class Copier:
         return new
 
     def _function(self, function: FunctionType) -> Any:
-        """Return the copy of a function that leads to something that is copied, on copies of its cells and globals."""
+        """Return a function on copies of its cells and globals, or itself if these lead to nothing that is copied."""
         self.functions.append(function)
-        if not self._leads_to_state(function):
-            return function
         is_own, namespace = not is_library(function.__code__.co_filename), function.__globals__
+        names = [name for name in names_of(function.__code__)[0] if name in namespace] if is_own else []
         if is_own:
             namespace = self.known(namespace) or self.note(namespace, dict(namespace))
         cells = tuple(map(self.of, function.__closure__ or ()))
         new = FunctionType(function.__code__, namespace, function.__name__, None, cells or None)
         self.note(function, new)
-        new.__defaults__ = self.of(function.__defaults__)
-        new.__kwdefaults__ = self.of(function.__kwdefaults__)
+        new.__defaults__, new.__kwdefaults__ = self.of(function.__defaults__), self.of(function.__kwdefaults__)
         new.__qualname__, new.__module__, new.__doc__ = function.__qualname__, function.__module__, function.__doc__
         new.__annotations__ = function.__annotations__
         self._fill(function, new)
-        if is_own:
-            for name in names_of(function.__code__)[0]:
-                if name in function.__globals__:
-                    namespace[name] = self.of(function.__globals__[name])
-        return new
-
-    def _leads_to_state(self, value: Any) -> bool:
-        """Whether functions, tuples and the like lead to anything that is copied."""
-        waiting, seen = [value], set()
-        while waiting:
-            carrier = waiting.pop()
-            if type(carrier) in INERT or id(carrier) in self._stateless or id(carrier) in seen:
-                continue
-            seen.add(id(carrier))
-            parts = _carried(carrier)
-            if parts is not None:
-                waiting.extend(parts)
-            elif maker_of(type(carrier)) is not None:
-                return True
-        self._stateless |= seen
-        self._originals.append(value)
-        return False
+        for name in names:
+            namespace[name] = self.of(function.__globals__[name])
+        held = [content for cell in function.__closure__ or () for content in content_of(cell)]
+        held += [function.__defaults__, *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+        held += [function.__globals__[name] for name in names]
+        leads_to_state = any(self.of(value) is not value and self.of(value) is not new for value in held)
+        return new if leads_to_state else self.note(function, function)
 
     def _iterator(self, value: Any) -> Any:
         """Return an iterator from the parts that pickle would use; those of itertools have none since Python 3.14."""
@@ -402,28 +391,6 @@ def content_of(cell: CellType) -> list[Any]:
         return []
 
 
-def _carried(value: Any) -> list[Any] | None:
-    """Return what a function, tuple, partial or reference holds, which has to be copied only if this has; else None."""
-    if isinstance(value, FunctionType):
-        cells = [content for cell in value.__closure__ or () for content in content_of(cell)]
-        parts = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-        if not is_library(value.__code__.co_filename):
-            namespace = value.__globals__
-            parts += [namespace[name] for name in names_of(value.__code__)[0] if name in namespace]
-        return parts
-    if isinstance(value, (tuple, frozenset)):
-        return list(value)
-    if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, BuiltinFunctionType):
-        return [value.__self__]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values(), *vars(value).values()]
-    if isinstance(value, weakref.ref):
-        return [value()]
-    return [behind_proxy(value)] if type(value) in weakref.ProxyTypes else None
-
-
 def _new_set(copier: Copier, value: Any) -> Any:
     return copier.note(value, type(value)(map(copier._key, value)))
 
@@ -442,7 +409,7 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (nn.Module, Copier._object),
     ((dict, list, deque, set), Copier._container),
     (tuple, Copier._tuple),
-    (frozenset, lambda copier, value: _new_set(copier, value) if copier._leads_to_state(value) else value),
+    (frozenset, Copier._frozenset),
     (FunctionType, Copier._function),
     (MethodType, Copier._method),
     (partial, Copier._partial),
@@ -599,20 +566,7 @@ _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 @lru_cache(maxsize=4096)
 def is_library(path: str | None) -> bool:
     """Whether a file belongs to Python, to an installed package or to this one."""
-    if path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED):
-        return True
-    folders = [folder for folder in sys.path if folder and path.startswith(folder + os.sep)]
-    return any(_is_installed(folder, path[len(folder) + 1 :].partition(os.sep)[0]) for folder in folders)
-
-
-@lru_cache(maxsize=256)
-def _is_installed(folder: str, name: str) -> bool:
-    """Whether a package or module of a folder was installed there, as by ``pip install --target``.
-
-    Source: the Python packaging specification, "Recording installed projects".
-    """
-    listed = (f"\n{record.read_text(errors='replace')}" for record in Path(folder).glob("*.dist-info/RECORD"))
-    return any(f"\n{name}/" in text or f"\n{name}," in text for text in listed)
+    return path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED)
 
 
 def is_of_user(module: ModuleType) -> bool:

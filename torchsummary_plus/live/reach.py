@@ -21,13 +21,13 @@ from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType,
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from . import compat
 from .copying import USUAL, Copier, content_of, imported_by, is_library, is_of_user, names_of, package_of, top_of
 from .fakes import Fake
 from .packed import held_by_script
-from .structures import PLAIN, behind_proxy, parts, slot_names
+from .structures import all_tensors, behind_proxy, slot_names
 
 MOST = 1_000_000
 """Limit on the objects searched; tensors beyond it are recognised only when an operator receives them."""
@@ -176,9 +176,11 @@ class Reached:
             is_own = base.__module__ == "__main__" or (module is not None and not is_library(path))
             if is_own or package_of(base) in self._packages:
                 self.classes.append(base)
+            attributes = (inner for value in list(vars(base).values()) for inner in _behind(value))
             if is_own or _is_of_one_module(base, module):
-                for value in list(vars(base).values()):
-                    yield from _behind(value)
+                yield from attributes
+            elif package_of(base) in self._packages:
+                yield from (value for value in attributes if isinstance(value, CACHED))
 
     def _in_function(self, function: FunctionType) -> Iterator[Any]:
         self.functions.append(function)
@@ -192,10 +194,7 @@ class Reached:
             yield from imported_by(function, attributes)
             for name in _defined(named, function.__globals__):
                 self.globals.append((function.__globals__, name, function))
-                value = function.__globals__[name]
-                yield value
-                if isinstance(value, ModuleType) and is_of_user(value):
-                    yield from (vars(value)[inner] for inner in _defined(attributes, vars(value)))
+                yield function.__globals__[name]
         elif package_of(function) in self._packages:
             self._later.extend(self._in_installed(function.__globals__, named, attributes))
 
@@ -207,7 +206,7 @@ class Reached:
             value = namespace[name]
             if value is None or isinstance(value, _HOLDERS):
                 self.globals.append((namespace, name, None))
-            if isinstance(value, (FunctionType, *_HOLDERS)):
+            if isinstance(value, (FunctionType, CACHED, *_HOLDERS)):
                 yield value
             elif isinstance(value, ModuleType) and top_of(value.__name__) in self._packages:
                 yield from self._in_installed(vars(value), attributes, frozenset())
@@ -293,7 +292,7 @@ def _by_forward(kind: type) -> Iterator[Any]:
             continue
         seen.add(name)
         for value in _behind(vars(base)[name]):
-            if isinstance(value, (FunctionType, *_HOLDERS)):
+            if isinstance(value, (FunctionType, CACHED, *_HOLDERS)):
                 yield value
             if isinstance(value, FunctionType):
                 waiting.extend(names_of(value.__code__)[1])
@@ -309,17 +308,9 @@ def _behind(value: Any) -> Iterator[Any]:
         yield getattr(value, "__func__", value)
 
 
-_OTHERS = sys.stdlib_module_names | {"numpy", *_OWN}
-"""Packages whose functions keep no tensors of a model."""
-
-
 @contextmanager
-def without_cached_tensors(objects: Iterable[Any], known: Iterable[Any] = ()) -> Iterator[None]:
-    """Empty the caches that hold tensors, on entry and on exit, so that a step fills them itself and leaves none.
-
-    ``objects`` are functions and objects whose packages are searched for caches besides those ``known``.
-    """
-    caches = [*known, *_caches({package_of(function) for function in objects} - _OTHERS)]
+def without_cached_tensors(caches: Iterable[Any]) -> Iterator[None]:
+    """Empty the caches that hold tensors, on entry and on exit, so that a step fills them itself and leaves none."""
     _empty(caches)
     try:
         yield
@@ -327,59 +318,10 @@ def without_cached_tensors(objects: Iterable[Any], known: Iterable[Any] = ()) ->
         _empty(caches)
 
 
-def _caches(packages: set[str]) -> list[Any]:
-    """Return the cached functions that modules of some packages name, or that their functions and methods wrap."""
-    caches: dict[int, Any] = {}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in packages:
-            named = list(getattr(module, "__dict__", {}).values())
-            kinds = [kind for kind in named if issubclass(type(kind), type) and kind.__module__ == name]
-            methods = [_unbound(value) for kind in kinds for value in list(vars(kind).values())]
-            caches.update(
-                (id(value), value) for value in (*named, *_wrapped((*named, *methods))) if type(value) is CACHED
-            )
-    return list(caches.values())
-
-
-def _unbound(value: Any) -> Any:
-    return value.__func__ if type(value) in (staticmethod, classmethod) else value
-
-
-def _wrapped(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield what functions made by decorators keep in their closures."""
-    for value in values:
-        if type(value) is FunctionType and value.__closure__:
-            for cell in value.__closure__:
-                yield from content_of(cell)
-
-
 def _empty(caches: Iterable[Any]) -> None:
     for cache in caches:
-        if cache.cache_info().currsize and _holds_a_tensor(gc.get_referents(cache)):
+        if cache.cache_info().currsize and all_tensors(gc.get_referents(cache)):
             cache.cache_clear()
-
-
-def _holds_a_tensor(values: list[Any]) -> bool:
-    """Return whether a tensor is reachable from some values; summaries and estimates, often large, are skipped.
-
-    Untracked objects, such as text or a tuple of numbers, refer to nothing that the garbage collector tracks.
-    """
-    waiting, seen = list(filter(gc.is_tracked, values)), set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        kind = type(value)
-        if kind is dict:
-            waiting.extend(filter(gc.is_tracked, value.values()))
-        elif kind in _SEQUENCES:  # By C iterators, because packages keep tens of thousands of names in them.
-            waiting.extend(filter(gc.is_tracked, value))
-        elif isinstance(value, Tensor):
-            return True
-        elif not isinstance(value, PLAIN) and package_of(kind) != _PACKAGE:
-            waiting.extend(part for _, part in parts(value) if gc.is_tracked(part))
-    return False
 
 
 Place = tuple[Any, Any, Any]
@@ -423,15 +365,15 @@ def _is_torchs(kind: type) -> bool:
 def _places(reach: Reached, copier: Copier, classes: list[tuple[type, dict[str, Any]]]) -> Iterator[Place]:
     """Yield the places in which code that is not copied finds values; functions that are have their own."""
     for namespace, name, function in reach.globals:
-        if function is None or copier.known(function) is None:
+        if function is None or not copier.is_copied(function):
             yield namespace, name, namespace[name]
     for hooks in compat.global_hooks:
         yield from ((hooks, key, hook) for key, hook in hooks.items())
     for cell, function in reach.cells:
-        if copier.known(function) is None:
+        if not copier.is_copied(function):
             yield cell, None, next(iter(content_of(cell)), _EMPTY)
     for function in reach.functions:
-        if copier.known(function) is not None:
+        if copier.is_copied(function):
             continue
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name):

@@ -188,12 +188,9 @@ class Surroundings:
             copier.of(tensor)
         loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
         new_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer), train_step=copier.of(step.train_step))
-        caches = without_cached_tensors(
-            [*self.tree.modules, *filter(None, (step.train_step, step.loss))], self.reach.caches
-        )
         copy = StepCopy(tree, new_step, copier)
         copy.take_over([*self.tree.tensors(), *tensors_in(self.modules), *rest], self._left)
-        with names_replaced(copier, self.reach), caches:
+        with names_replaced(copier, self.reach), without_cached_tensors(self.reach.caches):
             copy.hold_others()
             copy.without_bytes = frozenset(id(copier.of(t)) for t in self.reach.tensors if id(t) in self.without_bytes)
             copy.notes = self.notes
