@@ -1,6 +1,7 @@
 """Which operators' kernels autocast reaches inside, against what they allocate under it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -68,13 +69,33 @@ def test_autocast_reaches_the_inside_of_every_kernel_that_allocates_otherwise_un
         called.add(operator.name())
         if allocated(operator, args, autocast=True) != plain:
             otherwise.add(operator.name())
-            assert kernel_cast_within(operator, "cpu", args) is not None, operator.name()
+            assert kernel_cast_within(operator, "cpu") is not None, operator.name()
     assert otherwise >= REACHED
     assert len(called) > 30
 
 
-def test_operators_whose_kernels_call_no_cast_operator_are_left_whole() -> None:
-    x = torch.ones(4, 4)
-    for device in ("cpu", "cuda"):
-        for operator in (torch.ops.aten.index_put.default, torch.ops.aten.mul.Scalar, torch.ops.aten.rot90.default):
-            assert kernel_cast_within(operator, device, (x, 2.0)) is None
+class Listening(compat.DispatchMode):
+    """Records whether an operator with an autocast kernel was called."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.key = key
+        self.heard: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.heard |= compat.has_kernel(func.name(), self.key)
+        return func(*args, **(kwargs or {}))
+
+
+def test_only_in_known_operators_kernels_are_operators_cast() -> None:
+    every = list(operators())
+    known = [call for call in every if kernel_cast_within(call[0], "cuda") is not None]
+    for operator, args in (*known, *Random(0).sample(every, 15)):
+        name = operator.name()
+        composite = next(getattr(torch.DispatchKey, key) for key in COMPOSITES if compat.has_kernel(name, key))
+        on_meta = [arg.to("meta") if isinstance(arg, torch.Tensor) else arg for arg in args]
+        for device in ("CPU", "CUDA"):
+            if not any(compat.has_kernel(name, key) for key in ("CPU", "CUDA", f"Autocast{device}")):
+                with suppress(RuntimeError, TypeError, ValueError, IndexError), Listening(f"Autocast{device}") as mode:
+                    operator._op_dk(composite, *on_meta)
+                assert mode.heard == (kernel_cast_within(operator, device.lower()) is not None), name

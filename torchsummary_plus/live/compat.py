@@ -49,11 +49,7 @@ as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKE
 no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", "MemTracker is unavailable")
 function_mode_at: Callable[[int], Any] = probe("torch:_C._get_function_stack_at", _STEP)
 count_function_modes: Callable[[], int] = probe("torch:_C._len_torch_function_stack", _STEP)
-count_dispatch_modes: Callable[[], int] = probe(
-    "torch:_C._len_torch_dispatch_stack",
-    "functions inside a user's dispatch mode run as if there were no mode",
-    lambda: 0,
-)
+count_dispatch_modes: Callable[[], int] = probe("torch:_C._len_torch_dispatch_stack", _STEP)
 functions_are_dispatched: Callable[[], bool] = probe("torch:_C._is_torch_function_enabled", _STEP)
 overloaded_args: Callable[[Any], list[Any]] = probe("torch.overrides:_get_overloaded_args", _STEP)
 function_disabled: Any = probe("torch:_C._disabled_torch_function_impl", _FAKES)
@@ -85,11 +81,7 @@ def zeros_replaced() -> Any:
     return _with_keys(_included_keys(), _excluded_keys().remove(_zeros_key))
 
 
-_has_kernel: Callable[[str, str], bool] = probe(
-    "torch:_C._dispatch_has_kernel_for_dispatch_key",
-    "composite operators under inference_mode() are recorded as a whole, without the scratch memory of their parts",
-    lambda *_: False,
-)
+has_kernel: Callable[[str, str], bool] = probe("torch:_C._dispatch_has_kernel_for_dispatch_key", _STEP)
 
 _mode_with: Callable[[Any], Any] = probe("torch:_C._get_dispatch_mode", _TRACED, lambda _: None)
 _proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
@@ -185,9 +177,6 @@ def outside_fake_mode() -> AbstractContextManager[Any]:
 
 
 set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _GUARD, None)
-has_kernel: Callable[[str, str], bool] = probe(
-    "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA cannot be estimated", lambda *_: True
-)
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
 parse_to: Any = probe("torch:_C._nn._parse_to", "modules cannot be moved to a GPU given by its number", None)
 accelerator_places = tuple(
@@ -259,7 +248,7 @@ def composite_kernel(operator: Any) -> Callable[..., Any] | None:
 
     Autograd runs it before any mode sees the operator; under ``torch.inference_mode()`` modes see it first.
     """
-    if not _has_kernel(operator.name(), "CompositeImplicitAutograd"):
+    if not has_kernel(operator.name(), "CompositeImplicitAutograd"):
         return None
     return partial(operator._op_dk, torch.DispatchKey.CompositeImplicitAutograd)
 
@@ -267,14 +256,14 @@ def composite_kernel(operator: Any) -> Callable[..., Any] | None:
 @cache
 def python_kernel(operator: Any) -> Callable[..., Any] | None:
     """Return the kernel of an operator in which ``torch.nn`` wraps Python code, such as a loss in chunks, or None."""
-    if operator.namespace != "torch_nn" or not _has_kernel(operator.name(), "CompositeExplicitAutograd"):
+    if operator.namespace != "torch_nn" or not has_kernel(operator.name(), "CompositeExplicitAutograd"):
         return None
     return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutograd)
 
 
 def has_own_kernel(operator: Any, device: torch.device) -> bool:
     """Whether an operator has a kernel for a kind of device."""
-    return _has_kernel(operator.name(), device.type.upper())
+    return has_kernel(operator.name(), device.type.upper())
 
 
 def composable_states(modules: Iterable[Any]) -> list[tuple[Any, Any]]:

@@ -9,20 +9,19 @@ takes it off, or end up in one of torch's C++ callbacks, which then abort the pr
 from __future__ import annotations
 
 import _thread
-import operator
 import os
 import random
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from importlib import import_module
 from operator import attrgetter
 from time import monotonic
 from types import FrameType, FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch._ops import OpOverload
@@ -39,10 +38,16 @@ if hasattr(os, "register_at_fork"):  # A thread that held it exists in the paren
 @contextmanager
 def one_pass() -> Iterator[None]:
     """Serialise passes, which replace functions of torch, hold what signals raise until a safe point, and suspend a
-    caller's ``FakeTensorMode``.
+    caller's ``FakeTensorMode``. The other threads that exist when it begins run beside the pass.
     """
-    with _LOCK, signals_held(), others_noted(), compat.outside_fake_mode():
-        yield
+    global _beside
+    with _LOCK, signals_held(), compat.outside_fake_mode():
+        others = frozenset(map(attrgetter("ident"), threading.enumerate())) - {threading.get_ident()}
+        outer, _beside = _beside, others
+        try:
+            yield
+        finally:
+            _beside = outer
 
 
 @contextmanager
@@ -52,57 +57,42 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     The CPU's generator is set back where the pass ``draws`` from it, or no other thread does; a pass of its own leaves
     it alone, but for code that seeds it by another way than torch's functions.
     """
-    settings = [*_settings(), *([_CPU_GENERATOR] if draws or threading.active_count() == 1 else [])]
-    states = [setting.read() for setting in settings]
+    precision, deterministic, anomaly = _switches()
+    dtype, states = torch.get_default_dtype(), random.getstate()
+    cpus = torch.default_generator.get_state() if draws or threading.active_count() == 1 else None
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    numpys = sys.modules.get("numpy.random")
+    numpys_state = None if numpys is None else numpys.get_state()
     try:
         yield
     finally:
-        for setting, state in zip(settings, states):
-            if state is not None and not setting.same(state, setting.read()):
-                setting.write(state)
+        now = _switches()
+        if precision is not None and now[0] != precision:
+            torch.set_float32_matmul_precision(precision)
+        if now[1] != deterministic:
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+        if now[2] != anomaly:
+            torch.set_anomaly_enabled(*anomaly)
+        torch.set_default_dtype(dtype)
+        random.setstate(states)
+        if numpys is not None:
+            numpys.set_state(numpys_state)
+        if cpus is not None:
+            torch.default_generator.set_state(cpus)
+        if gpus is not None:
+            torch.cuda.set_rng_state_all(gpus)
 
 
-class Setting(NamedTuple):
-    """How to read a part of the global state, how to write it, and whether two values are the same."""
+def _switches() -> tuple[str | None, tuple[bool, bool], tuple[bool, bool]]:
+    """Return torch's precision of float32 products, and whether it is deterministic and looks for anomalies.
 
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-    same: Callable[[Any, Any], bool] = operator.eq
-
-
-_CPU_GENERATOR = Setting(torch.default_generator.get_state, torch.default_generator.set_state, torch.equal)
-
-
-def _settings() -> Iterator[Setting]:
-    yield Setting(_precision, torch.set_float32_matmul_precision)
-    yield Setting(
-        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
-        lambda state: torch.use_deterministic_algorithms(state[0], warn_only=state[1]),
-    )
-    yield Setting(
-        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        lambda state: torch.set_anomaly_enabled(*state),
-    )
-    yield Setting(torch.get_default_dtype, torch.set_default_dtype)
-    yield Setting(random.getstate, random.setstate)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        yield Setting(
-            numpy_random.get_state,
-            numpy_random.set_state,
-            lambda old, now: old[2:] == now[2:] and bool((old[1] == now[1]).all()),
-        )
-    if torch.cuda.is_initialized():
-        read, write = torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
-        yield Setting(read, write, lambda old, now: all(map(torch.equal, old, now)))
-
-
-def _precision() -> str | None:
-    """Return the precision of float32 products; None if it was set by torch's newer settings, which differ."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return None
+    The precision is None if it was set by torch's newer settings, which differ.
+    """
+    precision: str | None = None
+    with suppress(RuntimeError):
+        precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return precision, deterministic, (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
 
 
 @contextmanager
@@ -118,18 +108,7 @@ def gradients(enabled: bool) -> Iterator[None]:
 
 
 _beside: frozenset[int | None] = frozenset()
-
-
-@contextmanager
-def others_noted() -> Iterator[None]:
-    """Inside the block, the other threads that exist when it begins run beside the pass."""
-    global _beside
-    others = frozenset(map(attrgetter("ident"), threading.enumerate())) - {threading.get_ident()}
-    outer, _beside = _beside, others
-    try:
-        yield
-    finally:
-        _beside = outer
+"""The threads that run beside the pass."""
 
 
 def is_beside() -> bool:

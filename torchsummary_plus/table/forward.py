@@ -167,7 +167,7 @@ class Pass(compat.DispatchMode):
                     return composite(*args, **kwargs)
             within = compat.python_kernel(func) if self.state.on_cuda else None
             if within is None and self.state.autocasts:
-                within = kernel_cast_within(func, self.state.autocasts, args)
+                within = kernel_cast_within(func, self.state.autocasts)
             if within is not None:
                 with _again(self), self._autocast_inside(func), self._below_autograd():
                     return within(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -19,47 +20,33 @@ class Composite(Enum):
     RECURRENCE = "recurrence"
 
 
+@dataclass(slots=True)
 class State:
     """The caller of operators, the function they are called in, and whether listeners are notified of them."""
 
-    __slots__ = (
-        "as_meta",
-        "autocasts",
-        "by_engine",
-        "composite",
-        "differentiates",
-        "in_class",
-        "in_engine",
-        "in_optimizer",
-        "in_transform",
-        "notifies",
-        "on_cuda",
-    )
-
-    def __init__(self) -> None:
-        self.notifies = True
-        """Whether listeners are notified: not of a listener's own operators, nor while a forward runs another pass."""
-        self.in_engine = False
-        """Whether autograd's engine calls them, rather than Python code."""
-        self.in_optimizer = False
-        """Whether an optimizer's step calls them, rather than the step's other code."""
-        self.in_transform: bool | None = None
-        """For Python code inside a ``torch.func`` transform, whose level is not set while an operator runs: whether it
-        calls under autocast, which does not see the true device of a transform's tensors; else None."""
-        self.in_class = False
-        """Whether a tensor class that dispatches for itself calls them, below autograd."""
-        self.as_meta = False
-        """Whether even Python code in the engine sees fakes as being on meta."""
-        self.by_engine = False
-        """Whether the engine called the operator that listeners are notified of: they are Python code themselves."""
-        self.on_cuda = False
-        """Whether fakes stand for tensors on a GPU, whose stream the engine would query."""
-        self.differentiates = False
-        """Whether the outermost ``torch.func`` transform differentiates in reverse; its level is not known to torch
-        while it wraps results."""
-        self.composite: Composite | None = None
-        self.autocasts = ""
-        """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
+    notifies: bool = True
+    """Whether listeners are notified: not of a listener's own operators, nor while a forward runs another pass."""
+    in_engine: bool = False
+    """Whether autograd's engine calls them, rather than Python code."""
+    in_optimizer: bool = False
+    """Whether an optimizer's step calls them, rather than the step's other code."""
+    in_transform: bool | None = None
+    """For Python code inside a ``torch.func`` transform, whose level is not set while an operator runs: whether it
+    calls under autocast, which does not see the true device of a transform's tensors; else None."""
+    in_class: bool = False
+    """Whether a tensor class that dispatches for itself calls them, below autograd."""
+    as_meta: bool = False
+    """Whether even Python code in the engine sees fakes as being on meta."""
+    by_engine: bool = False
+    """Whether the engine called the operator that listeners are notified of: they are Python code themselves."""
+    on_cuda: bool = False
+    """Whether fakes stand for tensors on a GPU, whose stream the engine would query."""
+    differentiates: bool = False
+    """Whether the outermost ``torch.func`` transform differentiates in reverse; its level is not known to torch while
+    it wraps results."""
+    composite: Composite | None = None
+    autocasts: str = ""
+    """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
 
     def hides_device(self, device: torch.device) -> bool:
         """Return whether C++ sees a fake on this device as being on meta: on CUDA, in the engine and in transforms.
