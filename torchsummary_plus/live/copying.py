@@ -161,8 +161,9 @@ class Copier:
         return replacement
 
     def _object(self, value: Any) -> Any:
-        slots = _slots(type(value))
-        if not slots and not getattr(value, "__dict__", None) and _is_of_library(type(value)):
+        slots, module = _slots(type(value)), type(value).__module__
+        path = getattr(sys.modules.get(module), "__file__", "")
+        if not slots and not getattr(value, "__dict__", None) and module != "__main__" and is_library(path):
             return value  # It may be a sentinel, which code compares by identity.
         try:
             new = object.__new__(type(value))
@@ -219,9 +220,11 @@ class Copier:
 
     def _container(self, value: Any) -> Any:
         """Return the copy of a list, deque, set or dict, with its attributes."""
-        kind = type(value)
-        new = self.note(value, kind() if kind in _EMPTY else _empty_like(value))
+        kind: Any = type(value)
+        new = self.note(value, kind.__new__(kind))  # Without its constructor.
         if isinstance(value, dict):
+            if isinstance(value, defaultdict):
+                new.default_factory = value.default_factory
             if getattr(value, "__dict__", None) is value:  # Its attributes are its items.
                 new.__dict__ = new
             put: Any = (OrderedDict if isinstance(value, OrderedDict) else dict).__setitem__
@@ -232,6 +235,8 @@ class Copier:
             set.update(new, map(self._key, list(set.__iter__(value))))
         else:
             base: Any = deque if isinstance(value, deque) else list
+            if isinstance(value, deque):
+                deque.__init__(new, (), value.maxlen)
             base.extend(new, map(self.of, list(base.__iter__(value))))
         if kind.__module__ not in ("builtins", "collections") and vars(new) is not new:
             self._fill(value, new)
@@ -353,10 +358,6 @@ _OF_SCRIPTS = ("_forward_hooks", "_forward_pre_hooks", "forward", "_actual_scrip
 """What a scripted module keeps in Python and a pass may change."""
 
 
-def _is_of_library(kind: type) -> bool:
-    return is_library(getattr(sys.modules.get(kind.__module__), "__file__", "")) and kind.__module__ != "__main__"
-
-
 _SLOTS: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionary()
 
 
@@ -368,31 +369,12 @@ def _slots(kind: type) -> list[Any]:
     return _SLOTS[kind]
 
 
-def _empty_like(container: Any) -> Any:
-    """Return an empty container of the same class, made without its constructor."""
-    kind: Any = type(container)
-    if kind in _EMPTY:
-        return kind()
-    if kind is defaultdict:
-        return defaultdict(container.default_factory)
-    new = kind.__new__(kind)
-    if isinstance(container, deque):
-        deque.__init__(new, (), container.maxlen)
-    if isinstance(container, defaultdict):
-        new.default_factory = container.default_factory
-    return new
-
-
 def content_of(cell: CellType) -> list[Any]:
     """Return the content of a closure cell as a list, empty for an empty cell."""
     try:
         return [cell.cell_contents]
     except ValueError:
         return []
-
-
-def _new_set(copier: Copier, value: Any) -> Any:
-    return copier.note(value, type(value)(map(copier._key, value)))
 
 
 def _bare(copier: Copier, value: Any) -> Any:
@@ -416,7 +398,7 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (CellType, Copier._cell),
     ((weakref.ref, *weakref.ProxyTypes), Copier._weak_reference),
     (_WEAK_DICTS, Copier._weak_dict),
-    (weakref.WeakSet, _new_set),
+    (weakref.WeakSet, lambda copier, value: copier.note(value, type(value)(map(copier._key, value)))),
     (MappingProxyType, lambda copier, value: copier.note(value, MappingProxyType(copier.of(dict(value))))),
     (torch.Generator, Copier._generator),
     (

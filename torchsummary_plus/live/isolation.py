@@ -307,21 +307,11 @@ def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     taking = taking_generator(func)
     if taking is not None and all(tensor.device.type == "cpu" for tensor in args if isinstance(tensor, torch.Tensor)):
         return taking(*args, **kwargs, generator=own)
-    with own_state():
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def own_state() -> Iterator[None]:
-    """Inside the block, let the CPU's generator have the state of this thread's pass, if it has one."""
-    own, usual = _own.generator, torch.default_generator
-    if own is None:
-        yield
-        return
+    usual = torch.default_generator
     outer = usual.get_state()
     usual.set_state(own.get_state())
     try:
-        yield
+        return func(*args, **kwargs)
     finally:
         own.set_state(usual.get_state())
         usual.set_state(outer)

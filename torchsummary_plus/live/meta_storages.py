@@ -40,7 +40,7 @@ class MetaStorages:
         with compat.no_dispatch():
             own = tensor.untyped_storage()
             is_original = not (isinstance(tensor, Fake) or self._has_let_go)
-            storage = self._of_original(own, device) if is_original else self.storage(own, device)
+            storage = self.storage(own, device, is_original)
             meta = torch.empty(0, dtype=tensor.dtype, device=META)
             meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
             return wrap(meta, device, requires_grad)
@@ -87,11 +87,15 @@ class MetaStorages:
             self.on_pair(storage, meta, device)
         return meta
 
-    def storage(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
-        """Return the meta storage of a real one, creating it if needed; a fake's storage is returned itself."""
-        return storage if storage.device.type == "meta" else self._of_original(storage, device)
+    def storage(
+        self, storage: torch.UntypedStorage, device: torch.device, is_original: bool = False
+    ) -> torch.UntypedStorage:
+        """Return the meta storage of a real one, creating it if needed; a fake's storage is returned itself.
 
-    def _of_original(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
+        That of an ``is_original`` tensor on meta is no fake's.
+        """
+        if storage.device.type == "meta" and not is_original:
+            return storage
         return self._known(storage) or self._make(storage, device)
 
     def _known(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
