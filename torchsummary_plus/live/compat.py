@@ -188,9 +188,9 @@ accelerator_places = tuple(
     )
 )
 """Functions that ``torch.accelerator`` calls; releases differ in them."""
-_DLPACK = "to_dlpack", "_to_dlpack", "_to_dlpack_versioned", "_from_dlpack"
+_DLPACK = "to_dlpack", "_to_dlpack", "_to_dlpack_versioned"
 dlpack_places: tuple[Any, ...] = tuple((place, name) for place in (torch, torch._C, dlpack) for name in _DLPACK)
-"""Where torch and a step find DLPack's exports and import: in ``torch._C`` since torch 2.9."""
+"""Where torch and a step find DLPack's exports: in ``torch._C`` since torch 2.9."""
 cuda_device_count: Callable[[], int] = probe(
     "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
 )

@@ -5,15 +5,14 @@ A leaner version of torch's FakeTensor that does not import the compiler stack. 
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.dlpack import from_dlpack
 
 from ..data.capability import AMPERE, Capability
 from . import compat
@@ -58,6 +57,7 @@ class _Here(threading.local):
 _here = _Here()
 _DATA: Any = torch.Tensor.data
 _HOOKS: Any = torch.Tensor._backward_hooks
+_EXPORTED = "another library or process needs the values of a fake tensor"
 _NOWHERE = 1 << 62
 """Above all addresses, so that reading there fails as at address 0."""
 
@@ -167,11 +167,9 @@ class Fake(torch.Tensor):
         check_readable(self)
         return array_of(_values_of(self), self)
 
-    def __dlpack__(self, **how: Any) -> Any:
-        """Export the tensor to ``torch.from_dlpack``; raise :class:`DataDependentError` for any other caller."""
-        if sys._getframe(1).f_code is not from_dlpack.__code__:
-            raise DataDependentError("another library needs the values of a fake tensor")
-        return super().__dlpack__(**how)
+    def __dlpack__(self, **_: Any) -> Any:
+        """Raise :class:`DataDependentError`: the tensor has no memory."""
+        raise DataDependentError(_EXPORTED)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy, made as the class of the tensor that the fake stands for makes it."""
@@ -376,3 +374,27 @@ def _cuda_kernels() -> Iterator[None]:
 
 def _refuse(*_: Any, **__: Any) -> Any:
     raise DataDependentError("this build of torch has no CUDA: its kernels run on fake tensors only")
+
+
+def exporting() -> AbstractContextManager[None]:
+    """Refuse to export the memory of a fake, which is at address 0: by DLPack, or to another process."""
+    return compat.replaced(_EXPORTS)
+
+
+def _refusing(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that exports the memory of a tensor or storage, but not that of a fake."""
+
+    @wraps(own)
+    def export(source: Any, *args: Any, **kwargs: Any) -> Any:
+        is_storage = isinstance(source, torch.UntypedStorage)
+        if isinstance(source, Fake) or (is_storage and source.device.type == "meta"):
+            raise DataDependentError(_EXPORTED)
+        # A storage is copied to the memory that it takes over, which is no write of the step's.
+        with compat.no_dispatch() if is_storage else nullcontext():
+            return own(source, *args, **kwargs)
+
+    return export
+
+
+_SHARES = tuple((torch.UntypedStorage, name) for name in ("_share_filename_cpu_", "_share_fd_cpu_"))
+_EXPORTS = {place: _refusing(getattr(*place)) for place in (*compat.dlpack_places, *_SHARES) if hasattr(*place)}

@@ -21,8 +21,7 @@ from ..data.memory_records import COMPILED, HELD_FOR_GATHERS, MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.cuda_calls import NumberedGpus
-from ..live.exports import exporting
-from ..live.fakes import standing_in_for
+from ..live.fakes import exporting, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.stored import all_stored
 from ..step.autograd.cuda_engine import CudaEngine

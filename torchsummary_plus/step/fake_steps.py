@@ -21,8 +21,7 @@ from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, MemoryLog, highest, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_calls import cuda_as_cpu
-from ..live.exports import exporting
-from ..live.fakes import CPU, META, DataDependentError, fake_like, standing_in_for
+from ..live.fakes import CPU, META, DataDependentError, exporting, fake_like, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass, own_random
 from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete

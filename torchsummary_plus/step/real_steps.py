@@ -25,8 +25,7 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import Doubt, MemoryLog, highest
 from ..live import compat
 from ..live.copying import Copies
-from ..live.exports import exporting
-from ..live.fakes import CPU
+from ..live.fakes import CPU, exporting
 from ..live.isolation import rng_state
 from ..live.offloading import is_complete
 from ..live.stored import all_stored

@@ -17,8 +17,7 @@ from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.records import Experts, Run, Trace
 from ..live import compat
-from ..live.exports import exporting
-from ..live.fakes import DataDependentError, standing_in_for
+from ..live.fakes import DataDependentError, exporting, standing_in_for
 from ..live.isolation import global_state_kept, one_pass, own_random
 from ..live.offloading import is_complete
 from ..live.reach import names_replaced
