@@ -43,10 +43,13 @@ global_hooks: tuple[Any, ...] = tuple(
 """Dictionaries of the hooks that run for every module, and for every optimizer."""
 
 # Dispatch: how C++ sees a fake tensor.
+_DISPATCH = "torch:_C._dispatch"
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
 no_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunction", _FAKES)
 as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKES)
-no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", "MemTracker is unavailable")
+_TRACKER = "MemTracker is unavailable"
+no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", _TRACKER)
+is_wrapper_subclass: Any = probe("torch.utils._python_dispatch:is_traceable_wrapper_subclass", _TRACKER)
 function_mode_at: Callable[[int], Any] = probe("torch:_C._get_function_stack_at", _STEP)
 count_function_modes: Callable[[], int] = probe("torch:_C._len_torch_function_stack", _STEP)
 count_dispatch_modes: Callable[[], int] = probe("torch:_C._len_torch_dispatch_stack", _STEP)
@@ -58,17 +61,12 @@ sees_meta: Callable[[], bool] = probe("torch:_C._meta_in_tls_dispatch_include", 
 see_meta: Callable[[bool], None] = probe("torch:_C._set_meta_in_tls_dispatch_include", _FAKES)
 _SPARSE = "sparse and nested tensors cannot be described in a pass"
 no_modes: Callable[[], Any] = probe("torch.utils._python_dispatch:_disable_current_modes", _SPARSE)
-is_wrapper_subclass: Callable[[Any], bool] = probe(
-    "torch.utils._python_dispatch:is_traceable_wrapper_subclass", "MemTracker is unavailable"
-)
 is_functorch_wrapped: Any = probe("torch:_C._functorch.is_functorch_wrapped_tensor", _FUNC, lambda _: False)
 transform_level: Callable[[], int | None] = probe("torch:_C._functorch.maybe_current_level", _FUNC, lambda: None)
 _forward_ad: Any = probe("torch.autograd:forward_ad", _FUNC, None)
 transforms: Any = probe("torch._functorch:eager_transforms", _FUNC, None)
 functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", _FUNC)
-composite_registrations: Callable[[str], list[str]] = probe(
-    "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
-)
+composite_registrations: Callable[[str], list[str]] = probe(f"{_DISPATCH}_get_registrations_for_dispatch_key", _STEP)
 _ZEROS = "zero tangents may crash the process if a step on the CPU uses forward-mode differentiation"
 _with_keys: Callable[..., Any] = probe("torch:_C._ForceDispatchKeyGuard", _ZEROS)
 _included_keys: Callable[[], Any] = probe("torch:_C._dispatch_tls_local_include_set", _ZEROS)
@@ -81,16 +79,13 @@ def zeros_replaced() -> Any:
     return _with_keys(_included_keys(), _excluded_keys().remove(_zeros_key))
 
 
-has_kernel: Callable[[str, str], bool] = probe("torch:_C._dispatch_has_kernel_for_dispatch_key", _STEP)
+has_kernel: Callable[[str, str], bool] = probe(f"{_DISPATCH}_has_kernel_for_dispatch_key", _STEP)
 
 _mode_with: Callable[[Any], Any] = probe("torch:_C._get_dispatch_mode", _TRACED, lambda _: None)
 _proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
 
 # Layouts.
-suggest_memory_format: Callable[[Any], Any] = probe(
-    "torch._prims_common:suggest_memory_format",
-    "fake passes are unavailable, because the layouts of results are unknown",
-)
+suggest_memory_format: Callable[[Any], Any] = probe("torch._prims_common:suggest_memory_format", _FAKES)
 contiguous_strides: Callable[[Any], Any] = probe("torch._prims_common:make_contiguous_strides_for", _STEP)
 
 # The autograd engine.
@@ -98,11 +93,7 @@ RUN_BACKWARD = torch.autograd, "_engine_run_backward"
 """Where torch's Python code calls the engine."""
 probe("torch.autograd:_engine_run_backward", _STEP)
 sequence_number: Callable[[], int] = probe("torch:_C._autograd._get_sequence_nr", _STEP)
-profiler_enabled: Callable[[], bool] = probe(
-    "torch:_C._autograd._profiler_enabled",
-    "other libraries' operators are run on zeros even while a profiler is active",
-    lambda: False,
-)
+profiler_enabled: Callable[[], bool] = probe("torch:_C._autograd._profiler_enabled", _STEP)
 current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP)
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
 swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _STEP)
@@ -115,30 +106,19 @@ float32_precision: Callable[[str, str], str] = probe(
     "torch:_C._get_fp32_precision_getter", "only torch.set_float32_matmul_precision() counts", lambda *_: ""
 )
 
-# TorchScript.
-DataLoaderIterator: Any = probe(
-    "torch.utils.data.dataloader:_BaseDataLoaderIter", "data loaders with workers cannot be used in a step", ()
-)
-ScriptMethod: type = probe("torch:_C.ScriptMethod", "scripted modules run on their own tensors", ())
-script_views: tuple[Any, ...] = tuple(
-    probe(f"torch:_C.{kind}Dict", "scripted modules run on their own tensors")
-    for kind in ("Module", "Parameter", "Buffer")
-)
+# TorchScript, frozen models and data loaders.
+_SCRIPTS = "scripted models run on their own tensors, and what they keep is not counted"
+ScriptModule: type = probe("torch:_C.ScriptModule", _SCRIPTS, ())
+ScriptMethod: type = probe("torch:_C.ScriptMethod", _SCRIPTS, ())
+TracedModule: type = probe("torch.jit._trace:TopLevelTracedModule", _SCRIPTS, ())
+script_views: tuple[Any, ...] = tuple(probe(f"torch:_C.{k}Dict", _SCRIPTS) for k in ("Module", "Parameter", "Buffer"))
 """The submodules, parameters and buffers of a scripted module's C++ object, as dictionaries."""
-TracedModule: type = probe(
-    "torch.jit._trace:TopLevelTracedModule", "inputs that traced models keep are not counted", ()
-)
-_CONSTANTS = "constants of frozen models are not counted"
-script_methods: Callable[[Any], Iterable[str]] = probe(
-    "torch:_C.ScriptModule._method_names", _CONSTANTS, lambda module: ()
-)
-script_method: Callable[[Any, str], Any] = probe("torch:_C.ScriptModule._get_method", _CONSTANTS)
-ScriptModule: type = probe("torch:_C.ScriptModule", "weights packed inside scripted modules are not found", ())
-
-onednn_bytes: Callable[[torch.Tensor], int] = probe(
-    "torch:ops.mkldnn._nbytes", "oneDNN's copies of frozen weights are not counted", lambda tensor: 0
-)
-
+script_methods: Callable[[Any], Iterable[str]] = probe("torch:_C.ScriptModule._method_names", _SCRIPTS, lambda _: ())
+script_method: Callable[[Any, str], Any] = probe("torch:_C.ScriptModule._get_method", _SCRIPTS)
+_ONEDNN = "oneDNN's copies of frozen weights are not counted"
+onednn_bytes: Callable[[torch.Tensor], int] = probe("torch:ops.mkldnn._nbytes", _ONEDNN, lambda _: 0)
+_LOADERS = "data loaders with workers cannot be used in a step"
+DataLoaderIterator: Any = probe("torch.utils.data.dataloader:_BaseDataLoaderIter", _LOADERS, ())
 
 # The profiler.
 profiler_starts: tuple[tuple[Any, str], ...] = (
@@ -191,19 +171,14 @@ accelerator_places = tuple(
 _DLPACK = "to_dlpack", "_to_dlpack", "_to_dlpack_versioned"
 dlpack_places: tuple[Any, ...] = tuple((place, name) for place in (torch, torch._C, dlpack) for name in _DLPACK)
 """Where torch and a step find DLPack's exports: in ``torch._C`` since torch 2.9."""
-cuda_device_count: Callable[[], int] = probe(
-    "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
-)
+cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "there are no GPUs", lambda: 0)
 
 # The history of CUDA's allocator.
 history_enabled: Callable[[], bool] = probe("torch:_C._cuda_isHistoryEnabled", _HISTORY)
 record_history: Callable[..., None] = probe("torch.cuda.memory:_record_memory_history", _HISTORY)
 allocator_snapshot: Callable[..., Any] = probe("torch.cuda.memory:_snapshot", _HISTORY)
-clear_cublas_workspaces: Callable[[], None] = probe(
-    "torch:_C._cuda_clearCublasWorkspaces",
-    "measure_memory() leaves out cuBLAS workspaces that already exist",
-    lambda: None,
-)
+_CUBLAS = "measure_memory() leaves out cuBLAS workspaces that already exist"
+clear_cublas_workspaces: Callable[[], None] = probe("torch:_C._cuda_clearCublasWorkspaces", _CUBLAS, lambda: None)
 
 _FOREACH = "optimizers are estimated tensor by tensor, although torch runs their foreach kernels"
 foreach_types: tuple[list[Any], ...] = (
@@ -220,16 +195,10 @@ UNCOMPILED_FORM = "__dynamo_disable"
 """The attribute in which torch keeps the uncompiled form of a function."""
 
 
-@contextmanager
-def capture_unasked() -> Iterator[None]:
+def capture_unasked() -> AbstractContextManager[None]:
     """Keep optimizers from asking the GPU whether its stream is being captured."""
-    kind: Any = torch.optim.Optimizer
-    with replaced({(kind, name): lambda *_, **__: None for name in _CAPTURE_CHECKS}):
-        yield
-
-
-_CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-"""The method's name since torch 2.10, and before."""
+    checks = "_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"  # Since torch 2.10, before.
+    return replaced({(torch.optim.Optimizer, name): lambda *_, **__: None for name in checks})
 
 
 def is_dual() -> bool:
