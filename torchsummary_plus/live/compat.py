@@ -2,7 +2,7 @@
 
 No other file uses one, except the types in ``torch._ops`` and ``torch.utils._python_dispatch.TorchDispatchMode``,
 which every supported release has, functions of a few operators, and methods of tensors, storages and autograd nodes.
-:func:`~.versions.private_names` says what is lost without a name; so does the error raised where it is needed.
+:func:`~.versions.missing_names` says what is lost without a name; so does the error raised where it is needed.
 """
 
 from __future__ import annotations

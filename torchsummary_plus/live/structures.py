@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from types import (
     AsyncGeneratorType,
@@ -158,14 +157,11 @@ _CODE = (FunctionType, BuiltinFunctionType, MethodType, partial)
 
 
 def parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the named parts of a container or object, in order: items, keys and values, fields, attributes."""
+    """Yield the named parts of a container or object, in order: items, keys and values, attributes."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from enumerate(value)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield field.name, getattr(value, field.name, None)
     elif not isinstance(value, _CODE):
         yield from getattr(value, "__dict__", {}).items()
         yield from ((name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name))
@@ -190,22 +186,6 @@ def slot_names(value: Any) -> list[str]:
             if name not in ("__dict__", "__weakref__"):
                 names.append(f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name)
     return names
-
-
-def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Memoise ``change``, so that a tensor that occurs twice gets one replacement.
-
-    ``key is value`` then still holds; torch uses it to decide whether the inputs of an attention share one projection
-    (``_in_projection_packed`` in torch/nn/functional.py).
-    """
-    changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def remembered(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in changed:
-            changed[id(tensor)] = tensor, change(tensor)
-        return changed[id(tensor)][1]
-
-    return remembered
 
 
 def all_tensors(value: Any) -> list[torch.Tensor]:

@@ -49,18 +49,13 @@ class PrivateName:
 _probed: dict[str, PrivateName] = {}
 
 
-def private_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch that this package uses, with the consequence of each one's absence.
+def missing_names() -> tuple[PrivateName, ...]:
+    """List the private names that this package uses and this release of torch lacks, with what is lost without each.
 
-    >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
+    >>> [str(name) for name in missing_names() if name.name == "torch._C._swap_tensor_impl"]
     []
     """
-    return tuple(_probed.values())
-
-
-def missing_names() -> tuple[PrivateName, ...]:
-    """List the private names that this release of torch lacks."""
-    return tuple(name for name in private_names() if not name.is_found)
+    return tuple(name for name in _probed.values() if not name.is_found)
 
 
 def probe(place: str, loss: str, instead: Any = _MISSING) -> Any:

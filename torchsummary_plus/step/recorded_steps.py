@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..live.isolation import in_pass
 from ..live.stored import remade
-from ..live.structures import all_tensors, once
+from ..live.structures import all_tensors
 from ..table.attempts import Embeddings
 from ..table.forward import failed_frame
 from ..table.hints import forward_error, step_error
@@ -80,11 +81,11 @@ class RecordedSteps(Steps):
         """Yield the arguments of the steps, which run inside the block."""
         kernels, ledger, watch = self.kernels, self.ledger, self.watch
 
-        def of_input(tensor: Tensor) -> Tensor:
+        @cache  # torch asks whether the inputs of an attention are one tensor (``_in_projection_packed``).
+        def convert(tensor: Tensor) -> Tensor:
             known = self.copy.known(tensor)
             return remade(tensor, kernels.of_input) if known is None else known
 
-        convert = once(of_input)
         args, kwargs, new_inputs = realise(
             example, example.batch_size or 1, self.tree, kernels.input_of, convert, self.step.train_step
         )
