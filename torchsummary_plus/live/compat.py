@@ -235,19 +235,16 @@ def has_own_kernel(operator: Any, device: torch.device) -> bool:
     return has_kernel(operator.name(), device.type.upper())
 
 
-def composable_states(modules: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Return the modules with a state of ``fully_shard`` or the like, which torch keeps beside them, and the states."""
-    registry = sys.modules.get("torch.distributed._composable_state")
-    states: Any = getattr(registry, "_module_state_mapping", None)
-    if not states:
-        return []
-    found = [(module, states[module]) for module in modules if module in states]
-    return [(module, state() if isinstance(state, weakref.ref) else state) for module, state in found]
+def copy_composable_states(modules: Iterable[Any], of: Callable[[Any], Any]) -> None:
+    """Let torch find the states of ``fully_shard`` and the like, which it keeps beside modules, for copies too.
 
-
-def add_composable_state(module: Any, state: Any) -> None:
-    """Let torch find a state for a copied module, as long as that exists."""
-    sys.modules["torch.distributed._composable_state"]._insert_module_state(module, state)
+    ``of`` returns the copy of a module or a state.
+    """
+    registry: Any = sys.modules.get("torch.distributed._composable_state")
+    states: Any = getattr(registry, "_module_state_mapping", None) or {}
+    for module in [module for module in modules if module in states]:
+        state = states[module]
+        registry._insert_module_state(of(module), of(state() if isinstance(state, weakref.ref) else state))
 
 
 def is_tracing_graph() -> bool:

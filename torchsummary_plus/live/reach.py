@@ -8,9 +8,7 @@ functions, such as tables of positions, are emptied.
 from __future__ import annotations
 
 import gc
-import queue
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -37,7 +35,7 @@ _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects hold no tensors of a step, other than containers and :data:`_HOLDING`."""
 
-_HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "weakref", "_weakrefset"})
+_HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "weakref", "_weakrefset", "queue", "_thread"})
 """Modules of the standard library whose objects hold what a user puts there, such as namespaces."""
 
 _PACKAGE = __name__.partition(".")[0]
@@ -234,10 +232,6 @@ class Reached:
             return
         if origin in ("builtins", "itertools") and isinstance(value, Iterator):
             yield from _in_steps(value)
-        elif isinstance(value, threading.local):
-            yield vars(value)
-        elif isinstance(value, queue.Queue):
-            yield value.queue
         elif top_of(origin) == "numpy" and getattr(getattr(value, "dtype", None), "hasobject", False):
             yield from value.ravel().tolist()
         is_foreign = top_of(origin) in _FOREIGN - _HOLDING and not isinstance(value, nn.Module)

@@ -171,8 +171,7 @@ def copied_tree(
     for tensor in held:
         copier.of(tensor)
     copies = copier.modules(modules)
-    for module, state in compat.composable_states(modules):
-        compat.add_composable_state(copier.of(module), copier.of(state))
+    compat.copy_composable_states(modules, copier.of)
     for copied in copies:
         if HOOK in vars(copied):
             swap_offloaded(copied, away)
