@@ -101,6 +101,16 @@ REACHED = {
         "model.parent.mean = model.parent.mean + x.mean(0)",
     ),
     "a module that the step imports": Program(OWN, f"import own; {COUNTS}"),
+    "a number that a function counts": Program(
+        "count, log = 0, []\ndef inc():\n    global count; count += 1\nlook = lambda: (count, log)",
+        "inc(); log.append(count); more = torch.zeros(100_000) if count else None",
+    ),
+    "a number that a closure counts": Program(
+        "def counter():\n    n, log = 0, []\n    def inc():\n        nonlocal n; n += 1\n"
+        "    def count():\n        log.append(n); return n\n    return inc, count, lambda: (n, log)\n"
+        "inc, count, look = counter()",
+        "inc(); more = torch.zeros(100_000) if count() else None",
+    ),
     "switches of torch": Program(
         "def look():\n    return torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()",
         "torch.use_deterministic_algorithms(True, warn_only=True); torch.set_float32_matmul_precision('medium')",

@@ -1,9 +1,9 @@
 """Copies of modules and of everything else that leads to tensors, which get a replacement each.
 
 A pass runs on a copy, so that nothing of the user's has to be put back. What is copied: modules, containers, objects of
-Python classes, optimizers, iterators, arrays of up to ``LARGEST_ARRAY`` bytes, and functions whose closure, defaults or
-globals lead to one of these. Everything else is shared: classes, imported modules, files, locks, threads, generators,
-simple queues.
+Python classes, optimizers, iterators, arrays of up to ``LARGEST_ARRAY`` bytes, and functions: the user's, and those of
+libraries whose closure or defaults lead to one of these. Everything else is shared: classes, imported modules, files,
+locks, threads, generators, simple queues.
 
 Whether code is searched at all depends on what it refers to: the names in it, its package, the modules it imports.
 """
@@ -298,7 +298,7 @@ class Copier:
         return new
 
     def _function(self, function: FunctionType) -> Any:
-        """Return a function on copies of its cells and globals, or itself if these lead to nothing that is copied."""
+        """Return a function on copies of its cells and globals; a library's is shared if it leads to nothing copied."""
         self.functions.append(function)
         is_own, namespace = not is_library(function.__code__.co_filename), function.__globals__
         names = [name for name in names_of(function.__code__)[0] if name in namespace] if is_own else []
@@ -315,9 +315,9 @@ class Copier:
             namespace[name] = self.of(function.__globals__[name])
         held = [content for cell in function.__closure__ or () for content in content_of(cell)]
         held += [function.__defaults__, *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
-        held += [function.__globals__[name] for name in names]
-        leads_to_state = any(self.of(value) is not value and self.of(value) is not new for value in held)
-        return new if leads_to_state else self.note(function, function)
+        if is_own or any(self.of(value) is not value and self.of(value) is not new for value in held):
+            return new
+        return self.note(function, function)
 
     def _iterator(self, value: Any) -> Any:
         """Return an iterator from the parts that pickle would use; those of itertools have none since Python 3.14."""

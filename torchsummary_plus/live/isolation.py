@@ -147,10 +147,6 @@ PATIENCE = 0.1
 class HeldError(BaseException):
     """Carries a handler's exception past whatever would catch that exception on the way."""
 
-    def __init__(self, original: BaseException) -> None:
-        super().__init__(original)
-        self.original = original
-
 
 class _Held:
     """The process's own handlers while they are set aside, and what one of them has raised.

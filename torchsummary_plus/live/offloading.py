@@ -7,6 +7,7 @@ from its ``weights_map`` before a forward and puts meta tensors back afterwards 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -87,15 +88,13 @@ def away_as_fakes(device: torch.device) -> Away:
     return Away(weight, lambda tensor: fake_like(tensor, META), device)
 
 
+@dataclass(eq=False)
 class Offloaded(Mapping[str, Tensor]):
     """A weights map with replacements for the weights in memory; ``load`` provides those on disk."""
 
-    def __init__(
-        self, weights: Mapping[str, Tensor], replacements: dict[str, Tensor], load: Callable[[str], Tensor]
-    ) -> None:
-        self.weights = weights
-        self.replacements = replacements
-        self.load = load
+    weights: Mapping[str, Tensor]
+    replacements: dict[str, Tensor]
+    load: Callable[[str], Tensor]
 
     def __getitem__(self, name: str) -> Tensor:
         return self.replacements[name] if name in self.replacements else self.load(name)

@@ -115,7 +115,11 @@ class Reached:
     def _inside(self, value: Any) -> Iterator[Any]:
         if isinstance(value, torch.Tensor):
             if not compat.is_torch_fake(value):  # An exported program's example values, which take no memory.
-                yield from self._in_tensor(value)
+                self.tensors.append(value)
+                yield from vars(value).values()
+                yield from (value._backward_hooks or {}).values()
+                yield from (value._post_accumulate_grad_hooks or {}).values()
+                yield from (gradient_of(value), type(value))
         elif isinstance(value, dict):
             yield from dict.keys(value)
             yield from dict.values(value)
@@ -156,14 +160,6 @@ class Reached:
         if isinstance(attributes, dict):
             yield attributes
         yield type(container)
-
-    def _in_tensor(self, tensor: torch.Tensor) -> Iterator[Any]:
-        self.tensors.append(tensor)
-        yield from vars(tensor).values()
-        yield from (tensor._backward_hooks or {}).values()
-        yield from (tensor._post_accumulate_grad_hooks or {}).values()
-        yield gradient_of(tensor)
-        yield type(tensor)
 
     def _in_class(self, kind: type) -> Iterator[Any]:
         """Yield the attributes of a user's class, its bases and their metaclass."""
