@@ -272,7 +272,7 @@ def own_random() -> Iterator[None]:
     inside goes on with its own copy.
     """
     outer, own = _own.generator, torch.Generator()
-    own.set_state(rng_state())
+    own.set_state(_current().get_state())
     _own.generator = own
     try:
         with compat.replaced(_STAND_INS):

@@ -170,11 +170,11 @@ class Reached:
             is_own = base.__module__ == "__main__" or (module is not None and not is_library(path))
             if is_own or package_of(base) in self._packages:
                 self.classes.append(base)
-            attributes = (inner for value in list(vars(base).values()) for inner in _behind(value))
-            if is_own or _is_of_one_module(base, module):
-                yield from attributes
-            elif package_of(base) in self._packages:
-                yield from (value for value in attributes if isinstance(value, CACHED))
+            is_searched = is_own or _is_of_one_module(base, module)
+            for value in list(vars(base).values()) if is_searched or package_of(base) in self._packages else ():
+                for inner in _behind(value):
+                    if is_searched or isinstance(inner, CACHED):
+                        yield inner
 
     def _in_function(self, function: FunctionType) -> Iterator[Any]:
         self.functions.append(function)
