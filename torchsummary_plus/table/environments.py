@@ -17,7 +17,7 @@ from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
 from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.packed import own_attributes
 from ..live.stored import all_stored, remade
-from ..live.structures import inner_tensors, is_wrapper
+from ..live.structures import CLASSES, inner_tensors, is_wrapper
 from ..trace.assumed_routing import Routers
 from ..trace.kernels import SMALL, FakeKernels, run_really, written
 from .forward import Listener
@@ -153,14 +153,17 @@ def copied_tree(
         _add_tensors([*module._parameters.values(), *module._buffers.values(), *dict(attributes).values()], held)
     known = set(map(id, held))
     for tensor in held:
-        if is_wrapper(tensor):
+        if type(tensor) not in CLASSES and is_wrapper(tensor):
             known.update(map(id, inner_tensors(tensor)))
 
     def replaced(tensor: Tensor) -> Tensor:
+        change = own if id(tensor) in known else other
+        if type(tensor) in CLASSES and not vars(tensor):  # As most are.
+            return change(tensor)
         if nn.parameter.is_lazy(tensor):
             lazy: Callable[..., Tensor] = type(tensor)
             return lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
-        return remade(tensor, copier.of if is_wrapper(tensor) else own if id(tensor) in known else other)
+        return remade(tensor, copier.of if is_wrapper(tensor) else change)
 
     copier = Copier(replaced)
     for module in modules:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
 from ..live.autocast import kernel_cast_within
-from ..live.fakes import META, PRIM_DEVICE, Fake, follow_access
+from ..live.fakes import CPU, META, PRIM_DEVICE, Fake, follow_access
 from ..live.isolation import safe_point
 from ..live.structures import inner_tensors
 from ..trace.kernels import Kernel, tensors_of
@@ -153,6 +153,8 @@ class Pass(compat.DispatchMode):
         """Run an operator below any function mode, which an engine's backward leaves active here."""
         if func is PRIM_DEVICE:  # No safe point: functions of torch that may not throw ask for devices too.
             device = device_of(args[0])
+            if device == CPU and not self.state.on_cuda:
+                return device
             return META if self.state.hides_device(device) else device
         safe_point()
         kwargs = kwargs or {}

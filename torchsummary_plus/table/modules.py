@@ -22,7 +22,7 @@ from ..live.copying import INERT
 from ..live.offloading import execution_device
 from ..live.packed import own_attributes, packed_parameters
 from ..live.stored import stored
-from ..live.structures import dtype_name, held_bytes, logical_shape
+from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
 
 CPU = torch.device("cpu")
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -260,10 +260,15 @@ class _Keys:
         self.kept_alive.append(tensor)
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
         registered, dtype = id(tensor) in self.registered, dtype_name(tensor.dtype)
-        if nn.parameter.is_lazy(tensor):
+        storages: dict[int, int] = {}
+        is_plain = type(tensor) in CLASSES and tensor.layout is torch.strided and not tensor.is_nested
+        if is_plain and not vars(tensor) and not compat.is_functorch_wrapped(tensor):  # As most are.
+            shape, parts = tuple(tensor.shape), [tensor]
+        elif nn.parameter.is_lazy(tensor):
             return ParameterSpec(name, key, (), dtype, 0, trainable, (), registered)
-        shape, storages = logical_shape(tensor), {}
-        for part in stored(tensor) or [tensor]:
+        else:
+            shape, parts = logical_shape(tensor), stored(tensor) or [tensor]
+        for part in parts:
             if part.layout is torch.strided and not part.is_nested:
                 storage = part.untyped_storage()
                 place, nbytes = ("storage", storage._cdata), storage.nbytes()

@@ -53,7 +53,9 @@ class Recorder(Listener):
 
     def begin(self, frame: Frame) -> None:
         """Start a record with the call's inputs."""
-        self.records.append(_Record(frame, describe_arguments(frame.args, frame.kwargs)))
+        is_one = len(frame.args) == 1 and not frame.kwargs  # As of most calls.
+        inputs = describe_tensors(frame.args[0]) if is_one else describe_arguments(frame.args, frame.kwargs)
+        self.records.append(_Record(frame, inputs))
 
     def end(self, frame: Frame, output: Any) -> None:
         """Complete the record with the call's outputs."""
