@@ -38,6 +38,8 @@ CHECKED_INPUTS: Place = place("torch._inductor.compile_fx:get_input_idxs_to_chec
 _RANDOM = "torch._prims.rng_prims"
 RANDOM: Any = probe(f"{_RANDOM}:run_and_save_rng_state", _ALL), probe(f"{_RANDOM}:run_with_rng_state", _ALL)
 """Run an operator that draws random numbers, and run it again with the same ones."""
+RANDOM_ON_CUDA: Any = probe(f"{_RANDOM}:graphsafe_run_with_rng_state", _CUDA)
+"""Does both, with a generator of its own for each."""
 BACKEND_SELECT: Any = probe("torch:_C.DispatchKey.BackendSelect", _ALL)
 
 # Dynamo.
@@ -72,6 +74,8 @@ TRITON_HASH: Place = place("torch.utils._triton:triton_hash_with_backend", _CUDA
 has_triton_package: Any = probe("torch.utils._triton:has_triton_package", _CUDA)
 ATTRIBUTES_VERSION: Place = place("torch._inductor.utils:get_triton_attrs_descriptor_version", _CUDA)
 PATTERNS = tuple(place(f"torch._inductor.fx_passes.{part}:lazy_init", _CUDA) for part in ("joint_graph", "post_grad"))
+CONSTANTS: Place = place("torch.fx.experimental.proxy_tensor:CONSTANT_NUMEL_LIMIT", _CUDA)
+"""The most elements of a tensor whose values are followed while a graph is made, for ``item``."""
 FOLD: Place = place("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _CUDA)
 SHOULD_PAD: Place = place("torch._inductor.fx_passes.pad_mm:_should_pad", _CUDA)
 CONV_BACKEND: Place = place("torch:_C._select_conv_backend", _CUDA)

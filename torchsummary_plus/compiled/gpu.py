@@ -33,6 +33,16 @@ class Guard(nullcontext[None]):
 STREAM = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0, device_type=1)
 
 
+class Generator(torch.Generator):
+    """A generator of the CPU that says that it is the GPU's."""
+
+    device = torch.device("cuda", 0)
+
+    def clone_state(self) -> Generator:
+        """Return another one, since its numbers do not matter."""
+        return Generator()
+
+
 def _always(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
 
@@ -77,6 +87,7 @@ def install(card: Card, capability: Capability, notes: dict[str, None]) -> None:
     for name in ("get_device_properties", "current_device"):
         setattr(names.DEVICE.value.Worker, name, staticmethod(answers[name]))
     torch.cuda.get_device_name = _always(card.name)
+    torch.cuda.default_generators = (Generator(),)
     torch.cuda.get_rng_state = _always(torch.zeros(16, dtype=torch.uint8))
     torch.cuda.set_rng_state = _always(None)
     names.INITIALISE.set(_always(None))
@@ -145,6 +156,7 @@ def _on_cpu() -> None:
             node.kwargs = kwargs
 
     names.AVOIDS_DEVICE.set(property(_always(True)))
+    names.CONSTANTS.set(-1)  # Not even those of an empty tensor, since it may be moved to the GPU.
     for place in names.PATTERNS:
         names.wrap(place, trace)
     names.wrap(names.FOLD, fold)
