@@ -127,9 +127,7 @@ def test_the_peak_on_a_gpu_is_that_of_the_no_op_runtime(name: str, is_padded: bo
     name += "/float32"
     case = next(case for case in CASES if case.name == name)
     model, inputs = case.built()
-    result = estimate_memory(
-        model, input_data=inputs[0], optimizer="sgd", loss=loss_of, gpu="A100 80GB", compiled=True
-    )
+    result = estimate_memory(model, input_data=inputs[0], optimizer="sgd", loss=loss_of, gpu="A100 80GB", compiled=True)
     assert AS_COMPILED in result.assumptions
     recorded = json.loads((DATA / "gpu_compiled_noop_a100_torch_2.13.0.json").read_text())["cases"][f"{name}/sgd"]
     assert result.peak_bytes == recorded["measured"]
@@ -137,6 +135,35 @@ def test_the_peak_on_a_gpu_is_that_of_the_no_op_runtime(name: str, is_padded: bo
     assert pads == is_padded  # Of the 10 outputs.
     least, most = result.reserved_range
     assert least <= recorded["reserved"] <= most
+
+
+SCALE = torch.ones(16)
+
+
+def by_a_global(model: nn.Module, x: Tensor) -> None:
+    y = model(x) * SCALE
+    torch._dynamo.graph_break()
+    (model(y) * SCALE).sum().backward()
+
+
+def by_an_attribute(model: Any, x: Tensor) -> None:
+    y = model(x) * model.scale
+    torch._dynamo.graph_break()
+    (model(y) * model.scale).sum().backward()
+
+
+@needs_release
+@needs_fork
+def test_a_function_goes_on_after_a_break_with_its_own_globals() -> None:
+    """Every copy of a step has globals of its own; Dynamo defines the function that goes on for the first one."""
+    peaks = []
+    for step in (by_a_global, by_an_attribute):
+        model = nn.Linear(16, 16)
+        model.scale = SCALE
+        result = estimate_memory(model, (16,), 64, train_step=torch.compile(step), compiled=True)
+        assert AS_COMPILED in result.assumptions
+        peaks.append(result.peak_bytes)
+    assert peaks[0] == peaks[1]
 
 
 @needs_release

@@ -110,3 +110,14 @@ def test_a_model_deeper_than_the_stack_is_copied() -> None:
         modules.insert(0, model)
     copies = Copier(doubled).modules(modules)
     assert all(copies[k][0] is copies[k + 1] for k in range(2000))  # type: ignore[index]
+
+
+def test_functions_of_a_library_that_refer_to_each_other_are_shared() -> None:
+    """As ``torch.utils.checkpoint.checkpoint`` and its wrapper by the compiler, which knows it by its identity."""
+    namespace: dict[str, Any] = {}
+    code = "def make():\n def outer(): pass\n def inner(): return outer\n outer.inner = inner\n return outer"
+    exec(compile(code, torch.__file__, "exec"), namespace)
+    outer = namespace["make"]()
+    assert Copier(doubled).of(outer) is outer
+    outer.state = [1]
+    assert Copier(doubled).of(outer) is not outer

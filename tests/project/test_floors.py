@@ -134,7 +134,7 @@ def test_the_map_of_a_large_folder_names_each_of_its_files() -> None:
 
 
 def test_the_package_adds_its_own_files_alone_to_import_torch() -> None:
-    """Beside the standard library: no part of torch that ``import torch`` leaves out, no Jinja2 before a page."""
+    """Beside the standard library: no part of torch that ``import torch`` leaves out, no tabulate before a table."""
     code = (
         "import json, sys, torch; before = set(sys.modules); import torchsummary_plus;"
         "print(json.dumps(sorted(set(sys.modules) - before)))"

@@ -125,11 +125,14 @@ def _check_few_guards(own: Callable[..., None], *args: Any, **kwargs: Any) -> No
 def _install_for_every_copy(own: Callable[..., None], graph: Any, name: str, value: Any) -> None:
     """Define Dynamo's global variables for copies of a function with other globals too."""
     own(graph, name, value)
-    if isinstance(value, FunctionType) and value.__globals__ is graph.global_scope:  # It goes on after a break.
-        module = sys.modules.get(value.__globals__.get("__name__", ""))
-        if module is not None and vars(module) is not value.__globals__:
-            raise UnsupportedError("the graph breaks in a function that uses global objects of the step")
-    vars(builtins)[name] = value
+
+    def resumed(*args: Any, **kwargs: Any) -> Any:
+        return FunctionType(value.__code__, sys._getframe(1).f_globals, name)(*args, **kwargs)
+
+    goes_on = isinstance(value, FunctionType) and value.__globals__ is graph.global_scope  # After a break of the graph.
+    vars(builtins)[name] = resumed if goes_on else value
+    imported = {name: value for name, value in graph.global_scope.items() if name.startswith("__import_")}
+    vars(builtins).update(imported)  # Dynamo sets them itself.
 
 
 def _prepare(context: Any) -> None:
