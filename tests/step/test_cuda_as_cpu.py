@@ -40,8 +40,6 @@ def test_kernels_of_the_cpu_leave_a_range_with_room_for_cublas() -> None:
     low, high = estimate.peak_range
     assert low <= estimate.peak_bytes and high >= estimate.peak_bytes + (64 << 20)
     assert estimate.assumptions[1].startswith("measured in a real step on the CPU")
-    assert [spec.nbytes for spec in estimate.log.storages].count(32 << 20) == 1
-    assert 32 << 20 < estimate.peak_bytes < 34 << 20
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU, whose statistics are read")

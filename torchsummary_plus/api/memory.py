@@ -144,8 +144,10 @@ def predicted(
     run: Callable[[StepRequest, Callable[[str], None]], MemoryEstimate] = StepRequest.predicted,
 ) -> MemoryEstimate:
     """Return the estimate of a step, of the rank with the highest peak. See :func:`estimate_memory`."""
+    estimates = []
     with progress_line(progress) as tick:
-        estimates = [run(request, tick) for request in world.requests(model, required(example), options)]
+        for request in world.requests(model, required(example), options):
+            estimates.append(run(request, tick))
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 

@@ -56,7 +56,7 @@ def align(sequences: Sequence[Sequence[ComparedLayer]]) -> list[tuple[int | None
     >>> relu, gelu = ComparedLayer("ReLU", "[8]"), ComparedLayer("GELU", "[8]")
     >>> fc = ComparedLayer("Linear", "[8]", num_params=72)
     >>> align([[fc, relu, fc], [fc, gelu, fc, fc]])
-    [(0, 0), (1, 1), (None, 2), (2, 3)]
+    [(0, 0), (1, 1), (2, 2), (None, 3)]
     """
     first, *others = sequences
     rows: list[tuple[int | None, ...]] = [(place,) for place in range(len(first))]

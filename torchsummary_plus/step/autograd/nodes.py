@@ -72,7 +72,7 @@ class SavedNumbers:
             return
         if out._base is None:
             self._pending = weakref.ref(out)
-        elif func in _KEEPING and torch.is_grad_enabled():
+        elif func in _KEEPING and torch.is_grad_enabled() and out.requires_grad:
             self._of_views.append(torch.UntypedStorage(NUMBER_BYTES[type(args[1])]))
             self._record(self._of_views[-1], 1.0)
 
