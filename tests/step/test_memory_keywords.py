@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchsummary_plus import estimate_memory
+from torchsummary_plus import estimate_memory, measure_memory
 
 Call = Callable[..., Any]
 LENGTHS = torch.full((4,), 16), torch.full((4,), 3)
@@ -62,3 +62,19 @@ def test_keywords_change_nothing(name: str, device: str) -> None:
     assert by_keyword.peak_bytes == by_position.peak_bytes
     assert by_keyword.unknown == by_position.unknown
     assert by_keyword.assumptions == by_position.assumptions
+
+
+class Aligned(nn.Linear):
+    """With lengths that live no longer than its forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = super().forward(x).transpose(0, 1).log_softmax(-1)
+        lengths = torch.full((len(x),), 16), torch.full((len(x),), 3)
+        loss: Tensor = F.ctc_loss(scores, torch.ones(len(x), 3).long(), *lengths)
+        return loss
+
+
+def test_the_lengths_that_ctc_reads_are_not_kept() -> None:
+    model, x = Aligned(8, 8), torch.randn(512, 16, 8)
+    predicted, measured = estimate_memory(model, input_data=x), measure_memory(model, input_data=x)
+    assert predicted.peak_bytes == measured.peak_bytes

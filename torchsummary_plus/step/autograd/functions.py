@@ -32,6 +32,7 @@ from ...table.forward import Pass
 from ...trace.kernels import NUMBER_BYTES
 from ...trace.questions import array_question
 from ...trace.state import Composite
+from ...trace.valued_kernels import longest_target
 from ..real_steps import MAKERS, READS, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
@@ -117,6 +118,8 @@ class StepFunctions(TorchFunctionMode):
             return cast_encoder_layer
         if func in _RECURRENCES:
             return partial(self._recurrence, func)
+        if func is _ctc_kernel:
+            return self._ctc_loss
         return self._max_pool1d if func in _POOLS else cast("Callable[..., Any]", func)
 
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -148,6 +151,26 @@ class StepFunctions(TorchFunctionMode):
         with self.watch.state.being(composite=Composite.RECURRENCE):
             return func(*args, **kwargs)
 
+    def _ctc_loss(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *args: Any, **kw: Any
+    ) -> Any:
+        """Read the lengths, as contiguous int64, as Python numbers; under a mode the backward keeps their tensors.
+
+        Source: aten/src/ATen/native/LossCTC.cpp, ``ctc_loss``.
+        """
+        kernels: Any = self.watch.kernel
+        given = [input_lengths, target_lengths]
+        if not all(isinstance(tensor, Tensor) for tensor in given):
+            return _ctc_kernel(log_probs, targets, *given, *args, **kw)
+        read: list[Tensor] = [tensor.to(torch.int64).contiguous() for tensor in given]
+        lengths = [
+            kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), tensor) or [longest] * tensor.numel()
+            for tensor, longest in zip(given, (log_probs.shape[0], longest_target(log_probs, targets)))
+        ]
+        loss = _ctc_kernel(log_probs, targets, *lengths, *args, **kw)
+        read.clear()  # Until here the kernel would hold them.
+        return loss
+
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Without gradients or a tangent the CPU kernel makes no indices; under a mode, torch runs the one that does.
 
@@ -168,9 +191,10 @@ _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot
 _pool: Any = functional.max_pool1d
+_ctc_kernel: Any = torch.ctc_loss
 _RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
-_UNDER_MODES = {_linear_kernel, _one_hot_kernel, *_RECURRENCES, *_POOLS}
+_UNDER_MODES = {_linear_kernel, _one_hot_kernel, _ctc_kernel, *_RECURRENCES, *_POOLS}
 """Functions that run otherwise under any dispatch mode, also a user's."""
 
 
