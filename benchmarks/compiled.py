@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import torch
@@ -254,7 +255,7 @@ def report(rows: dict[str, Any]) -> str:
     both = {name: row for name, row in rows.items() if "predicted" in row and "measured" in row}
     lines = [
         f"{name:32} measured {row['measured']:>12,}  compiled {row['predicted'] / row['measured'] - 1:+8.3%}  "
-        f"{row['predict_seconds']:5.1f} s of {row['measure_seconds']:5.1f} s"
+        f"{row['predict_seconds']:5.1f} s of {row.get('measure_seconds', nan):5.1f} s"
         for name, row in sorted(both.items())
     ]
     exact = sum(row["predicted"] == row["measured"] for row in both.values())
