@@ -167,6 +167,22 @@ def test_a_function_goes_on_after_a_break_with_its_own_globals() -> None:
 
 
 @needs_release
+@needs_fork
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+def test_a_process_that_has_compiled_before_predicts_for_a_gpu() -> None:
+    """Inductor has its patterns then, and refuses them a second time."""
+    code = (
+        "import torch; from torch import nn; from torchsummary_plus import estimate_memory\n"
+        "from torch._inductor.fx_passes import joint_graph, post_grad\n"
+        "joint_graph.lazy_init(torch.device('cpu')); post_grad.lazy_init()\n"  # As the first real compilation does.
+        "step = estimate_memory(nn.Linear(8, 8), (8,), 4, gpu='T4', optimizer='sgd', compiled=True)\n"
+        f"assert {AS_COMPILED!r} in step.assumptions, step.assumptions"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+@needs_release
 def test_recurrent_layers_on_cuda_are_refused_by_name() -> None:
     """Their kernel is chosen in a step of eager code only; the truth is the eager peak, which the range contains."""
     result = estimate_memory(nn.LSTM(8, 8), (5, 8), 4, gpu="A100 80GB", compiled=True)

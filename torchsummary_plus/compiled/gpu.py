@@ -143,9 +143,11 @@ def _without_triton() -> None:
 def _on_cpu() -> None:
     """Trace inductor's own patterns and fold its constants on the CPU, since it does so on real tensors."""
 
-    def trace(own: Callable[..., Any], *_: Any) -> Any:
+    def trace(own: Any, *_: Any) -> None:
+        if own.cache_info().currsize:  # The process has compiled before, and has them.
+            return
         with compat.replaced({(torch.cuda, "is_available"): _always(False)}):
-            return own(torch.device("cpu"))
+            own(torch.device("cpu"))
 
     def fold(own: Callable[..., Any], folder: Any, node: Any) -> Any:
         kwargs = node.kwargs
