@@ -31,7 +31,14 @@ from torchsummary_plus.api import step_request
 from torchsummary_plus.api.step_options import StepOptions
 from torchsummary_plus.api.step_request import StepRequest
 from torchsummary_plus.compiled.estimate import key_of
-from torchsummary_plus.data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog, without
+from torchsummary_plus.data.memory_records import (
+    AS_COMPILED,
+    COMPILED_ON_CUDA,
+    NO_GRAPH,
+    NOT_COMPILED,
+    MemoryLog,
+    without,
+)
 from torchsummary_plus.table.inputs import make_example
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +187,18 @@ def test_a_process_that_has_compiled_before_predicts_for_a_gpu() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+@needs_release
+@needs_fork
+@pytest.mark.parametrize(
+    ("model", "is_eager"), [(nn.LSTM(8, 8), True), (nn.Linear(8, 8), False)], ids=["LSTM", "Linear"]
+)
+def test_a_step_without_a_graph_says_so(model: nn.Module, is_eager: bool) -> None:
+    """Dynamo leaves recurrent layers alone, so that the eager step is the truth."""
+    compiled = estimate_memory(model, (5, 8), 4, compiled=True)
+    assert (NO_GRAPH in compiled.assumptions) == is_eager
+    assert not is_eager or compiled.peak_bytes == estimate_memory(model, (5, 8), 4).peak_bytes
 
 
 @needs_release

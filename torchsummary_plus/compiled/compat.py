@@ -50,6 +50,8 @@ COMPILE: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
 COMPILE_FORWARD: Place = place("torch._inductor.compile_fx:compile_fx_forward", _ALL)
 IS_RECOMPILED: Place = place("torch._dynamo.convert_frame:has_tensor_in_frame", _ALL)
 """Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
+counters: Any = probe("torch._dynamo.utils:counters", _ALL)
+"""How many graphs the process has compiled, among other figures."""
 compiled_code: Any = probe("torch._dynamo.eval_frame:_debug_get_cache_entry_list", _ALL)
 is_skipped: Any = probe("torch._dynamo.trace_rules:check", _ALL)
 in_a_frame: Any = probe("torch._dynamo.external_utils:wrap_inline", _ALL)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import UnsupportedError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import NO_GRAPH, MemoryLog
 from ..live import compat
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.isolation import global_state_kept, gradients
@@ -66,10 +66,15 @@ def record(task: Task) -> MemoryLog:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
     notes: dict[str, None] = {}
     _install(task, notes)
+    graphs = names.counters["stats"]["unique_graphs"]
     _compile(task)
+    if names.counters["stats"]["unique_graphs"] == graphs:
+        notes[NO_GRAPH] = None
     for operator in names.RANDOM:  # A pass runs their kernel, and sees what that allocates.
         type(operator).__call__ = staticmethod(operator.py_kernels[names.BACKEND_SELECT])
-    type(names.RANDOM_ON_CUDA).__call__ = staticmethod(lambda run, *args, rng_state, **kwargs: run(*args, **kwargs))
+    if task.device.type == "cuda":
+        again = type(names.RANDOM_ON_CUDA)
+        again.__call__ = staticmethod(lambda run, *args, rng_state, **kwargs: run(*args, **kwargs))
     compat.stance_of_passes = "fail_on_recompile"
     names.IS_RECOMPILED.set(lambda frame: bool(names.compiled_code(frame.f_code)))
     log = record_once(task)
@@ -131,8 +136,9 @@ def _install_for_every_copy(own: Callable[..., None], graph: Any, name: str, val
 
     goes_on = isinstance(value, FunctionType) and value.__globals__ is graph.global_scope  # After a break of the graph.
     vars(builtins)[name] = resumed if goes_on else value
-    imported = {name: value for name, value in graph.global_scope.items() if name.startswith("__import_")}
-    vars(builtins).update(imported)  # Dynamo sets them itself.
+    for alias, module in graph.global_scope.items():
+        if alias.startswith("__import_"):  # Dynamo sets these itself.
+            vars(builtins)[alias] = module
 
 
 def _prepare(context: Any) -> None:

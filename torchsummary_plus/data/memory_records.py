@@ -103,6 +103,7 @@ COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kern
 HOW_COMPILED = "compiled=True estimates the step as torch.compile runs it"
 AS_COMPILED = "torch.compile: estimated as compiled; the first step, which compiles, may hold more"
 COMPILED_ON_CUDA = "torch.compile on CUDA: compared with simulated GPUs only; kernels that it times leave more reserved"
+NO_GRAPH = "torch.compile: no graph was found, so the code runs as it is"  # Such as a single recurrent layer.
 NOT_COMPILED = "compiled=True: "  # How it begins where it says why the source was estimated all the same.
 
 

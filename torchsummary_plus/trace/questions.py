@@ -32,7 +32,7 @@ from .assumed_routing import BALANCED, CROWDED, Routers
 from .kernels import asks_values, change_tensors, tensors_of
 
 OUTSIDE, OPTIMIZER = -1, -2
-"""Module numbers of what happens in no module's forward: in an optimizer's step, and all else."""
+"""Module numbers of what happens in no module's forward; the second is an optimizer's step."""
 
 
 class Question(NamedTuple):
