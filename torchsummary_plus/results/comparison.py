@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..data.errors import choice_error
 from ..render import comparison_tables as side_by_side
@@ -15,7 +14,7 @@ from ..render.memory_tables import steps_table
 from ..table.columns import check_layout
 from .memory_estimate import MemoryEstimate
 from .model_summary import Presentation
-from .views import Columns, Depth, FigureChoice, Figures, Views
+from .views import OF_FIGURES, Chosen, Depth, Figures, ShownLook, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from ..formats.table import Table
     from ..render.html_report import Section
-    from .views import ChosenLook, ShownLook
 
 
 MANY = 3  # Maximum number of models whose layers fit on a page side by side, with shapes and parameters.
@@ -53,25 +51,20 @@ class Comparison(Views, Figures, side_by_side.Compared):
     layers: bool | None = None
     """Whether the layers are shown; None shows them if at least half of them match, or if columns were chosen."""
 
+    _own_options: ClassVar[tuple[str, ...]] = OF_FIGURES
+    _look_of_data: ClassVar[Chosen] = {"layers": True}
     _html_style: ClassVar[str | None] = None
     """None: a tree would hide rows that only one model has."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
-        look, deepest, _ = self.view.with_look(..., depth, style)
-        rows = self._aligned(look, deepest)
+        shown, _ = self._options({"style": style, "depth": depth})
+        rows = self._aligned(self.view.with_look(shown))
         return tuple(tuple(None if item is None else item[0].row.index for item in row) for row in rows)
 
-    @cached_property
-    def _alignments(self) -> dict[tuple[str, int | None], list[side_by_side.AlignedRow]]:
-        return {}
-
-    def _aligned(self, style: str, depth: int | None) -> list[side_by_side.AlignedRow]:
-        """Return the aligned lines, computed once for each style and depth. Raises :class:`InputError`."""
-        check_layout(style, depth)
-        if (style, depth) not in self._alignments:
-            self._alignments[style, depth] = side_by_side.aligned_lines(self, style, depth)
-        return self._alignments[style, depth]
+    def _aligned(self, view: Presentation) -> list[side_by_side.AlignedRow]:
+        check_layout(view.style, view.depth)
+        return side_by_side.aligned_lines(self, view.style, view.depth)
 
     def plot(
         self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None, width: str | None = None
@@ -84,33 +77,22 @@ class Comparison(Views, Figures, side_by_side.Compared):
         """
         return draw_comparison(self, figures, placed(ax, width))
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        figures = side_by_side.figures_table(self, self.figures)
-        if self.orient == "models":
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
+        chosen, orient = look.get("figures", self.figures), look.get("orient", self.orient)
+        if orient not in side_by_side.ORIENTS:
+            raise choice_error("orient", orient, side_by_side.ORIENTS)
+        figures = side_by_side.figures_table(self, (chosen,) if isinstance(chosen, str) else chosen)
+        if orient == "models":
             figures = side_by_side.models_table(figures, len(self.entries))
-        look, deepest, names = self.view.with_look(columns, depth, style)
+        view, layers = self.view.with_look(look), look.get("layers", self.layers)
+        names = view.col_names
         side_by_side.shared_names(self, names)  # Raises for an unknown column, also where no layers are shown.
-        if self.layers is False:
+        if layers is False:
             return (figures,)
-        aligned = self._aligned(look, deepest)
-        if self.layers or names is not None or self.changes_only or side_by_side.layers_match(aligned):
-            return figures, side_by_side.layers_table(self, aligned, names, look == "tree")
+        aligned = self._aligned(view)
+        if layers or names is not None or self.changes_only or side_by_side.layers_match(aligned):
+            return figures, side_by_side.layers_table(self, aligned, names, view.style == "tree")
         return (replace(figures, notes=(*figures.notes, side_by_side.FEW_MATCH)),)
-
-    def _plain(self, table: int, *look: Any, **rows: Any) -> Table:
-        return super()._plain(table, *look, **{"layers": True, **rows})
-
-    def _with_rows(self, rows: ChosenLook, style: str | None) -> Views:
-        """Return the comparison with the chosen figures, orientation and layers."""
-        chosen: dict[str, Any] = {name: value for name, value in rows.items() if name in FigureChoice.__annotations__}
-        if not chosen:
-            return super()._with_rows(rows, style)
-        if isinstance(chosen.get("figures"), str):
-            chosen["figures"] = (chosen["figures"],)
-        if chosen.get("orient", "figures") not in side_by_side.ORIENTS:
-            raise choice_error("orient", chosen["orient"], side_by_side.ORIENTS)
-        rest: Any = {name: value for name, value in rows.items() if name not in chosen}
-        return replace(self, **chosen)._with_rows(rest, style)
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as an HTML fragment; by default only the parameter columns of many models."""
@@ -158,7 +140,7 @@ class StepComparison(Views, Figures):
         """
         return draw_steps(self.names, self.estimates, placed(ax, width))
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
         times = [estimate.known_time() for estimate in self.estimates]
         seconds = [None if time is None else time.seconds for time in times]
         return (steps_table(self.names, self.estimates, seconds),)

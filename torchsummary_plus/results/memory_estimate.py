@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, fields
-from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..data.units import in_common_unit
 from ..formats.table import Table
@@ -15,14 +14,13 @@ from ..memory.gpus import named_gpu
 from ..render.figure import placed
 from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
 from ..timing.step_time import StepTime, step_time
-from .views import Columns, Depth, Figures, Views, figure_look
+from .views import Chosen, Figures, ShownLook, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
     from ..render.html_report import Section
-    from .views import OtherLook
 
 REPORT_COLUMNS = (
     "peak_own_bytes", "peak_inclusive_bytes", "saved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes",
@@ -48,6 +46,7 @@ class MemoryEstimate(Views, Figures, Estimate):
     """
 
     _main_plot: ClassVar[str] = "plot_timeline"
+    _look_of_data: ClassVar[Chosen] = {"columns": BY_KIND}
 
     def render(self, width: int = WIDTH, units: str | None = None) -> str:
         """Return the estimate as text on lines of at most ``width`` characters: whether it fits, and what it holds.
@@ -85,26 +84,17 @@ class MemoryEstimate(Views, Figures, Estimate):
         is_known = card is not None and card.peaks is not None and self.backend == "cuda" and self.log.kernels
         return self.time(gpu or None) if is_known else None
 
-    def to_text(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
-        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
-    ) -> str:  # fmt: skip
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return :meth:`render`'s text, or with ``columns`` a table."""
-        cells, rows = figure_look(units, look)
-        if not isinstance(columns, EllipsisType):
-            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units, **look)[0])
-        self._with_rows(rows, style)
+        shown, cells = self._options(look)
+        if "columns" in shown:
+            return table_text(self.tables(**look)[0])
         return self.render(units=cells.units.get("bytes", cells.sizes))
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        if isinstance(columns, EllipsisType):
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
+        if "columns" not in look:
             return (answer_table(self),)
-        deepest = None if isinstance(depth, EllipsisType) else depth
-        return (memory_table(self, columns, deepest, style or "torchsummary"),)
-
-    def _plain(self, table: int, columns: Columns = ..., *look: Any, **options: Any) -> Table:
-        """Return one table as data: without chosen columns, every kind at the peak."""
-        return super()._plain(table, BY_KIND if isinstance(columns, EllipsisType) else columns, *look, **options)
+        return (memory_table(self, look["columns"], look.get("depth"), look.get("style") or "torchsummary"),)
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import memory_section, tables_section

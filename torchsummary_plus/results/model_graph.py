@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.errors import InputError, choice_error
@@ -14,14 +13,13 @@ from ..render.graph_tables import graph_tables
 from ..table.columns import check_layout
 from ..table.lines import REPEATS
 from ..table.rows import Report
-from .views import Columns, Depth, Views
+from .views import Chosen, ShownLook, Views
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..formats.table import Table
     from ..render.html_report import Section
-    from .views import ShownLook
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,8 +100,8 @@ class ModelGraph(Views):
 
         return (tables_section(self.name, self.tables(), self.to_svg()),)
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        return graph_tables(self.name, self.nodes, self.edges, None if isinstance(columns, EllipsisType) else columns)
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
+        return graph_tables(self.name, self.nodes, self.edges, look.get("columns"))
 
     def __repr__(self) -> str:
         return f"<ModelGraph of {one_line(self.name)}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
@@ -17,7 +16,7 @@ from ..table.columns import FRAME_COLUMNS, check_layout, default_names
 from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report
 from .echo import is_echo, takes_html
-from .views import Columns, Depth, Figures, Views, check_options, figure_look
+from .views import OF_ROWS, Chosen, Columns, Depth, Figures, Look, ShownLook, Views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
     from ..render.html_report import Section
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
-    from .views import ChosenLook, Look, OtherLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
 
-ROW_FIELDS = {"rows": "rows", "repeats": "repeats", "row_settings": "settings", "col_width": "width"}
+ROW_FIELDS = dict(zip(OF_ROWS, ("rows", "repeats", "settings", "width")))
 """The options of a view that choose rows, and their fields of a :class:`RowView`."""
 
 
@@ -51,15 +49,20 @@ class Presentation:
         check_layout(self.style, self.depth)
         return ""
 
-    def with_look(
-        self, columns: Columns, depth: Depth, style: str | None
-    ) -> tuple[str, int | None, Iterable[str] | None]:
-        """Replace style, depth and columns by those given."""
-        return (
-            self.style if style is None else style,
-            self.depth if isinstance(depth, EllipsisType) else depth,
-            self.col_names if isinstance(columns, EllipsisType) else columns,
-        )
+    def with_look(self, look: Chosen) -> Presentation:
+        """Return it with the options that are given. Raises :class:`InputError` for an unknown row."""
+        given, lines = look.get("style"), self.lines
+        style = self.style if given is None else given
+        if rows := {name: value for name, value in look.items() if name in ROW_FIELDS}:
+            chosen = row_view(**rows)
+            lines = replace(lines, **{ROW_FIELDS[name]: getattr(chosen, ROW_FIELDS[name]) for name in rows})
+            nested = chosen.style_of(style)
+            style = nested if given is None else style
+        return Presentation(style, look.get("depth", self.depth), look.get("columns", self.col_names), lines)
+
+    def folded(self) -> Presentation:
+        """Return the view of text, in which nested repeats are folded unless they are to be shown."""
+        return self if self.lines.repeats else replace(self, lines=replace(self.lines, repeats="fold"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,6 +79,7 @@ class ModelSummary(Views, Figures, Report):
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "active_params", "total_bytes")
+    _own_options: ClassVar[tuple[str, ...]] = OF_ROWS
 
     view: Presentation = field(default_factory=Presentation)
     memory: MemoryEstimate | None = None
@@ -86,10 +90,7 @@ class ModelSummary(Views, Figures, Report):
         """Multiply-adds of a whole training step; None unless the summary was made with ``memory="train"``."""
         return None if self.memory is None else self.memory.total_train_mult_adds
 
-    def render(
-        self, *, style: str | None = None, depth: Depth = ..., col_names: Columns = ...,
-        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
-    ) -> str:  # fmt: skip
+    def render(self, *, col_names: Columns = ..., **look: Unpack[ShownLook]) -> str:
         """Return the table with another style, depth, columns or rows, without running the model again.
 
         Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
@@ -98,30 +99,27 @@ class ModelSummary(Views, Figures, Report):
         figure; other options are those of all views. Raises :class:`InputError` for an unknown style, depth, column,
         row or unit.
         """
-        cells, rows = figure_look(units, look)
-        view = self._with_rows(rows, style)._printed().view
-        style, depth, names = view.with_look(col_names, depth, style)
-        table = self._layers(style, depth, names, view.lines)
-        (table,) = written([replace(table, unit=OLD_MB) if units is None and self.memory is None else table], cells)
-        text = summary_text(table, style, "ascii_only" in view.lines.settings)
+        look.setdefault("columns", col_names)
+        return self.to_text(**look)
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return :meth:`render`'s text, with the argument names that all views share."""
+        shown, cells = self._options(look)
+        view = self.view.with_look(shown).folded()
+        table = self._layers(view)
+        is_old = look.get("units") is None and self.memory is None
+        (table,) = written([replace(table, unit=OLD_MB) if is_old else table], cells)
+        text = summary_text(table, view.style, "ascii_only" in view.lines.settings)
         if self.memory is None:
             return text
         return f"{text}\n{self.memory.render(units=cells.units.get('bytes', cells.sizes))}"
 
-    def _layers(self, style: str, depth: int | None, columns: Iterable[str] | None, lines: RowView) -> Table:
+    def _layers(self, view: Presentation) -> Table:
         """Return the table of the layers; beside the memory of a step, torchsummary's guesses at it are left out."""
-        table = summary_table(self, style, depth, columns, lines)
+        table = summary_table(self, view.style, view.depth, view.col_names, view.lines)
         if self.memory is None:
             return table
         return replace(table, totals=tuple(total for total in table.totals if total.field.name not in GUESSES))
-
-    def to_text(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
-        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
-    ) -> str:  # fmt: skip
-        """Return :meth:`render`'s text, with the argument names that all views share."""
-        check_options(figure_look(units, look)[1])
-        return self.render(style=style, depth=depth, col_names=columns, units=units, **look)
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
@@ -132,8 +130,7 @@ class ModelSummary(Views, Figures, Report):
 
         if self.view.style != "rich":
             return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
-        view = self._printed().view
-        head = self._layers(*view.with_look(..., ..., None), view.lines)
+        head = self._layers(self.view.folded())
         (head,) = written([head], CellStyle(OLD_MB if self.memory is None else None))
         after = [
             *head.notes,
@@ -142,23 +139,13 @@ class ModelSummary(Views, Figures, Report):
         ]
         return rich_text(head, after, stream)
 
-    def _with_rows(self, rows: ChosenLook, style: str | None) -> ModelSummary:
-        if not rows:
-            return self
-        check_options(rows)
-        chosen = row_view(rows.get("rows"), rows.get("repeats"), rows.get("row_settings"), rows.get("col_width"))
-        given: dict[str, Any] = {field: getattr(chosen, field) for name, field in ROW_FIELDS.items() if name in rows}
-        lines = replace(self.view.lines, **given)
-        return replace(self, view=replace(self.view, lines=lines, style=chosen.style_of(style or self.view.style)))
-
     def _printed(self) -> ModelSummary:
-        lines = self.view.lines
-        return self if lines.repeats else replace(self, view=replace(self.view, lines=replace(lines, repeats="fold")))
+        return replace(self, view=self.view.folded())
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
         """Return the table of the layers and, if a step's memory was requested, that of its peak."""
-        table = self._layers(*self.view.with_look(columns, depth, style), self.view.lines)
-        return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
+        table = self._layers(self.view.with_look(look))
+        return (table,) if self.memory is None else (table, *self.memory._tables({}))
 
     def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
         """Return the layers as a pandas DataFrame: ``type``, shapes as tuples, counts, bytes and ``dtype``.
@@ -201,7 +188,9 @@ class ModelSummary(Views, Figures, Report):
         """
         from ..render.bars import draw_layers
 
-        return draw_layers(self, by, top, self.view.with_look(None, depth, None)[1], placed(ax, width))
+        return draw_layers(
+            self, by, top, self.view.depth if isinstance(depth, EllipsisType) else depth, placed(ax, width)
+        )
 
     def to_mermaid(self, kind: str | None = None, depth: int | None = None) -> str:
         """Return the model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
-from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
@@ -13,7 +12,7 @@ from ..data.tracking_records import TensorGroup, Tracking, TrackPoint
 from ..data.units import one_line, size_text
 from ..formats.table import Field, Table, TableRow, Value, cells, shortened
 from ..render.figure import placed
-from .views import Columns, Depth, Figures, Views
+from .views import Chosen, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,5 +164,5 @@ class TrackReport(Views, Figures, Tracking):
 
         return draw_tracking(self, placed(ax, width))
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        return tracking_tables(self, None if isinstance(columns, EllipsisType) else columns)
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
+        return tracking_tables(self, look.get("columns"))

@@ -32,43 +32,38 @@ Columns = Union[Iterable[str], EllipsisType, None]
 Depth = Union[int, EllipsisType, None]
 """The deepest level with lines of its own; None for every level, ``...`` for the result's own."""
 
-
-class RowLook(TypedDict, total=False):
-    """Which rows the table of a summary shows, as in :func:`summary`; options left out keep the result's own."""
-
-    rows: Any
-    repeats: str | None
-    row_settings: Iterable[str] | None
-    col_width: int | None
+Chosen = Mapping[str, Any]
+"""Options of a :class:`Look` that are given, other than as ``...``."""
 
 
-class FigureChoice(TypedDict, total=False):
-    """What the tables of a comparison of models show; options left out keep the result's own."""
-
-    figures: Iterable[str] | None
-    """Figures of the main table: "params", "mult_adds", "flops", "training_peak", ...; None for all."""
-    orient: str
-    """What the rows of the main table are: "figures" or "models"."""
-    layers: bool | None
-    """Whether the layers are shown; None shows them if at least half of them match, or if columns are chosen."""
-
-
-class ChosenLook(RowLook, FigureChoice, total=False):
-    """What is shown of a summary or a comparison."""
-
-
-class Look(ChosenLook, total=False):
+class Look(TypedDict, total=False):
     """What a table shows; options left out keep the result's own."""
 
     columns: Columns
     depth: Depth
     style: str | None
     """ "torchsummary" (flat) or "tree" (nested)."""
+    rows: Any
+    """Of a summary: the rows to show, as in :func:`summary`; so are the next three."""
+    repeats: str | None
+    row_settings: Iterable[str] | None
+    col_width: int | None
+    figures: Iterable[str] | None
+    """Of a comparison: its main figures: "params", "mult_adds", "flops", "training_peak", ...; None for all."""
+    orient: str
+    """Of a comparison: what the rows of the main table are, "figures" or "models"."""
+    layers: bool | None
+    """Of a comparison: whether to show the layers; None shows them if at least half match, or if columns are chosen."""
 
 
-class FigureLook(TypedDict, total=False):
-    """How figures are written, in formats that people read."""
+class ShownLook(Look, total=False):
+    """What a table shows and how its figures are written, for formats that people read."""
 
+    units: str | Mapping[str, str] | None
+    """Sizes in "KiB", "MiB", "GiB" (powers of 1024), "MB" (1,000,000) or "auto" (B to TiB in each cell).
+
+    Or units by figure: ``{"params": "M", "mult_adds": "G", "bytes": "MiB"}``; counts are in K, M, G, T or "auto".
+    """
     digits: int | None
     """Decimals of figures in a unit, and of shares and ratios; 2 by default."""
     titles: Mapping[str, str]
@@ -79,19 +74,13 @@ class FigureLook(TypedDict, total=False):
     """ "sample" writes shapes as ``2048 x 7 x 7``, without the batch axis; "channels_last" as ``7 x 7 x 2048``."""
 
 
-class OtherLook(ChosenLook, FigureLook, total=False):
-    """What :class:`ShownLook` has besides columns, depth, style and units."""
+OF_ROWS = ("rows", "repeats", "row_settings", "col_width")  # Options of a summary alone.
+OF_FIGURES = ("figures", "orient", "layers")  # Options of a comparison of models alone.
 
-
-class ShownLook(Look, FigureLook, total=False):
-    """A look with units, for formats that people read."""
-
-    units: str | Mapping[str, str] | None
-    """Sizes in "KiB", "MiB", "GiB" (powers of 1024), "MB" (1,000,000) or "auto" (B to TiB in each cell).
-
-    Or units by figure: ``{"params": "M", "mult_adds": "G", "bytes": "MiB"}``; counts are in K, M, G, T or "auto".
-    """
-
+_OTHER_NAMES = {
+    "col_names": "columns=", "max_depth": "depth=", "line_length": "col_width=", "layer_range": 'rows="first:last"',
+}  # fmt: skip
+"""Names that other tools and calls use for a view's options."""
 
 FORMATS = {
     ".txt": "to_text", ".md": "to_markdown", ".tex": "to_latex", ".csv": "to_csv", ".json": "to_json",
@@ -113,12 +102,18 @@ class Views(ABC):
     _derived: ClassVar[tuple[str, ...]] = ()
     """Properties that :meth:`to_json` adds to the fields."""
 
+    _own_options: ClassVar[tuple[str, ...]] = ()
+    """Options of :class:`Look` that only this kind of result has."""
+
+    _look_of_data: ClassVar[Chosen] = {}
+    """Options of the tables of CSV and data frames, where no others are given."""
+
     _html_style: ClassVar[str | None] = "tree"
     """The default style of HTML; None keeps the result's own."""
 
     @abstractmethod
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        """Return the result's tables, the main one first; ``...`` and a style of None keep the result's own."""
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
+        """Return the result's tables, the main one first; ``look`` has the options that differ from its own."""
 
     def __str__(self) -> str:
         return printable(self.to_text())
@@ -133,24 +128,26 @@ class Views(ABC):
         """Return the text for a stream: within a terminal's width, and in its colours if the style has any."""
         return str(self)
 
-    def tables(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
-        units: str | Mapping[str, str] | None = None, **look: Unpack[OtherLook],
-    ) -> tuple[Table, ...]:  # fmt: skip
+    def tables(self, **look: Unpack[ShownLook]) -> tuple[Table, ...]:
         """Return the tables that every format is rendered from, the main one first, without folding repeats.
 
         Without ``units``, sizes are in MiB, those of a step's memory in GiB, MiB or KiB by the largest one. Raises
         :class:`InputError` for an unknown style, column, depth, unit, title, shape or row.
         """
-        cells, rows = figure_look(units, look)
-        return written(self._with_rows(rows, style)._tables(columns, depth, style), cells)
+        shown, cells = self._options(look)
+        return written(self._tables(shown), cells)
 
-    def _with_rows(self, rows: ChosenLook, style: str | None) -> Views:
-        """Return the result with other rows shown, in a style. Raises :class:`InputError` if it has no layers."""
-        check_options(rows)
-        if rows:
+    def _options(self, look: Mapping[str, Any], accepted: type = ShownLook) -> tuple[Chosen, CellStyle]:
+        """Return what a view shows, and how its figures are written. Raises :class:`InputError`."""
+        known = accepted.__annotations__
+        for name in look:
+            if name not in known or (name in OF_FIGURES and name not in self._own_options):
+                end = cure(name, ShownLook.__annotations__, _OTHER_NAMES)
+                raise OptionError(f"the view has no option {name!r}{end}")
+        if rows := [name for name in look if name in OF_ROWS and name not in self._own_options]:
             raise InputError(f"{', '.join(rows)}: accepted for the result of summary")
-        return self
+        shown = {name: look[name] for name in look if name in Look.__annotations__ and look[name] is not ...}
+        return shown, cell_style(**{name: look[name] for name in look if name not in Look.__annotations__})
 
     def _printed(self) -> Views:
         """Return the result as text formats print it: with nested repeats folded."""
@@ -175,7 +172,7 @@ class Views(ABC):
         """
         from ..formats.data import csv_text
 
-        return csv_text(self._plain(table, **look))
+        return csv_text(self._plain(table, look))
 
     def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
         """Return one table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for text.
@@ -184,14 +181,12 @@ class Views(ABC):
         """
         from ..formats.data import data_frame
 
-        return data_frame(self._plain(table, **look))
+        return data_frame(self._plain(table, look))
 
-    def _plain(
-        self, table: int, columns: Columns = ..., depth: Depth = ..., style: str | None = None,
-        **rows: Unpack[ChosenLook],
-    ) -> Table:  # fmt: skip
+    def _plain(self, table: int, look: Mapping[str, Any]) -> Table:
         """Return one table, in the units of its data. Raises :class:`InputError` for an unknown index."""
-        tables = self._with_rows(rows, style)._tables(columns, depth, style)
+        shown, _ = self._options(look, Look)
+        tables = self._tables({**self._look_of_data, **shown})
         if table not in range(len(tables)):
             raise choice_error("table", table, range(len(tables)))
         return tables[table]
@@ -318,28 +313,6 @@ def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
         os.unlink(name)
         raise
     return place
-
-
-_OTHER_NAMES = {
-    "col_names": "columns=", "columns": "col_names=", "max_depth": "depth=", "line_length": "col_width=",
-    "layer_range": 'rows="first:last"',
-}  # fmt: skip
-"""Names that other tools and calls use for a view's options."""
-
-
-def check_options(rows: ChosenLook) -> None:
-    """Raise :class:`OptionError` for an option that no view has, with a suggestion."""
-    for name in rows:
-        if name not in RowLook.__annotations__:
-            end = cure(name, ShownLook.__annotations__, _OTHER_NAMES)
-            raise OptionError(f"the view has no option {name!r}{end}")
-
-
-def figure_look(units: str | Mapping[str, str] | None, look: OtherLook) -> tuple[CellStyle, ChosenLook]:
-    """Return how figures are written, and the options left for rows. Raises :class:`InputError`."""
-    rows: Any = dict(look)
-    figures = {name: rows.pop(name) for name in FigureLook.__annotations__ if name in rows}
-    return cell_style(units, **figures), rows
 
 
 class Figures:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from types import EllipsisType
 
 from ..data.stored_weights import WeightEntry
 from ..formats.table import Field, Table, TableRow, Total, cells
-from .views import Columns, Depth, Views
+from .views import Chosen, Views
 
 FIELDS = (
     Field("shape", "Shape"), Field("dtype", "Dtype"), Field("num_params", "Param #", "elements", adds_up=True),
@@ -40,9 +39,10 @@ class WeightsFile(Views):
         """Stored bytes of all tensors."""
         return sum(entry.nbytes for entry in self.tensors)
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
         groups: dict[str, list[WeightEntry]] = {}
-        deepest = None if depth is None or isinstance(depth, EllipsisType) else max(1, depth)
+        depth = look.get("depth")
+        deepest = None if depth is None else max(1, depth)
         for entry in self.tensors:
             path = ".".join(entry.name.split(".")[:deepest])
             groups.setdefault(path, []).append(entry)

@@ -15,7 +15,7 @@ from ..memory.gpus import find_gpu
 from ..render.bars import draw_steps
 from ..render.figure import placed
 from .memory_estimate import MemoryEstimate
-from .views import Columns, Depth, Figures, Views
+from .views import Chosen, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ class WhatIf(Views, Figures):
         usable = {limit.gpu: limit.usable_bytes for limit in self.settings[0].limits}
         return draw_steps(names, estimates, placed(ax, width), usable)
 
-    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
         info, fields = self.settings[0].estimate.info, [Field("peak_bytes", "Peak", "bytes", scaled=True)]
         fields += [Field(gpu, f"{gpu} ({find_gpu(gpu).datasheet_gb} GB)", "count") for gpu in self.gpus]
         rows = []
