@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from .api.table import summary as summary
     from .api.table import summary_string as summary_string
     from .api.tracker import MemTracker as MemTracker
+    from .api.weights import WeightsFile as WeightsFile
     from .api.weights import weights as weights
+    from .api.what_if import WhatIf as WhatIf
     from .api.what_if import what_if as what_if
     from .data.errors import ForwardError as ForwardError
     from .data.errors import InputError as InputError
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from .results.model_graph import ModelGraph as ModelGraph
     from .results.model_summary import ModelSummary as ModelSummary
     from .results.track_report import TrackReport as TrackReport
-    from .results.weights_file import WeightsFile as WeightsFile
-    from .results.what_if import WhatIf as WhatIf
     from .table.columns import register_column as register_column
     from .timing.step_time import StepTime as StepTime
 
@@ -60,8 +60,8 @@ _NAMES = {
     "api.step_options": "StepOptions",
     "api.table": "graph summary summary_string",
     "api.tracker": "MemTracker",
-    "api.weights": "weights",
-    "api.what_if": "what_if",
+    "api.weights": "WeightsFile weights",
+    "api.what_if": "WhatIf what_if",
     "data.errors": "ForwardError InputError MissingExtraError StepError SummaryError UnsupportedError",
     "memory.capacity": "BatchSizeLimit",
     "memory.other_devices": "NotModelledWarning",
@@ -73,8 +73,6 @@ _NAMES = {
     "results.model_graph": "ModelGraph",
     "results.model_summary": "ModelSummary",
     "results.track_report": "TrackReport",
-    "results.weights_file": "WeightsFile",
-    "results.what_if": "WhatIf",
     "table.columns": "register_column",
     "timing.step_time": "StepTime",
 }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...results.memory_estimate import MemoryEstimate
     from ...results.model_summary import ModelSummary
     from ...results.views import Views
-    from ...results.weights_file import WeightsFile
+    from ..weights import WeightsFile
 
 
 EXAMPLES = """\
