@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import types
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
@@ -91,26 +91,7 @@ _WITH_BUCKETS = "DistributedDataParallel"
 """A class given by name, because torch.distributed is slow to import."""
 
 
-@dataclass(frozen=True)
-class LayerStack(Stack):
-    """A container of layers, of which those from ``start`` to ``stop`` are equal."""
-
-    start: int
-    stop: int
-
-    def keep(self, model: nn.Module, count: int) -> Stack:
-        """Keep ``count`` of a model's equal layers; return what remains, renumbered except in a dictionary."""
-        container = model.get_submodule(self.path)
-        modules = container._modules
-        old_names = [*self.names[: self.start + count], *self.names[self.stop :]]
-        remaining = [modules[name] for name in old_names]
-        modules.clear()
-        names = old_names if isinstance(container, nn.ModuleDict) else list(map(str, range(len(remaining))))
-        modules.update(zip(names, remaining))
-        return Stack(self.path, tuple(names))
-
-
-def largest_stack(model: nn.Module, least: int) -> LayerStack | None:
+def largest_stack(model: nn.Module, least: int) -> Stack | None:
     """Return the stack with the most modules among those of at least ``least`` equal layers; None if there is none."""
     long = [(path, module) for path, module in model.named_modules() if len(module._modules) >= least]
     if not long:
@@ -122,7 +103,7 @@ def largest_stack(model: nn.Module, least: int) -> LayerStack | None:
     return max(stacks, key=lambda stack: sum(1 for _ in model.get_submodule(stack.path).modules()), default=None)
 
 
-def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[LayerStack]:
+def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[Stack]:
     """Yield the runs of equal layers in a container, apart from integers that increase by one per layer."""
     if not isinstance(container, CONTAINERS):
         return
@@ -135,54 +116,44 @@ def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[Layer
             grows = all(a == b or b - a == stop - start for a, b in zip(counts, later))
             if parts and parts == others and grows:
                 continue
-        yield LayerStack(path, names, start, stop)
+        yield Stack(path, names, start, stop)
         start = stop
 
 
-def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
+def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[list[Any], list[int]]:
     """Return everything that distinguishes layers, and their integers; a layer's own name is masked in texts."""
-    parts: list[Any] = []
     own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []
+
+    def described(value: Any) -> Any:
+        """Return a comparable form: plain values themselves, a tensor's shape, a function's code, else the class."""
+        if isinstance(value, str):
+            return own.sub("*", value)
+        if isinstance(value, Tensor):
+            inner = [described(getattr(value, name)) for name in inner_names(value)] if is_wrapper(value) else []
+            of_value = tuple(value.shape), value.dtype, value.requires_grad, str(value.device), type(value), inner
+            return of_value, id(value) if id(value) in shared else None
+        if isinstance(value, (tuple, list)):
+            return type(value), list(map(described, value))
+        if isinstance(value, dict):
+            return [(str(key), described(item)) for key, item in value.items()]
+        if isinstance(value, (bool, int, float, bytes, type(None))):
+            return value
+        return value.__code__ if isinstance(value, FunctionType) else type(value)
+
+    parts: list[Any] = []
     for name, module in layer.named_modules():
-        parts += [name, type(module), getattr(module, "training", None)]
         attributes = vars(module)
-        parts += [len(attributes[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
-        for tensors in (module._parameters, module._buffers):
-            parts += [(key, _tensor(tensor, shared)) for key, tensor in tensors.items()]
+        hooks = [len(attributes[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+        tensors = described(module._parameters), described(module._buffers)
+        parts += [name, type(module), getattr(module, "training", None), hooks, tensors, _sharding(module)]
         for key, value in sorted(attributes.items()):
             if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
                 continue
             if is_integer(value):
-                parts.append(key)
                 counts.append(int(value))
-            else:
-                parts.append((key, _plain(value, own)))
-        parts.append(_sharding(module))
+            parts.append((key, int if is_integer(value) else described(value)))
     return parts, counts
-
-
-def _plain(value: Any, own: re.Pattern[str]) -> Any:
-    """Return a comparable form of a value: itself for numbers and text, a function's code, else the class."""
-    if isinstance(value, str):
-        return own.sub("*", value)
-    if isinstance(value, (bool, int, float, bytes, type(None))):
-        return value
-    if isinstance(value, (tuple, list)):
-        return type(value), [_plain(item, own) for item in value]
-    if isinstance(value, dict):
-        return [(str(key), _plain(item, own)) for key, item in value.items()]
-    if isinstance(value, types.FunctionType):
-        return value.__code__
-    return type(value)
-
-
-def _tensor(tensor: Tensor | None, shared: set[int]) -> Any:
-    if tensor is None:
-        return None
-    inner = [_tensor(getattr(tensor, name), shared) for name in inner_names(tensor)] if is_wrapper(tensor) else []
-    plain = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad, str(tensor.device), type(tensor), inner)
-    return (*plain, id(tensor)) if id(tensor) in shared else plain
 
 
 def _sharding(module: nn.Module) -> Any:

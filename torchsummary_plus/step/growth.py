@@ -1,25 +1,26 @@
 """The log of a deep model, extrapolated from the logs of two shallow ones and checked against a third.
 
-Equal layers leave equal tokens in each sweep over them: a forward goes up, a backward goes down, an optimizer's
-operator runs along all parameters. One more layer adds one period to each sweep, and every number in a token (a layer,
-an age, a size) continues its arithmetic progression.
+A log is seven tables. Equal layers leave equal rows in each sweep over them: a forward goes up, a backward goes down,
+an optimizer's operator runs along all parameters. One more layer adds one period to each sweep, and every number in a
+row (a layer, another row's number, a size) continues its arithmetic progression.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, count
 from operator import add, sub
 from typing import Any, NamedTuple
+
+from torch import nn
 
 from ..data.memory_records import Doubt, Kernel, MemoryLog, ModuleCall, Moment, StorageSpec
 from ..trace.questions import OUTSIDE
 
 LOOKAHEAD = 256
-"""Tokens after a period that are compared."""
+"""Rows after a period that are compared."""
 
 Proved = set[frozenset[Any]]
 """Periods that a third log has confirmed to repeat."""
@@ -31,44 +32,52 @@ class NotRepeatingError(Exception):
 
 @dataclass(frozen=True)
 class Stack:
-    """A container of layers: its path, and the names of its layers."""
+    """A container of layers: its path, and their names; those from ``start`` to ``stop`` are equal."""
 
     path: str
     names: tuple[str, ...]
+    start: int = 0
+    stop: int = 0
 
-    def place(self, path: str) -> tuple[tuple[str | None, str], int]:
-        """Split a module's path into the container's path and the rest after the layer's name, and the layer's number.
+    def keep(self, model: nn.Module, count: int) -> Stack:
+        """Keep ``count`` of a model's equal layers; return what remains, renumbered except in a dictionary."""
+        container = model.get_submodule(self.path)
+        names = [*self.names[: self.start + count], *self.names[self.stop :]]
+        remaining = [container._modules[name] for name in names]
+        if not isinstance(container, nn.ModuleDict):
+            names = list(map(str, range(len(remaining))))
+        container._modules.clear()
+        container._modules.update(zip(names, remaining))
+        return Stack(self.path, tuple(names))
+
+    def place(self, path: str) -> tuple[tuple[str, ...], int]:
+        """Split a module's path around its layer's name, and return the layer's number; -1 outside the layers.
 
         >>> Stack("body", ("0", "1")).place("body.1.mlp")
-        (('body', '.mlp'), 1)
+        (('body.', '.mlp'), 1)
         >>> Stack("body", ("0", "1")).place("head")
-        ((None, 'head'), -1)
+        (('head',), -1)
         """
-        inside = path.removeprefix(f"{self.path}." if self.path else "")
-        name, _, _ = inside.partition(".")
-        if (self.path and inside == path) or name not in self.names:
-            return (None, path), -1
-        return (self.path, inside[len(name) :]), self.names.index(name)
-
-    def path_of(self, rest: str, layer: int) -> str:
-        """Return the path of a module inside a layer."""
-        return f"{self.path}.{self.names[layer]}{rest}" if self.path else f"{self.names[layer]}{rest}"
+        before = f"{self.path}." if self.path else ""
+        name = path.removeprefix(before).partition(".")[0]
+        if not path.startswith(before) or name not in self.names:
+            return (path,), -1
+        return (before, path[len(before) + len(name) :]), self.names.index(name)
 
 
-class Token(NamedTuple):
-    """An event of a step: ``same`` numbers what it has at every depth, and its ``numbers`` may grow with the depth.
+class Row(NamedTuple):
+    """What a row has at every depth, as a number, and the numbers that may grow with the depth.
 
-    ``size`` is that of its storage, which for few tokens depends on the depth.
+    ``size`` is that of its storage, which for few rows depends on the depth.
     """
 
-    what: str
     same: int
     numbers: tuple[int, ...]
-    size: int | None = None
+    size: int = 0
 
 
 class Sweep(NamedTuple):
-    """A period that only the deeper of two token lists has: the tokens ``deeper[place : place + length]``."""
+    """A period that only the deeper of two tables has: the rows ``deeper[place : place + length]``."""
 
     place: int
     length: int
@@ -88,9 +97,9 @@ def grown(
     if dict(few.unknown).keys() != dict(last.unknown).keys():
         raise NotRepeatingError
     known: dict[Hashable, int] = {}
-    lists = [Reader(log, stack, known).read() for log, stack in zip(logs, stacks)]
+    tables = list(zip(*(_tables(log, stack, known) for log, stack in zip(logs, stacks))))
     values = list(known)
-    sweeps = _proved_sweeps(lists, values, set() if proved is None else proved)
+    sweeps = [_proved_sweeps(depths, values, set() if proved is None else proved) for depths in tables]
     times = len(whole.names) - len(stacks[0].names)
 
     def counts(name: str) -> tuple[tuple[str, int], ...]:
@@ -98,39 +107,76 @@ def grown(
         first, second = (dict(getattr(log, name) or ()) for log in logs[:2])
         return tuple((key, number + times * (second.get(key, number) - number)) for key, number in first.items())
 
-    return replace(
-        written(repeated(lists[0], lists[1], sweeps, times), values, few, paths, whole),
+    rows = [repeated(depths[0], depths[1], found, times) for depths, found in zip(tables, sweeps)]
+    log = replace(
+        _of_tables(rows, values, few, paths, whole),
         unknown=counts("unknown"),
         mult_adds=None if few.mult_adds is None else counts("mult_adds"),
         uncounted=counts("uncounted"),
     )
+    if log.contradiction():
+        raise NotRepeatingError
+    return log
 
 
-def _proved_sweeps(lists: Sequence[list[Token]], values: Sequence[Hashable], proved: Proved) -> list[Sweep]:
-    """Return the sweeps by which the first two lists predict the third. Raises :class:`NotRepeatingError`.
+def _tables(log: MemoryLog, stack: Stack, known: dict[Hashable, int]) -> list[list[Row]]:
+    """Return a log's tables; logs that are compared share ``known``, which numbers what rows have at every depth."""
+    places: list[tuple[Any, int]] = [*map(stack.place, log.module_paths), (None, -1)]  # The last is OUTSIDE's.
 
-    Without a third list, all their periods must be confirmed already.
+    def row(same: Hashable, numbers: tuple[int, ...], size: int = 0) -> Row:
+        return Row(known.setdefault(same, len(known)), numbers, size)
+
+    moments = []
+    for moment in log.moments:
+        template, layer = places[moment.module]
+        moments.append(row((moment.operator, template, moment.phase, moment.step), (layer,)))
+    storages, order = [], {of: number for number, of in enumerate(dict.fromkeys(of for _, of, _ in log.events))}
+    for of in order:
+        spec = log.storages[of]
+        template, layer = places[spec.owner]
+        apart = template, replace(spec, owner=0, nbytes=0), log.stream(of)
+        storages.append(row(apart, (layer, spec.nbytes), spec.nbytes))
+    names = list(known)  # Not their numbers, which other ranks' logs do not share.
+    events = []
+    for at, of, nbytes in log.events:
+        storage = storages[order[of]]
+        same = names[moments[at].same], names[storage.same], not nbytes
+        events.append(row(same, (at, order[of], nbytes), storage.size))
+    calls, outputs = [], []
+    for number, call in enumerate(log.calls):
+        template, layer = places[call.module]
+        calls.append(row((template, call.step), (layer, call.outer, call.start, call.stop)))
+        for of in call.outputs:
+            if of in order:
+                storage = storages[order[of]]
+                outputs.append(row((template, call.step, names[storage.same]), (number, order[of]), storage.size))
+    doubts = [row(names[moments[d.moment].same], (d.event, d.moment, d.nbytes, d.lasting)) for d in log.doubts]
+    kernels = [row((names[moments[k.moment].same], k.kind, k.dtype), (k.moment, *k.numbers)) for k in log.kernels]
+    return [moments, storages, events, calls, outputs, doubts, kernels]
+
+
+def _proved_sweeps(tables: Sequence[Sequence[Row]], values: Sequence[Hashable], proved: Proved) -> list[Sweep]:
+    """Return the sweeps by which the first two tables predict the third. Raises :class:`NotRepeatingError`.
+
+    Without a third table, all their periods must be confirmed already.
     """
-    few, more, *most = lists
+    few, more, *most = tables
     sweeps = find_sweeps(few, more)
-    periods = (Counter((t.what, values[t.same]) for t in more[at : at + length]) for at, length in sweeps)
+    periods = (Counter(values[row.same] for row in more[at : at + length]) for at, length in sweeps)
     found = {frozenset(period.items()) for period in periods}
-    if most and [token[:3] for token in repeated(few, more, sweeps, 2)] == [token[:3] for token in most[0]]:
+    if most and [row[:2] for row in repeated(few, more, sweeps, 2)] == [row[:2] for row in most[0]]:
         proved |= found
     elif most or not proved.issuperset(found):
         raise NotRepeatingError
     return sweeps
 
 
-def find_sweeps(few: Sequence[Token], more: Sequence[Token]) -> list[Sweep]:
-    """Return where the deeper list has an additional period. Raises :class:`NotRepeatingError`.
+def find_sweeps(few: Sequence[Row], more: Sequence[Row]) -> list[Sweep]:
+    """Return where the deeper table has an additional period. Raises :class:`NotRepeatingError`.
 
     It is the middle one of the repeated periods, since the first and the last layer have only one neighbour.
     """
-    known: dict[object, int] = {}
-
-    # What tokens of equal layers have in common.
-    short, long = ([known.setdefault((t.what, t.same, t.size), len(known)) for t in tokens] for tokens in (few, more))
+    short, long = ([(row.same, row.size) for row in rows] for rows in (few, more))  # What equal layers have in common.
     sweeps = []
     i = j = 0
     while i < len(short) or j < len(long):
@@ -146,17 +192,17 @@ def find_sweeps(few: Sequence[Token], more: Sequence[Token]) -> list[Sweep]:
             periods = (j - first) // length + 1
             sweeps.append(Sweep(first + (periods + 1) // 2 * length, length))
             j += length
-        elif has_both and few[i][:2] == more[j][:2]:
+        elif has_both and few[i].same == more[j].same:
             i, j = i + 1, j + 1
         else:
             raise NotRepeatingError
     return sweeps
 
 
-def _period(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
+def _period(short: Sequence[object], long: Sequence[object], i: int, j: int) -> int:
     """Return the length of a period that begins at ``long[j]`` and repeats the one before it; 0 if there is none.
 
-    If several lengths are possible, it is the one after which the lists agree longest, to the end or ``LOOKAHEAD``.
+    If several lengths are possible, it is the one after which the tables agree longest, to the end or ``LOOKAHEAD``.
     """
     best, longest = 0, 0
     for length in range(1, min(j, len(long) - j) + 1):
@@ -171,224 +217,70 @@ def _period(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
     return best
 
 
-def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep], times: int) -> list[Token]:
-    """Return the shallower list's tokens with ``times`` additional periods in each sweep."""
-    tokens: list[Token] = []
+def repeated(few: Sequence[Row], more: Sequence[Row], sweeps: Sequence[Sweep], times: int) -> list[Row]:
+    """Return the shallower table's rows with ``times`` additional periods in each sweep."""
+    rows: list[Row] = []
     i = j = 0
     for place, length in (*sweeps, Sweep(len(more), 0)):
-        while j < place:  # Tokens that both lists have, with their numbers extrapolated.
-            by = _difference(few[i], more[j])
-            tokens.append(_moved(few[i], tuple(times * number for number in by)) if any(by) else few[i])
+        while j < place:  # Rows that both tables have, with their numbers extrapolated.
+            rows.append(_moved(few[i], [times * number for number in _difference(few[i], more[j])]))
             i, j = i + 1, j + 1
-        period = more[j : j + length]
-        changes = [(n, _difference(before, period[n])) for n, before in enumerate(more[j - length : j])]
-        changes = [(n, by) for n, by in changes if any(by)]
-        last = tokens[len(tokens) - length :]
+        period, last = more[j : j + length], rows[len(rows) - length :]
+        changes = list(map(_difference, more[j - length : j], period))
         for _ in range(times):
-            following = list(period)
-            for n, by in changes:
-                following[n] = _moved(last[n], by)
-            tokens += following
-            last = following
+            last = [row if not any(by) else _moved(row, by) for row, by in zip(last, changes)]
+            rows += last
         j += length
-    return tokens
+    return rows
 
 
-def _difference(before: Token, after: Token) -> tuple[int, ...]:
-    if len(before.numbers) != len(after.numbers):
-        raise NotRepeatingError
+def _difference(before: Row, after: Row) -> tuple[int, ...]:
     return tuple(map(sub, after.numbers, before.numbers))
 
 
-def _moved(token: Token, by: tuple[int, ...]) -> Token:
-    return token._replace(numbers=tuple(map(add, token.numbers, by)))
+def _moved(row: Row, by: Sequence[int]) -> Row:
+    return Row(row.same, tuple(map(add, row.numbers, by)), row.size)
 
 
-NUMBERS = 6
-"""The length of a kernel's ``numbers``."""
-
-
-class Reader:
-    """Converts a log to tokens in order: moments, allocations, frees, calls and doubts.
-
-    Frees and outputs name a storage by its age: how many of its kind, layer and size have been allocated
-    since. It is the same in each of many equal layers, whatever else the first and the last layer do.
-    """
-
-    def __init__(self, log: MemoryLog, stack: Stack, known: dict[Hashable, int]) -> None:
-        self.log = log
-        self.known = known
-        """The number of each value; readers of logs that are compared share this mapping."""
-        self.places = list(map(stack.place, log.module_paths))
-        self.specs: dict[tuple[StorageSpec, int], tuple[int, int]] = {}
-        self.moment_tokens: dict[Hashable, Token] = {}
-        self.kernels: dict[int, list[Kernel]] = {}
-        for kernel in log.kernels:
-            self.kernels.setdefault(kernel.moment, []).append(kernel)
-        self.doubts: dict[int, list[Doubt]] = {}
-        for doubt in log.doubts:
-            self.doubts.setdefault(doubt.event, []).append(doubt)
-        self.tokens: list[Token] = []
-        self.alike: Counter[Hashable] = Counter()
-        """How many storages of a kind, a layer and a size have been allocated."""
-        self.storages: dict[int, tuple[tuple[int, int, int], int]] = {}
-        """Of each allocated storage: its kind, layer and size, and its number among those alike."""
-        self.moments_read = self.events_read = 0
-
-    def read(self) -> list[Token]:
-        """Return the tokens."""
-        under_way: list[ModuleCall] = []
-        for call in self.log.calls:
-            outer = None if call.outer < 0 else self.log.calls[call.outer]
-            while under_way and under_way[-1] is not outer:
-                self._return(under_way.pop())
-            self._events(call.start)
-            template, layer = self.places[call.module]
-            self._add("call", (template, call.step), (layer,))
-            under_way.append(call)
-        while under_way:
-            self._return(under_way.pop())
-        self._events(len(self.log.events))
-        self._moments(len(self.log.moments) - 1)
-        return self.tokens
-
-    def _add(self, what: str, value: Hashable, numbers: tuple[int, ...]) -> None:
-        self.tokens.append(Token(what, self._number(value), numbers))
-
-    def _number(self, value: Hashable) -> int:
-        return self.known.setdefault(value, len(self.known))
-
-    def _return(self, call: ModuleCall) -> None:
-        self._events(call.stop)
-        for storage in call.outputs:
-            if storage in self.storages:
-                self._about("output", storage)
-        self._add("return", None, ())
-
-    def _about(self, what: str, storage: int) -> None:
-        """Add a token about a storage, named by its kind, layer and size, and its age."""
-        (same, layer, size), number = self.storages[storage]
-        self.tokens.append(Token(what, same, (layer, self.alike[same, layer, size] - 1 - number), size))
-
-    def _events(self, stop: int) -> None:
-        for event in range(self.events_read, stop):
-            for doubt in self.doubts.get(event, ()):
-                self._moments(doubt.moment)
-                self._add("doubt", None, (doubt.nbytes,))
-            moment, storage, nbytes = self.log.events[event]
-            self._moments(moment)
-            if nbytes:
-                spec = self.log.storages[storage]
-                same, layer = self._spec(spec, self.log.stream(storage))
-                key = same, layer, nbytes
-                self.storages[storage] = key, self.alike[key]
-                self.alike[key] += 1
-                self.tokens.append(Token("allocate", same, (layer, spec.nbytes, nbytes), nbytes))
-            else:
-                self._about("free", storage)
-        self.events_read = max(self.events_read, stop)
-
-    def _moments(self, last: int) -> None:
-        for number in range(self.moments_read, last + 1):
-            moment, kernels = self.log.moments[number], self.kernels.get(number, ())
-            kinds = tuple([(kernel.kind, kernel.dtype) for kernel in kernels])
-            work = tuple(chain.from_iterable([kernel.numbers for kernel in kernels]))
-            token = self.moment_tokens.get((moment, kinds, work))
-            if token is None:
-                template, layer = self._place(moment.module)
-                same = self._number((moment.operator, template, moment.phase, moment.step, kinds))
-                token = self.moment_tokens[moment, kinds, work] = Token("moment", same, (layer, *work))
-            self.tokens.append(token)
-        self.moments_read = max(self.moments_read, last + 1)
-
-    def _spec(self, spec: StorageSpec, stream: int) -> tuple[int, int]:
-        """Return the number of what a storage has in common with those of other layers, and its layer."""
-        key = spec, stream
-        if key not in self.specs:
-            template, layer = self._place(spec.owner)
-            self.specs[key] = self._number((template, replace(spec, owner=0, nbytes=0), stream)), layer
-        return self.specs[key]
-
-    def _place(self, module: int) -> tuple[Any, int]:
-        return (None, -1) if module == OUTSIDE else self.places[module]
-
-
-def written(
-    tokens: Sequence[Token], values: Sequence[Any], like: MemoryLog, paths: Sequence[str], stack: Stack
+def _of_tables(
+    tables: Sequence[Sequence[Row]], values: Sequence[Any], like: MemoryLog, paths: Sequence[str], stack: Stack
 ) -> MemoryLog:
-    """Return the log of a model with these module paths; what tokens do not carry is copied from ``like``.
-
-    ``values`` are what the tokens' ``same`` numbers.
-    """
+    """Return the log of a model with these module paths; what tables do not hold is copied from ``like``."""
     index = {path: number for number, path in enumerate(paths)}
-    moments, kernels, storages, streams = list[Moment](), list[Kernel](), list[StorageSpec](), list[int]()
-    events, calls, doubts, under_way = list[tuple[int, int, int]](), list[ModuleCall](), list[Doubt](), list[int]()
-    allocated: dict[Hashable, list[int]] = {}
-    outputs: list[int] = []
-    live: set[int] = set()
+    moments, storages, events, calls, outputs, doubts, kernels = tables
 
     def module(template: Any, layer: int) -> int:
-        if template is None:
-            return OUTSIDE
-        container, rest = template
-        return index[rest if container is None else stack.path_of(rest, layer)]
+        return OUTSIDE if template is None else index[stack.names[layer].join(template)]
 
     @cache
     def moment_of(same: int, layer: int) -> Moment:
-        operator, template, phase, step, _ = values[same]
+        operator, template, phase, step = values[same]
         return Moment(operator, module(template, layer), phase, step)
 
     @cache
-    def spec_of(same: int, layer: int, nbytes: int) -> StorageSpec:
+    def storage_of(same: int, layer: int, nbytes: int) -> StorageSpec:
         template, spec, _ = values[same]
         of_layer: StorageSpec = replace(spec, owner=module(template, layer), nbytes=nbytes)
         return of_layer
 
-    def named(same: int, layer: int, age: int, size: int | None) -> int:
-        alike = allocated.get((same, layer, size), [])
-        if not 0 <= age < len(alike):
-            raise NotRepeatingError
-        return alike[-1 - age]
-
-    for what, same, numbers, size in tokens:
-        if what == "moment":
-            moments.append(moment_of(same, numbers[0]))
-            for first, (kind, dtype) in zip(count(1, NUMBERS), values[same][-1]):
-                kernels.append(Kernel(len(moments) - 1, kind, dtype, *numbers[first : first + NUMBERS]))
-        elif what == "allocate":
-            layer, nbytes, taken = numbers
-            allocated.setdefault((same, layer, size), []).append(len(storages))
-            live.add(len(storages))
-            events.append((len(moments) - 1, len(storages), taken))
-            storages.append(spec_of(same, layer, nbytes))
-            streams.append(values[same][2])
-        elif what == "free":
-            storage = named(same, numbers[0], numbers[1], size)
-            if storage not in live:
-                raise NotRepeatingError
-            live.remove(storage)
-            events.append((len(moments) - 1, storage, 0))
-        elif what == "call":
-            template, step = values[same]
-            outer = under_way[-1] if under_way else -1
-            under_way.append(len(calls))
-            calls.append(ModuleCall(module(template, numbers[0]), step, outer, len(events), -1, ()))
-        elif what == "return":
-            number = under_way.pop()
-            calls[number] = replace(calls[number], stop=len(events), outputs=tuple(outputs))
-            outputs.clear()
-        elif what == "output":
-            outputs.append(named(same, numbers[0], numbers[1], size))
-        else:
-            doubts.append(Doubt(len(events), len(moments) - 1, numbers[0]))
+    returned = defaultdict[int, list[int]](list)
+    for row in outputs:
+        number, storage = row.numbers
+        returned[number].append(storage)
+    module_calls = []
+    for number, row in enumerate(calls):
+        template, step = values[row.same]
+        layer, outer, start, stop = row.numbers
+        module_calls.append(ModuleCall(module(template, layer), step, outer, start, stop, tuple(returned[number])))
+    streams = tuple(values[row.same][2] for row in storages)
     return replace(
         like,
-        moments=tuple(moments),
-        events=tuple(events),
-        storages=tuple(storages),
+        moments=tuple([moment_of(row.same, *row.numbers) for row in moments]),
+        events=tuple([(at, of, nbytes) for _, (at, of, nbytes), _ in events]),
+        storages=tuple([storage_of(row.same, *row.numbers) for row in storages]),
         module_paths=tuple(paths),
-        calls=tuple(calls),
-        doubts=tuple(doubts),
-        streams=tuple(streams) if any(streams) else (),
-        kernels=tuple(kernels),
+        calls=tuple(module_calls),
+        doubts=tuple([Doubt(*row.numbers) for row in doubts]),
+        streams=streams if any(streams) else (),
+        kernels=tuple([Kernel(row.numbers[0], *values[row.same][1:], *row.numbers[1:]) for row in kernels]),
     )
